@@ -109,6 +109,12 @@ EVENTS: Final = (
         "[The webhooks do not answer](troubleshooting.md#the-webhooks-do-not-answer)",
     ),
     Event(
+        "WebhookFlagsDiffer",
+        _OWN,
+        "The webhooks were registered with other flags than those of the replica that answers.",
+        "Same flags for all replicas; what is left of before: `headroom release --only webhooks --force`",
+    ),
+    Event(
         "PodPolicyMissing",
         _OWN,
         "The admission policies for pods are not in force.",

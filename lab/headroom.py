@@ -1,102 +1,216 @@
-"""`headroom controller` as a process of its own, beside the cluster's: it ends with the cluster, whatever happens."""
+"""`headroom` as a process of its own, started on free ports and ended by its pid: for the demo, scale runs, benches and
+tests. Blocking; what has an event loop calls it in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
+import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, Self
 
 from kubeloop.testing.cluster import processes
+from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.cluster.processes import Process
+from lab.counters import samples
 
+COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
+"""A start from nothing, as users make it."""
+ROOT = Path(__file__).parents[1]
 WEBHOOK = "--webhook"
-"""The flag with which it is given an address for webhooks, too."""
+"""The flag with which `in_cluster` gives it an address for webhooks, too."""
 _NAME = "headroom"
-_PROGRAM = "from pkg.cmd.main import main; main()"
-_POLL = 0.05
+_POLL = 0.02
 _READY_TIMEOUT = 60.0
 _DRAIN_TIMEOUT = 10.0
 """Seconds: what the contract gives a controller to drain."""
-_TAIL = 15
+_TAIL = 3000
+
+
+class Handle(Protocol):
+    """The part of subprocess.Popen that is used here."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Handle]
+"""Arguments, log and environment to a process."""
+
+
+def environment() -> dict[str, str]:
+    """This one, without what would change how headroom finds its cluster or make it compile its sources again."""
+    left_out = ("HEADROOM_", "KUBE", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def popen(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle:
+    """A child of this process."""
+    with log.open("ab") as out:
+        return subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=out, env=env, cwd=ROOT)
 
 
 class Headroom:
-    """One run of the controller against the cluster in `directory`. Its log is a file there."""
+    """`headroom ARGUMENTS` that runs until it is told to stop, and can be started again; it logs to `log`."""
 
-    def __init__(self, process: Process, url: str) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+        launch: Launch = popen,
+    ) -> None:
+        """`port` is the one of its own HTTP server (0: any that is free)."""
+        self.log = log
+        self.port = port or free_ports(1)[0]
+        self.url = ""
+        """Of its webhooks, where it serves any."""
+        self._arguments = [*arguments, "--health-bind-address", f"127.0.0.1:{self.port}"]
+        self._env = environment() | dict(env or {})
+        self._launch = launch
+        self._process: Handle | None = None
+
+    @property
+    def process(self) -> Handle:
+        """The one that was started last."""
+        assert self._process is not None, "it was never started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def start(self, *, ready: bool = True) -> Self:
+        """`ready`: and wait until it is. Raises StartError."""
+        self._process = self._launch(self._arguments, self.log, self._env)
+        return self.wait_ready() if ready else self
+
+    async def started(self) -> Self:
+        """The same for what has an event loop."""
+        await asyncio.to_thread(self.start, ready=False)
+        deadline = time.monotonic() + _READY_TIMEOUT
+        while not await asyncio.to_thread(self.is_ready):
+            self.check(deadline)
+            await asyncio.sleep(_POLL)
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether its caches have synced and its workers run."""
+        return self.get("/readyz")[0] == 200
+
+    def wait_ready(self, timeout: float = 30.0) -> Self:
+        return self.until(self.is_ready, timeout)
+
+    def until(self, condition: Callable[[], object], timeout: float = 20.0) -> Self:
+        """Until `condition` is true. Raises StartError when the process ends before, or it takes longer."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            self.check(deadline)
+            time.sleep(_POLL)
+        return self
+
+    def check(self, deadline: float = float("inf")) -> None:
+        """Raises StartError when it has ended, or after the deadline (monotonic)."""
+        if self.process.poll() is not None:
+            raise self._error(f"headroom exited unexpectedly: {self.last_log_line()}")
+        if time.monotonic() > deadline:
+            raise self._error(f"headroom does not do in time what was asked of it: {self.last_log_line()}")
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of its own HTTP server; status 0 when it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        found = samples(self.get("/metrics")[1], name)
+        return sum(value for given, value in found if labels.items() <= given.items())
+
+    def text(self) -> str:
+        """All that it has logged."""
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+    def last_log_line(self) -> str:
+        return (self.text().strip().splitlines() or [""])[-1].strip()[:300]
+
+    def stop(self, timeout: float = _DRAIN_TIMEOUT) -> int:
+        """SIGTERM; its exit code. What does not end within `timeout` seconds is killed, and a StartError."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self._error(f"headroom did not end within {timeout:g} s") from None
+
+    def kill(self) -> None:
+        """SIGKILL, and gone."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def _error(self, message: str) -> StartError:
+        error = StartError(message)
+        error.add_note(self.text()[-_TAIL:])
+        return error
+
+
+def in_cluster(directory: Path, kubeconfig: Path, flags: Sequence[str]) -> Headroom:
+    """`headroom controller FLAGS` beside the processes of the cluster in `directory`: it ends with them, whatever
+    happens. Not started."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    serves = ("--bind-address", address, "--webhook-url", f"https://{address}") if WEBHOOK in flags else ()
+    arguments = ("controller", "--kubeconfig", str(kubeconfig), *serves, *flags)
+    launch = functools.partial(_recorded, directory)
+    return Headroom(processes.log_path(directory, _NAME), *arguments, launch=launch)
+
+
+def _recorded(directory: Path, arguments: Sequence[str], _log: Path, env: Mapping[str, str]) -> Handle:
+    # A cluster's processes have the caller's environment, too: what that says of other clusters is set to nothing.
+    unset = {name: "" for name in os.environ if name not in env and name.startswith("HEADROOM_")}
+    return _Recorded(processes.spawn(_NAME, [*COMMAND, *arguments], directory, {**unset, **env}))
+
+
+class _Recorded:
+    """A process of a cluster's as a Handle."""
+
+    def __init__(self, process: Process) -> None:
         self.pid = process.pid
         self._process = process
-        self._url = url
         self._status: int | None = None
 
-    @classmethod
-    async def start(cls, directory: Path, kubeconfig: Path, flags: tuple[str, ...]) -> Headroom:
-        """Start `headroom controller FLAGS`; returns when it is ready or has ended. Raises StartError."""
-        health, webhooks = (f"127.0.0.1:{port}" for port in free_ports(2))
-        own = ["--kubeconfig", str(kubeconfig), "--health-bind-address", health]
-        if WEBHOOK in flags:
-            own += ["--bind-address", webhooks, "--webhook-url", f"https://{webhooks}"]
-        argv = [sys.executable, "-c", _PROGRAM, "controller", *own, *flags]
-        # What the caller's environment says of other clusters and choices is not for this one: empty means unset.
-        environment = {name: "" for name in os.environ if name.startswith("HEADROOM_")}
-        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-        process = await asyncio.to_thread(processes.spawn, _NAME, argv, directory, environment)
-        started = cls(process, f"http://{health}")
-        await started._wait_until(lambda: _get(f"{started._url}/readyz") is not None, _READY_TIMEOUT)
-        return started
-
-    def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+    def poll(self) -> int | None:
         if self._status is None:
-            pid, status = os.waitpid(self._process.pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    async def stop(self) -> int | None:
-        """SIGTERM; its exit code, None when it does not end within 10 s."""
-        if self.exit_code() is None:
-            os.kill(self._process.pid, signal.SIGTERM)
-        await self._wait_until(lambda: False, _DRAIN_TIMEOUT)
-        return self._status
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (timeout or float("inf"))
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(_NAME, timeout or 0.0)
+            time.sleep(_POLL)
+        return status
 
-    async def _wait_until(self, done: Callable[[], bool], timeout: float) -> None:
-        """Until `done` (asked in a thread) or it has ended, `timeout` seconds at most."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if self.exit_code() is not None or await asyncio.to_thread(done):
-                return
-            await asyncio.sleep(_POLL)
-
-    async def metrics(self) -> str:
-        """Its /metrics; "" when it does not answer."""
-        return await asyncio.to_thread(_get, f"{self._url}/metrics") or ""
-
-    def last_log_line(self) -> str:
-        """The last line of its log."""
-        return processes.last_log_line(self._process.directory, _NAME)
-
-
-def log_tail(directory: Path) -> list[str]:
-    """The last lines of the log of headroom's last run in a cluster's directory."""
-    try:
-        text = processes.log_path(directory, _NAME).read_text("utf-8", "replace")
-    except OSError:
-        return []
-    return text.splitlines()[-_TAIL:]
-
-
-def _get(url: str) -> str | None:
-    """The body of an answer of 200, None for any other and for none."""
-    try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
-            return str(answer.read().decode()) if answer.status == 200 else None
-    except (urllib.error.URLError, OSError):
-        return None
+    def send_signal(self, sig: int, /) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)

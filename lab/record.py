@@ -1,15 +1,76 @@
-"""What happened in a run, as the API server tells it. Pure."""
+"""What happened to a namespace's quota, pods and migrations in a run, in the order in which the API server showed it.
+Plain data: every view, check and figure of a run reads only this (lab.questions).
+
+Times (`at`) are seconds of the record's clock; versions are resourceVersions, which grow with every write of any
+object: they say what came before what, however late a watch tells of it.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
-from pkg.util.quantity import QuantityError
+from kubeloop.api.core import Event, Pod, ResourceQuota
+from kubeloop.api.meta import Object, RawResourceList
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from pkg.util import constants
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.migration import is_refused
+from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resourcequota.entries import Entry, entries
 
+RESOURCES = (LIMITS_CPU, LIMITS_MEMORY)
 _EXCEEDED = "exceeded quota"
+
+
+class Amounts(dict[str, Quantity]):
+    """limits.cpu and limits.memory of a ResourceList, zero where it has none; printed as they were written."""
+
+    def __init__(self, resources: Mapping[str, Quantity] | None = None) -> None:
+        super().__init__({name: (resources or {}).get(name, ZERO) for name in RESOURCES})
+
+    @classmethod
+    def of(cls, cpu: str, memory: str) -> Self:
+        """Raises QuantityError."""
+        return cls.within({LIMITS_CPU: cpu, LIMITS_MEMORY: memory})
+
+    @classmethod
+    def within(cls, resources: RawResourceList | None) -> Self:
+        """The two of an object's ResourceList. Raises QuantityError."""
+        return cls(parse_resource_list(resources))
+
+    @property
+    def cpu(self) -> Quantity:
+        return self[LIMITS_CPU]
+
+    @property
+    def memory(self) -> Quantity:
+        return self[LIMITS_MEMORY]
+
+    def __add__(self, other: Mapping[str, Quantity]) -> Amounts:
+        return Amounts({name: amount + other.get(name, ZERO) for name, amount in self.items()})
+
+    def __sub__(self, other: Mapping[str, Quantity]) -> Amounts:
+        return Amounts({name: amount - other.get(name, ZERO) for name, amount in self.items()})
+
+    def covers(self, other: Mapping[str, Quantity]) -> bool:
+        """Whether a limit of this holds what is counted."""
+        return all(amount >= other.get(name, ZERO) for name, amount in self.items())
+
+    def __str__(self) -> str:
+        return f"cpu {self.cpu}, memory {self.memory}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +99,214 @@ def _named(words: str, what: str) -> ResourceList:
         return parse_resource_list(dict(pair.split("=", 1) for pair in found[1].split(","))) if found else {}
     except (ValueError, QuantityError):
         return {}
+
+
+GONE = "gone"
+"""The phase of what was deleted."""
+_OVER = frozenset({"Succeeded", "Failed", GONE})
+
+
+@dataclass(frozen=True)
+class QuotaVersion:
+    """The ResourceQuota as it was from `at` on."""
+
+    at: float
+    quota: ResourceQuota
+
+    @property
+    def version(self) -> int:
+        return _version(self.quota)
+
+    @cached_property
+    def hard(self) -> Amounts:
+        """What was written."""
+        return Amounts.within(self.quota.hard)
+
+    @cached_property
+    def shown(self) -> Amounts:
+        """What quota admission goes by: status.hard."""
+        return Amounts.within(self.quota.status.hard)
+
+    @cached_property
+    def used(self) -> Amounts:
+        return Amounts.within(self.quota.used)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """Of migrating VMs."""
+        return entries(self.quota.annotations)
+
+    @property
+    def written(self) -> tuple[object, ...]:
+        """What people and controllers write; the rest is the status."""
+        return self.quota.hard, self.quota.annotations, self.quota.labels
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """`about` (a migration or a pod of `vm`) entered `phase`."""
+
+    at: float
+    version: int
+    about: str
+    vm: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    """A Kubernetes event about a VM in its migration `about`, `count` times since it was seen last."""
+
+    at: float
+    about: str
+    reason: str
+    message: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that the run did: `kind` is step, headroom, rancher, note or good (a note of what went well)."""
+
+    at: float
+    kind: str
+    text: str
+
+
+Happening = QuotaVersion | PhaseChange | EventSeen | Mark
+
+
+@dataclass(slots=True)
+class Track:
+    """The life of one migration or one pod; `usage` is what quota counts of a pod."""
+
+    name: str
+    vm: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    usage: Amounts = field(default_factory=Amounts)
+    phases: list[PhaseChange] = field(default_factory=list)
+    refused: float | None = None
+    """When a migration was first seen refused by quota."""
+
+    @property
+    def phase(self) -> str:
+        return self.phases[-1].phase if self.phases else ""
+
+    @property
+    def began(self) -> PhaseChange:
+        return self.phases[0]
+
+    @property
+    def ended(self) -> PhaseChange | None:
+        """For a pod: since when quota does not count it. For a migration: its last phase."""
+        return next((change for change in self.phases if change.phase in _OVER), None)
+
+
+@dataclass(slots=True)
+class Record:
+    """What was seen of one namespace. Grows while it is watched; `listener` is called for every entry as it comes."""
+
+    clock: Callable[[], float] = time.monotonic
+    listener: Callable[[Happening], None] = lambda _: None
+    quotas: list[QuotaVersion] = field(default_factory=list)
+    migrations: dict[str, Track] = field(default_factory=dict)
+    pods: dict[str, Track] = field(default_factory=dict)
+    counted: dict[str, Track] = field(default_factory=dict)
+    """The pods that quota counts now."""
+    targets: dict[str, Track] = field(default_factory=dict)
+    """The pod that was made for a migration, by the migration's uid."""
+    machines: dict[str, VirtualMachine] = field(default_factory=dict)
+    instances: dict[str, VirtualMachineInstance] = field(default_factory=dict)
+    events: list[EventSeen] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def quota(self) -> QuotaVersion | None:
+        """The quota as it was last seen."""
+        return self.quotas[-1] if self.quotas else None
+
+    @property
+    def taken(self) -> Amounts:
+        """What the pods take now."""
+        return sum((pod.usage for pod in self.counted.values()), Amounts())
+
+    def mark(self, kind: str, text: str) -> Mark:
+        """Note what the run does now."""
+        mark = Mark(self.clock(), kind, text)
+        self.marks.append(mark)
+        self.listener(mark)
+        return mark
+
+    def see_quota(self, quota: ResourceQuota) -> None:
+        """A version of the quota."""
+        self.quotas.append(QuotaVersion(self.clock(), quota))
+        self.listener(self.quotas[-1])
+
+    def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
+        """A version of a migration."""
+        made = Track(migration.name, migration.spec.vmi_name, migration.uid)
+        track = self.migrations.setdefault(migration.name, made)
+        if is_refused(migration) and track.refused is None:
+            track.refused = self.clock()
+        self._enter(track, migration.phase, migration)
+
+    def lose_migration(self, migration: VirtualMachineInstanceMigration) -> None:
+        """A migration was deleted."""
+        self.see_migration(migration)
+        self._lose(self.migrations[migration.name], migration)
+
+    def see_machine(self, machine: VirtualMachine) -> None:
+        """A version of a VM."""
+        self.machines[machine.name] = machine
+
+    def see_instance(self, vmi: VirtualMachineInstance) -> None:
+        """A version of a VMI."""
+        self.instances[vmi.name] = vmi
+
+    def see_pod(self, pod: Pod) -> None:
+        """A version of a pod."""
+        if pod.name not in self.pods:
+            track = Track(pod.name, vm_of(pod), pod.uid, pod.labels, Amounts(pod_usage(pod)))
+            self.pods[pod.name] = self.counted[pod.name] = track
+            self.targets.setdefault(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), track)
+        phase = pod.status.phase or "Pending"
+        if phase in _OVER:
+            self.counted.pop(pod.name, None)
+        self._enter(self.pods[pod.name], phase, pod)
+
+    def lose_pod(self, pod: Pod) -> None:
+        """A pod was deleted."""
+        self.see_pod(pod)
+        self.counted.pop(pod.name, None)
+        self._lose(self.pods[pod.name], pod)
+
+    def see_event(self, event: Event) -> None:
+        """An event about a VMI, or its count going up: told of the VM's last migration; none before the first."""
+        about = event.involved_object
+        names = [track.name for track in self.migrations.values() if track.vm == about.name]
+        if about.kind != VIRTUAL_MACHINE_INSTANCES.kind or not names:
+            return
+        count = event.count or 1
+        more = count - self._counts.get(event.name, 0)
+        self._counts[event.name] = count
+        if more > 0:
+            seen = EventSeen(self.clock(), names[-1], event.reason, event.message, more)
+            self.events.append(seen)
+            self.listener(seen)
+
+    def _lose(self, track: Track, obj: Object) -> None:
+        if track.ended is None:
+            self._enter(track, GONE, obj)
+
+    def _enter(self, track: Track, phase: str, obj: Object) -> None:
+        if track.phases and track.phase == phase:
+            return
+        change = PhaseChange(self.clock(), _version(obj), track.name, track.vm, phase)
+        track.phases.append(change)
+        self.listener(change)
+
+
+def _version(obj: Object) -> int:
+    return int(obj.metadata.resource_version)

@@ -1,48 +1,75 @@
-"""Watches of some namespaces, for a demo or a measurement that follows what the API server shows there."""
+"""Watches of some namespaces: what the API server shows there goes into their records."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from kubeloop.api.meta import Object
-from kubeloop.api.registry import Resource
+from kubeloop.api.registry import EVENTS, PODS, RESOURCE_QUOTAS, Resource
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.errors import ClusterError
+from lab.record import Record
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+)
 
-T = TypeVar("T", bound=Object)
+See = Callable[[Record, Any], None]
 _SYNC_TIMEOUT = 120.0
 
 
+def _nothing(_record: Record, _obj: object) -> None:
+    """Of what is gone."""
+
+
+_SEEN: Mapping[str, tuple[See, See]] = {
+    RESOURCE_QUOTAS.kind: (Record.see_quota, _nothing),
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind: (Record.see_migration, Record.lose_migration),
+    VIRTUAL_MACHINES.kind: (Record.see_machine, _nothing),
+    VIRTUAL_MACHINE_INSTANCES.kind: (Record.see_instance, _nothing),
+    PODS.kind: (Record.see_pod, Record.lose_pod),
+    EVENTS.kind: (Record.see_event, _nothing),
+}
+
+
 class Watching:
-    """The kinds that were named by `watch` are followed inside `async with`, which raises ClusterError when they cannot
-    be listed: what is not seen would be taken for what is not there."""
+    """The namespaces of `records` are followed inside `async with`, as far as objects of `kinds` go. Entering raises
+    ClusterError when they cannot be listed: what is not seen would be taken for what is not there. For the same reason
+    leaving raises what a record's listener has raised."""
 
     def __init__(
-        self, client: Client, namespaces: Collection[str], *, sync_timeout: float = _SYNC_TIMEOUT
+        self,
+        client: Client,
+        records: Mapping[str, Record],
+        *kinds: Resource[Any],
+        sync_timeout: float = _SYNC_TIMEOUT,
     ) -> None:
         """`sync_timeout`: seconds to the first lists of all kinds."""
+        self.records = records
         self._sync_timeout = sync_timeout
-        self._client = client
-        self._namespaces = frozenset(namespaces)
         self._changed = asyncio.Event()
-        self._informers: list[SharedIndexInformer[Any]] = []
+        self._failed: Exception | None = None
+        self._informers = [self._informer(client, kind) for kind in kinds]
 
-    def watch(
-        self, resource: Resource[T], see: Callable[[T], None], lose: Callable[[T], None] = lambda _: None
-    ) -> None:
-        """`see` is called with every version of an object, `lose` with the last one of an object that is gone."""
+    def _informer(self, client: Client, resource: Resource[Any]) -> SharedIndexInformer[Any]:
+        see, lose = _SEEN[resource.kind]
 
-        def tell(to: Callable[[T], None], obj: T) -> None:
-            if obj.namespace in self._namespaces:
-                to(obj)
-                self._changed.set()
+        def tell(to: See, obj: Any) -> None:
+            if obj.namespace not in self.records:
+                return
+            try:
+                to(self.records[obj.namespace], obj)
+            except Exception as error:
+                self._failed = self._failed or error
+                raise
+            self._changed.set()
 
-        informer = SharedIndexInformer(self._client.resource(resource))
+        informer = SharedIndexInformer(client.resource(resource))
         informer.add_event_handler(
             ResourceEventHandlerFuncs(
                 on_add=lambda obj, _: tell(see, obj),
@@ -50,7 +77,7 @@ class Watching:
                 on_delete=lambda obj, _: tell(lose, obj),
             )
         )
-        self._informers.append(informer)
+        return informer
 
     async def changed(self, timeout: float) -> None:
         """Wait until something was seen, `timeout` seconds at most."""
@@ -75,3 +102,5 @@ class Watching:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.gather(*(informer.stop() for informer in self._informers))
+        if error is None and self._failed is not None:
+            raise self._failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.objects import AT_1_5, BASE, RESYNC, vmi
+from tests.objects import AT_1_5, BASE, HARD, RAISED, RESYNC, quota, vmi, vmim
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 ENDED = ("Succeeded", "Failed")
@@ -58,6 +59,29 @@ def observed(
         timers=timers or Timers(),
         rendering=Rendering(ratio=ratio, harvester_ratio=ratio),
     )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A quota as it is found while a VM migrates; the annotations that are left, and spec.hard then."""
+
+    before: Mapping[str, str]
+    left: Mapping[str, str]
+    hard: RawResourceList = field(default_factory=lambda: dict(HARD))
+    raised: RawResourceList = field(default_factory=lambda: dict(RAISED))
+    """spec.hard as it is found."""
+    migrations: Sequence[VirtualMachineInstanceMigration] = (vmim("Running"),)
+    instances: Sequence[VirtualMachineInstance] | None = None
+    limits: str = BASE
+
+    def seen(self, marks: Mapping[str, str] | None = None) -> Facts:
+        """What a decision looks at; `marks`: annotations that every quota of the table has."""
+        found = quota(self.raised, {**(marks or {}), **self.before})
+        return observed(found, self.migrations, self.instances, limits=self.limits)
+
+    def check(self, after: ResourceQuota) -> None:
+        assert after.annotations == self.left
+        assert by_value(after.hard) == by_value(self.hard)
 
 
 def namespace(

@@ -57,7 +57,7 @@ class ForkedProcess:
             self._status.close()
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int, /) -> None:
         """Nothing once it has ended: another process may have its pid."""
         if self.poll() is None:
             os.kill(self.pid, number)

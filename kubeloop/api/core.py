@@ -174,13 +174,6 @@ class PersistentVolumeClaimSpec(Struct):
 
     resources: ResourceRequirements = ResourceRequirements()
     storage_class_name: str | None = None
-    volume_attributes_class_name: str | None = None
-
-
-class ModifyVolumeStatus(Struct):
-    """core/v1 ModifyVolumeStatus."""
-
-    target_volume_attributes_class_name: str | None = None
 
 
 class PersistentVolumeClaimStatus(Struct):
@@ -188,8 +181,6 @@ class PersistentVolumeClaimStatus(Struct):
 
     access_modes: list[str] | None = None
     allocated_resources: RawResourceList | None = None
-    current_volume_attributes_class_name: str | None = None
-    modify_volume_status: ModifyVolumeStatus | None = None
 
 
 class PersistentVolumeClaim(Object):

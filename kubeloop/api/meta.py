@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from collections.abc import Mapping
@@ -185,8 +186,12 @@ def rfc3339(seconds: float) -> str:
 
 
 def from_rfc3339(text: str) -> float:
-    """Seconds since the epoch of a metav1.Time or MicroTime. Raises ValueError."""
-    return datetime.datetime.fromisoformat(text).timestamp()
+    """Seconds since the epoch of a metav1.Time or MicroTime. Raises ValueError, in words for a person."""
+    with contextlib.suppress(ValueError, OverflowError):
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+    raise ValueError(f"{text!r} is not a time such as 2026-11-21T16:30:14Z")
 
 
 def now_rfc3339() -> str:

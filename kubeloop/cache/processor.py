@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -144,19 +144,14 @@ class SharedProcessor(Generic[T]):
         for registration in self._handlers:
             registration.delete(last, obj is None)
 
-    def replaced(self, items: list[T], undecodable: list[ObjectMeta]) -> None:
-        """A whole list of transformed objects: what differs reaches the handlers. Objects that are gone are deletions
-        whose final state is unknown; one that is there but does not decode stays as it was."""
+    def replaced(self, items: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> None:
+        """A whole list of transformed objects, by key: what differs reaches the handlers. Objects that are gone are
+        deletions whose final state is unknown; one that is there but does not decode stays as it was."""
         initial = not self._listed
-        self.undecodable = {Object(metadata=meta).key for meta in undecodable}
-        changes: list[tuple[T | None, T]] = []
-        listed: set[str] = set()
-        for obj in items:
-            key = obj.key
-            listed.add(key)
-            if (change := self._store(key, obj)) is not None:
-                changes.append(change)
-        gone = self._drop_all_but(listed, undecodable)
+        self.undecodable = set(undecodable)
+        stored = (self._store(key, obj) for key, obj in items.items())
+        changes = [change for change in stored if change is not None]
+        gone = self._drop_all_but(items, undecodable)
         handlers = self._handlers
         for old, new in changes:
             self._tell(handlers, old, new, initial)
@@ -169,7 +164,7 @@ class SharedProcessor(Generic[T]):
     def not_installed(self) -> None:
         """The server does not know the kind: what was there is gone with it."""
         self.undecodable.clear()
-        for old in self._drop_all_but(set(), []):
+        for old in self._drop_all_but({}, {}):
             for registration in self._handlers:
                 registration.delete(old, True)
         self.synced.set()
@@ -187,8 +182,7 @@ class SharedProcessor(Generic[T]):
         self._indexer.put(key, new)
         return old, new
 
-    def _drop_all_but(self, listed: set[str], undecodable: list[ObjectMeta]) -> list[T]:
-        kept = {Object(metadata=meta).key: meta for meta in undecodable}
+    def _drop_all_but(self, listed: Mapping[str, T], kept: Mapping[str, ObjectMeta]) -> list[T]:
         if "" in kept:
             return []  # it may be any of those that are missing
         gone = []

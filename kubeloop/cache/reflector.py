@@ -142,8 +142,8 @@ class Reflector(Generic[T]):
 
     # -- one list -----------------------------------------------------------------------------------------------------
 
-    async def _listed(self) -> tuple[list[T], list[ObjectMeta], str]:
-        """Every object, those that don't decode, and the resourceVersion to watch from: a consistent read.
+    async def _listed(self) -> tuple[dict[str, T], dict[str, ObjectMeta], str]:
+        """Every object by key, those that don't decode, and the resourceVersion to watch from: a consistent read.
 
         No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache, so
         that "0", which may go back in time, would save nothing. Pages of an idle kind cost the server two to four times
@@ -156,21 +156,23 @@ class Reflector(Generic[T]):
             log.info("%s: the continue token expired, listing without pages: %s", self.kind, err)
             return await self._pages(0)
 
-    async def _pages(self, size: int) -> tuple[list[T], list[ObjectMeta], str]:
+    async def _pages(self, size: int) -> tuple[dict[str, T], dict[str, ObjectMeta], str]:
         # Only what has begun is worth the transport's retries.
         page = await self._client.list_page(limit=size, retry=False)
-        items, undecodable = [*map(self._sink.transformed, page.items)], page.undecodable
         # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
         resource_version = page.metadata.resource_version
-        while page.metadata.continue_:
-            page = await self._client.list_page(limit=size, continue_=page.metadata.continue_)
-            items.extend(map(self._sink.transformed, page.items))
-            undecodable.extend(page.undecodable)
         if not resource_version:
             raise ServerError("the list has no resourceVersion", status=500)
-        return items, undecodable, resource_version
+        items: dict[str, T] = {}
+        undecodable: dict[str, ObjectMeta] = {}
+        while True:
+            items.update((obj.key, self._sink.transformed(obj)) for obj in page.items)
+            undecodable.update((Object(metadata=meta).key, meta) for meta in page.undecodable)
+            if not page.metadata.continue_:
+                return items, undecodable, resource_version
+            page = await self._client.list_page(limit=size, continue_=page.metadata.continue_)
 
-    def _synced(self, items: list[T], undecodable: list[ObjectMeta], resource_version: str) -> None:
+    def _synced(self, items: dict[str, T], undecodable: dict[str, ObjectMeta], resource_version: str) -> None:
         """A whole list was received."""
         self._sink.replaced(items, undecodable)
         self._incomplete = bool(undecodable)
@@ -249,7 +251,7 @@ class Reflector(Generic[T]):
                 raise error_from_status(event.status or Status())
             if event.initial_events_end:
                 self._slow_watch_lists = 0
-                self._synced(list(items.values()), list(undecodable.values()), event.resource_version)
+                self._synced(items, undecodable, event.resource_version)
                 return
             if obj is not None:
                 # As it will be stored: a whole list of objects as they came may be several times as large.

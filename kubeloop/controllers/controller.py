@@ -176,6 +176,10 @@ class Controller(Generic[T]):
         calls = [line for handler in self._handlers.values() for line in handler.hanging(now)]
         return [f"{self.name}: {line}" for line in calls]
 
+    def refused(self) -> list[str]:
+        """Keys that wait because the API server refuses a request, a line each."""
+        return [line for handler in self._handlers.values() for line in handler.refused()]
+
     async def _work(self) -> None:
         while True:
             try:

@@ -194,6 +194,10 @@ class ControllerFactory:
         now = loop_time()
         return [line for controller in self._controllers.values() for line in controller.hanging(now)]
 
+    def refused(self) -> list[str]:
+        """Keys that wait because the API server refuses a request: rights are missing, or a webhook is in the way."""
+        return [line for controller in self._controllers.values() for line in controller.refused()]
+
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
         of these kinds can cause it."""

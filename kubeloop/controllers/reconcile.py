@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
-from kubeloop.client.errors import ApiError, Conflict, NotFound
+from kubeloop.client.errors import ApiError, Conflict, Forbidden, NotFound
 from kubeloop.controllers.errors import RetryAfter, Skip, described
 from kubeloop.controllers.metrics import ReconcileMetrics, Result
 from kubeloop.workqueue.queue import loop_time
@@ -93,8 +93,9 @@ class NamedHandler(Generic[T]):
         self.name = name
         self._handler = handler
         self._metrics = metrics
-        self._failing: dict[str, tuple[object, float]] = {}
-        # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
+        self._failing: dict[str, tuple[object, float, str]] = {}
+        # Invariant: the keys that failed since they last succeeded, each with its error, when that was last logged, and
+        # what the API server said if it refused a request.
         self._running: dict[str, float] = {}
         # Invariant: the keys of the calls that have not ended, each with when its call began.
 
@@ -119,6 +120,10 @@ class NamedHandler(Generic[T]):
             for key, began in self._running.items()
             if now - began > HANGING
         ]
+
+    def refused(self) -> list[str]:
+        """Keys that wait because the API server, or what it asks, refuses a request; a line each."""
+        return [f"{self.name}: {key}: {why}" for key, (_, _, why) in self._failing.items() if why]
 
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
@@ -170,11 +175,12 @@ class NamedHandler(Generic[T]):
     def _failed(self, key: str, error: BaseException) -> Verdict[T]:
         not_before = max((_peace(one) or 0.0 for one in _leaves(error)), default=0.0) or None
         signature, now = _signature(error), loop_time()
-        before, logged_at = self._failing.get(key, (None, now))
+        before, logged_at, _ = self._failing.get(key, (None, now, ""))
         if signature == before and now - logged_at < _REMINDER:
             log.debug("%s: %s failed again: %s", self.name, key, described(error))
             return Verdict(Outcome.FAILED, not_before=not_before)
-        self._failing[key] = (signature, now)
+        refused = any(isinstance(one, Forbidden) for one in _leaves(error))
+        self._failing[key] = (signature, now, described(error) if refused else "")
         if isinstance(error, NotFound):
             log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
         else:

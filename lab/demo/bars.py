@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 
-from lab.demo import palette, questions
+from lab import questions
+from lab.demo import palette
 from lab.demo.chart import Canvas, Scale
-from lab.demo.history import History, Track
+from lab.record import Record, Track
 from pkg.util import constants
 
 _TICKS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -26,13 +27,13 @@ class Span:
     texts: tuple[str, ...]
 
 
-def spans_of(history: History, track: Track, now: float) -> Iterator[Span]:
+def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
     """A migration's phases, and its old pod for as long as that counts afterwards."""
     ends = [change.at for change in track.phases[1:]] + [now]
     for change, end in zip(track.phases, ends, strict=True):
         if change.phase not in constants.FINAL_PHASES:
             yield Span(change.at, end, *_look(change.phase, refused=track.refused is not None))
-    source, ended = questions.source_of(history, track.name), track.ended
+    source, ended = questions.source_of(record, track.name), track.ended
     if source is not None and ended is not None:
         gone = source.ended.at if source.ended else now
         yield Span(ended.at, max(gone, ended.at), palette.LINGERING, _LINGERS)
@@ -48,9 +49,9 @@ def _look(phase: str, *, refused: bool) -> tuple[str, tuple[str, ...]]:
     return palette.PREPARING, (phase,)
 
 
-def runs_of_headroom(history: History, now: float) -> Iterator[Span]:
+def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
     """When headroom ran, and with what."""
-    marks = [mark for mark in history.marks if mark.kind == "headroom"]
+    marks = [mark for mark in record.marks if mark.kind == "headroom"]
     ends = [mark.at for mark in marks[1:]] + [now]
     colours = cycle(palette.HEADROOM)
     for mark, end in zip(marks, ends, strict=False):
@@ -78,13 +79,13 @@ def bar(spans: Iterator[Span], scale: Scale) -> Canvas:
     return canvas
 
 
-def rancher(history: History, scale: Scale) -> Canvas:
+def rancher(record: Record, scale: Scale) -> Canvas:
     """When Rancher's agent restarted, and what came of it."""
     canvas = Canvas(scale.columns, 1)
-    restarts = [(index, mark) for index, mark in enumerate(history.marks) if mark.kind == "rancher"]
+    restarts = [(index, mark) for index, mark in enumerate(record.marks) if mark.kind == "rancher"]
     ends = [scale.column(mark.at) for _, mark in restarts[1:]] + [scale.columns]
     for (index, mark), end in zip(restarts, ends, strict=False):
-        said = next((m for m in history.marks[index:] if m.kind in ("note", "good")), None)
+        said = next((m for m in record.marks[index:] if m.kind in ("note", "good")), None)
         text = mark.text + (f": {said.text}" if said else "")
         colour = palette.GOOD if said and said.kind == "good" else palette.BAD
         column = scale.column(mark.at)
@@ -95,10 +96,10 @@ def rancher(history: History, scale: Scale) -> Canvas:
     return canvas
 
 
-def steps(history: History, scale: Scale) -> Canvas:
+def steps(record: Record, scale: Scale) -> Canvas:
     """Where each step begins, with as much of its title's first words as there is room for."""
     canvas = Canvas(scale.columns, 1)
-    marks = [mark for mark in history.marks if mark.kind == "step"]
+    marks = [mark for mark in record.marks if mark.kind == "step"]
     starts = [scale.column(mark.at) for mark in marks] + [scale.columns + 1]
     for mark, start, following in zip(marks, starts, starts[1:], strict=False):
         room, title = following - start - 1, mark.text.partition(":")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from lab.demo import palette
-from lab.demo.history import Amounts, QuotaVersion
+from lab.record import Amounts, QuotaVersion
 from pkg.util.quantity import Quantity
 
 Resource = Callable[[Amounts], Quantity]

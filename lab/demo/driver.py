@@ -22,9 +22,9 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.demo import seed
 from lab.demo.checks import Check, Report
-from lab.demo.history import Amounts, History
-from lab.headroom import Headroom
+from lab.headroom import Headroom, in_cluster
 from lab.kubevirt.options import PHASE_SECONDS
+from lab.record import Amounts, Record
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util import constants
@@ -81,7 +81,7 @@ class Driver:
         self,
         cluster: Cluster,
         client: Client,
-        history: History,
+        record: Record,
         watching: Watching,
         report: Report,
         *,
@@ -89,7 +89,7 @@ class Driver:
         deserted: Callable[[], bool] = lambda: False,
         kubeconfig: Path | None = None,
     ) -> None:
-        self.history = history
+        self.record = record
         self.report = report
         self.step = ""
         self.began = 0.0
@@ -104,7 +104,7 @@ class Driver:
     def begin(self, letter: str, title: str) -> None:
         """A new step: its checks carry the letter, and `began` is the time from which its checks count."""
         self.step = letter
-        self.began = self.history.mark("step", f"({letter}) {title}").at
+        self.began = self.record.mark("step", f"({letter}) {title}").at
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
@@ -125,11 +125,11 @@ class Driver:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
-        """Raises Stopped when the demo cannot continue: the output is closed, or headroom has ended by itself."""
+        """Raises Stopped when the output is closed, StartError when headroom has ended by itself."""
         if self._deserted():
             raise Stopped("the output is closed")
-        if self._headroom is not None and self._headroom.exit_code() is not None:
-            raise Stopped(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+        if self._headroom is not None:
+            self._headroom.check()
 
     # -- actions ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Driver:
 
     async def restart_rancher(self) -> None:
         """Kill Rancher's agent and start it again. Raises ClusterError."""
-        self.history.mark("rancher", "agent restarts")
+        self.record.mark("rancher", "agent restarts")
         await asyncio.to_thread(self._cluster.restart, "rancher")
 
     async def restart_agent(self, times: int) -> int:
@@ -172,7 +172,7 @@ class Driver:
 
         Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted.
         """
-        self.history.mark("rancher", f"agent restarts ×{times}")
+        self.record.mark("rancher", f"agent restarts ×{times}")
         agent = Agent(self._cluster.directory, seed.NAMESPACE)
         before = agent.writes()
         for done in range(times):
@@ -184,10 +184,10 @@ class Driver:
     async def is_guarded(self, hard: Amounts) -> bool:
         """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
         `hard`; False when that does not come within PATIENCE."""
-        kubeconfig, quota = self._cluster.kubeconfig, self.history.quota
+        kubeconfig, quota = self._cluster.kubeconfig, self.record.quota
         deadline = time.monotonic() + PATIENCE
         while quota is not None and time.monotonic() < deadline:
-            if await is_refused(kubeconfig, seed.NAMESPACE, quota.name, hard):
+            if await is_refused(kubeconfig, seed.NAMESPACE, quota.quota.name, hard):
                 return True
             self.go_on()
             await asyncio.sleep(_POLL)
@@ -199,7 +199,7 @@ class Driver:
             plural = seed.PLURALS[body["kind"]]
             path = f"/apis/{body['apiVersion']}/{plural}"
             await self._client.transport.request("POST", path, body=msgspec.json.encode(body))
-        self.history.mark("note", "deploy/policy.yaml")
+        self.record.mark("note", "deploy/policy.yaml")
 
     async def forge(self) -> str:
         """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
@@ -226,7 +226,9 @@ class Driver:
         """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
         quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list(seed.NAMESPACE)
         newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
-        return await self._until(lambda: self.history.quota_seen >= newest)
+        return await self._until(
+            lambda: self.record.quota is not None and self.record.quota.version >= newest
+        )
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + PATIENCE
@@ -237,20 +239,18 @@ class Driver:
 
     async def start_headroom(self, *flags: str) -> None:
         """Start `headroom controller FLAGS`. Raises StartError."""
-        self.history.mark("headroom", " ".join(["headroom controller", *flags]))
+        self.record.mark("headroom", " ".join(["headroom controller", *flags]))
         kubeconfig = self._kubeconfig or self._cluster.kubeconfig
-        self._headroom = await Headroom.start(self._cluster.directory, kubeconfig, flags)
+        self._headroom = await in_cluster(self._cluster.directory, kubeconfig, flags).started()
 
     async def stop_headroom(self) -> None:
-        """SIGTERM, and it is expected to drain."""
+        """SIGTERM, and it is expected to drain. Raises StartError when it does not."""
         if self._headroom is None:
             return
         headroom, self._headroom = self._headroom, None
-        code = await headroom.stop()
-        self.history.mark("headroom", "")
-        self.check(
-            "headroom drains on SIGTERM", "exit 0", "still running" if code is None else f"exit {code}"
-        )
+        code = await asyncio.to_thread(headroom.stop)
+        self.record.mark("headroom", "")
+        self.check("headroom drains on SIGTERM", "exit 0", f"exit {code}")
 
 
 _PACED = (

@@ -6,7 +6,7 @@ import os
 from typing import TextIO
 
 from lab.demo.checks import Check, Report
-from lab.demo.history import Amounts, EventSeen, Happening, History, Mark, PhaseChange, QuotaVersion
+from lab.record import Amounts, EventSeen, Happening, Mark, PhaseChange, QuotaVersion, Record
 
 
 class Lines:
@@ -16,13 +16,14 @@ class Lines:
         self._stream = stream
         self.broken = False
         self._last: tuple[Amounts, Amounts] | None = None
+        self._told: set[tuple[str, str]] = set()
 
-    def follow(self, history: History, report: Report) -> None:
+    def follow(self, record: Record, report: Report) -> None:
         """Print what these two record."""
-        history.listener = lambda happening: self.happened(history, happening)
+        record.listener = lambda happening: self.happened(record, happening)
         report.listener = self.checked
 
-    def happened(self, history: History, happening: Happening) -> None:
+    def happened(self, record: Record, happening: Happening) -> None:
         """One line, or none for what says nothing new."""
         match happening:
             case Mark(kind="step", text=text):
@@ -32,8 +33,9 @@ class Lines:
             case QuotaVersion():
                 self._quota(happening)
             case PhaseChange():
-                self._at(happening.at, describe_phase(history, happening))
-            case EventSeen(about=about, reason=reason, message=message):
+                self._at(happening.at, describe_phase(record, happening))
+            case EventSeen(about=about, reason=reason, message=message) if (about, message) not in self._told:
+                self._told.add((about, message))
                 self._at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
 
     def checked(self, check: Check) -> None:
@@ -58,17 +60,17 @@ class Lines:
             self._last = shown
             cpu = f"limits.cpu {version.used.cpu}/{version.hard.cpu}"
             memory = f"limits.memory {version.used.memory}/{version.hard.memory}"
-            self._at(version.at, f"{'quota':<10}{version.name}: {cpu}, {memory}")
+            self._at(version.at, f"{'quota':<10}{version.quota.name}: {cpu}, {memory}")
 
 
-def describe_phase(history: History, change: PhaseChange) -> str:
+def describe_phase(record: Record, change: PhaseChange) -> str:
     """Whose phase changed, in one line."""
-    if change.about in history.migrations:
+    if change.about in record.migrations:
         return f"{'migration':<10}{change.about} of {change.vm}: {change.phase or 'new'}"
-    job = history.pods[change.about].job
-    migration = next((m.name for m in history.migrations.values() if m.uid == job), "")
+    pod = record.pods[change.about]
+    migration = next((m.name for m in record.migrations.values() if record.targets.get(m.uid) is pod), "")
     whose = f"{migration}'s target" if migration else f"{change.vm}'s first"
-    counts = ", no longer counted" if history.pods[change.about].ended else ""
+    counts = ", no longer counted" if pod.ended else ""
     return f"{'pod':<10}{change.about} ({whose}): {change.phase}{counts}"
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from lab.demo import bars, palette
 from lab.demo.chart import Canvas, Resource, Scale, chart, columns
 from lab.demo.checks import Check, Report
-from lab.demo.history import History
+from lab.record import Record
 from pkg.util.quantity import Quantity
 
 _GUTTER = 13
@@ -26,13 +26,13 @@ _CHARTS: tuple[tuple[str, Resource], ...] = (
 )
 
 
-def view(history: History, report: Report, *, now: float, width: int, rows: int) -> RenderableType:
+def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> RenderableType:
     """The whole demo, `width` columns wide; each chart has `rows` rows."""
     scale = Scale(now, width - _GUTTER - 1)
     parts: list[RenderableType] = [_title(report)]
     for name, resource in _CHARTS:
-        parts += _chart(name, resource, history, scale, now, rows)
-    parts += _time(history, scale, now)
+        parts += _chart(name, resource, seen, scale, now, rows)
+    parts += _time(seen, scale, now)
     parts += [Text(), *(_headline(check) for check in report.checks if check.headline or not check.ok)]
     return Group(*parts)
 
@@ -43,9 +43,9 @@ def _title(report: Report) -> Text:
 
 
 def _chart(
-    name: str, resource: Resource, history: History, scale: Scale, now: float, rows: int
+    name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int
 ) -> list[RenderableType]:
-    quotas = list(history.quotas)
+    quotas = list(seen.quotas)
     if not quotas:
         return [Text(name), *(Text() for _ in range(rows))]
     base = resource(quotas[0].hard)
@@ -61,13 +61,13 @@ def _heading(name: str, base: Quantity) -> Text:
     return line.append(f"╌ base {base}", palette.BASE)
 
 
-def _time(history: History, scale: Scale, now: float) -> list[RenderableType]:
-    rows = [("", bars.axis(scale)), ("", bars.steps(history, scale))]
-    rows.append(("headroom", bars.bar(bars.runs_of_headroom(history, now), scale)))
-    rows.append(("Rancher", bars.rancher(history, scale)))
+def _time(seen: Record, scale: Scale, now: float) -> list[RenderableType]:
+    rows = [("", bars.axis(scale)), ("", bars.steps(seen, scale))]
+    rows.append(("headroom", bars.bar(bars.runs_of_headroom(seen, now), scale)))
+    rows.append(("Rancher", bars.rancher(seen, scale)))
     rows += [
-        (f"{track.name} of {track.vm}", bars.bar(bars.spans_of(history, track, now), scale))
-        for track in list(history.migrations.values())
+        (f"{track.name} of {track.vm}", bars.bar(bars.spans_of(seen, track, now), scale))
+        for track in list(seen.migrations.values())
     ]
     return [line for label, canvas in rows for line in _rows(canvas, label)]
 
@@ -123,18 +123,18 @@ _FORMAT = """\
 """
 
 
-def show(stream: TextIO, history: History, report: Report, now: float) -> None:
+def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
     """Print the picture on a terminal."""
     console = Console(file=stream)
-    console.print(view(history, report, now=now, width=max(console.width, 60), rows=9))
+    console.print(view(seen, report, now=now, width=max(console.width, 60), rows=9))
 
 
-def record(path: Path, history: History, report: Report, now: float) -> None:
+def record(path: Path, seen: Record, report: Report, now: float) -> None:
     """Write the picture. Raises OSError."""
-    path.write_text(svg(history, report, now), "utf-8")
+    path.write_text(svg(seen, report, now), "utf-8")
 
 
-def svg(history: History, report: Report, now: float) -> str:
+def svg(seen: Record, report: Report, now: float) -> str:
     """The picture's text."""
     console = Console(
         record=True,
@@ -145,7 +145,7 @@ def svg(history: History, report: Report, now: float) -> str:
         # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
         _environ={},
     )
-    console.print(view(history, report, now=now, width=_WIDTH, rows=_ROWS))
+    console.print(view(seen, report, now=now, width=_WIDTH, rows=_ROWS))
     return console.export_svg(
         title="headroom demo", theme=_THEME, code_format=_FORMAT, unique_id="headroom", clear=False
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.api import registry
-from kubeloop.api.core import Event, Pod
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.errors import one_line
+from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
@@ -23,19 +23,26 @@ from lab.cluster import EmbeddedCluster
 from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
-from lab.demo.history import History
 from lab.demo.lines import Lines, is_terminal
 from lab.demo.picture import record, show
-from lab.demo.questions import refused_after_the_raise
 from lab.demo.scenario import SCENARIO, Step
-from lab.headroom import log_tail
+from lab.questions import refused_after_raise
+from lab.record import Record
 from lab.watching import Watching
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
 )
-from pkg.util import constants
+
+_TAIL = 15
+"""Lines of headroom's log that are shown when a check has failed."""
+_FOLLOWED = (
+    registry.RESOURCE_QUOTAS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINES,
+    registry.PODS,
+    registry.EVENTS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +66,18 @@ def run_demo(settings: Settings) -> int:
 
 async def _run(cluster: Cluster, settings: Settings) -> int:
     began = time.monotonic()
-    history, report = History(clock=lambda: time.monotonic() - began), Report()
+    seen, report = Record(lambda: time.monotonic() - began), Report()
     lines = Lines(sys.stdout)
-    lines.follow(history, report)
+    lines.follow(seen, report)
     lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
     async with (
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
-        watching_of(client, history) as watching,
+        watching_of(client, seen) as watching,
     ):
         driver = Driver(
             cluster,
             client,
-            history,
+            seen,
             watching,
             report,
             speed=settings.speed,
@@ -80,36 +87,20 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
     if lines.broken:
         raise BrokenPipeError
     if is_terminal(sys.stdout):
-        show(sys.stdout, history, report, history.clock())
+        show(sys.stdout, seen, report, seen.clock())
     if settings.record is not None:
-        record(settings.record, history, report, history.clock())
+        record(settings.record, seen, report, seen.clock())
         lines.say(f"picture: {settings.record}")
     if report.failed:
         _show_log(cluster.directory)
-    lines.say(f"refused after the raise: {refused_after_the_raise(history)}")
+    lines.say(f"refused after the raise: {refused_after_raise(seen)}")
     lines.say(report.last_line)
     return report.exit_code
 
 
-def watching_of(client: Client, history: History) -> Watching:
-    """What the API server shows of the demo's namespace, written down in the history as it comes."""
-    watching = Watching(client, [seed.NAMESPACE])
-
-    def of_launchers(tell: Callable[[Pod], None]) -> Callable[[Pod], None]:
-        return lambda pod: (
-            tell(pod) if pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER else None
-        )
-
-    def see_event(event: Event) -> None:
-        if event.involved_object.kind == VIRTUAL_MACHINE_INSTANCES.kind:
-            history.see_event(event)
-
-    watching.watch(registry.RESOURCE_QUOTAS, history.see_quota)
-    watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, history.see_migration)
-    watching.watch(VIRTUAL_MACHINES, history.see_machine)
-    watching.watch(registry.PODS, of_launchers(history.see_pod), of_launchers(history.lose_pod))
-    watching.watch(registry.EVENTS, see_event)
-    return watching
+def watching_of(client: Client, record: Record) -> Watching:
+    """What the API server shows of the demo's namespace, written down as it comes."""
+    return Watching(client, {seed.NAMESPACE: record}, *_FOLLOWED)
 
 
 async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
@@ -125,5 +116,6 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
 
 
 def _show_log(directory: Path) -> None:
-    for line in log_tail(directory):
+    log = processes.log_path(directory, "headroom")
+    for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
         print(f"headroom's log: {line}", file=sys.stderr)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api import registry
-from lab.demo import questions, seed
+from lab import questions
+from lab.demo import seed
 from lab.demo.driver import Driver
-from lab.demo.history import Amounts, Quota, QuotaVersion
 from lab.headroom import WEBHOOK
+from lab.questions import Quota
+from lab.record import Amounts, QuotaVersion
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.util import constants
@@ -37,7 +39,7 @@ class Step:
 
 async def refused(driver: Driver) -> None:
     """(a) Two launcher pods do not fit, and the quota stays as it is."""
-    history = driver.history
+    record = driver.record
     await driver.create(SETTINGS, seed.setting())
     await driver.create(registry.NAMESPACES, seed.namespace())
     await _hard(driver, "Rancher renders the namespace's limit", seed.BASE)
@@ -45,16 +47,16 @@ async def refused(driver: Driver) -> None:
     await _used(driver, f"what quota counts of {_VM}'s pod", seed.POD)
     await driver.pause(1.0)
     await driver.migrate("m1", _VM, linger=5.0)
-    await driver.expect("m1 is refused", "Pending, refused", lambda: questions.state_of(history, "m1"))
-    quota = history.quota.name if history.quota else ""
+    await driver.expect("m1 is refused", "Pending, refused", lambda: questions.state_of(record, "m1"))
+    quota = record.quota.quota.name if record.quota else ""
     await driver.expect(
         "and quota says why",
         _REFUSAL.format(quota=quota),
-        lambda: questions.refusal_of(history, "m1"),
+        lambda: questions.refusal_of(record, "m1"),
         headline=True,
     )
     await driver.pause(3.0)
-    has_target = questions.target_of(history, "m1") is not None
+    has_target = questions.target_of(record, "m1") is not None
     driver.check(
         "so it stays",
         "Pending, no target pod",
@@ -83,10 +85,10 @@ async def reverted(driver: Driver) -> None:
     await _hard(driver, "the quota is raised for it", seed.SECOND_RAISED)
     await driver.expect("m2 is under way", constants.PHASE_RUNNING, lambda: _phase(driver, "m2"))
     await driver.pause(1.0)
-    restarted = driver.history.clock()
+    restarted = driver.record.clock()
     await driver.restart_rancher()
     await _hard(driver, "Rancher's agent reverts the quota", seed.BASE, since=restarted)
-    revert = questions.first_version(driver.history, restarted, _is(seed.BASE))
+    revert = questions.first_version(driver.record, restarted, _is(seed.BASE))
     repaired_since = revert.at if revert else restarted
     await _hard(driver, "headroom repairs it", seed.SECOND_RAISED, since=repaired_since, headline=True)
     _tell_how_fast(driver, repaired_since)
@@ -100,16 +102,15 @@ async def reverted(driver: Driver) -> None:
 async def given_back(driver: Driver) -> None:
     """(d) What was added goes when the old pod is gone."""
     await _is_back(driver, "m2", used=seed.BASE)
-    quota = driver.history.quota
-    driver.check(
-        "entries left on the quota", "none", ", ".join(quota.entries) or "none" if quota else "no quota"
-    )
+    quota = driver.record.quota
+    left = [entry.key for entry in quota.entries] if quota else ["no quota"]
+    driver.check("entries left on the quota", "none", ", ".join(left) or "none")
     await driver.stop_headroom()
 
 
 async def exact(driver: Driver) -> None:
     """(e) In the full namespace, what quota counts to the byte, for as long as it counts it."""
-    history = driver.history
+    record = driver.record
     await driver.start_headroom()
     await driver.migrate("m3", _VM, linger=12.0, least=8.0)
     await _hard(driver, "the quota is raised by what quota counts", seed.EXACT)
@@ -121,13 +122,13 @@ async def exact(driver: Driver) -> None:
     await driver.expect(
         "m4's target pod is",
         "admitted while m3's old pod counts",
-        lambda: questions.admission_of(history, "m4", "m3"),
+        lambda: questions.admission_of(record, "m4", "m3"),
         headline=True,
     )
     await _succeeds(driver, "m4")
     await _is_back(driver, "m3", used=seed.BASE)
     _never_more(driver, seed.BOTH_MOVE)
-    driver.check("migrations refused after the raise", 0, questions.refused_after_the_raise(history))
+    driver.check("migrations refused after the raise", 0, questions.refused_after_raise(record))
     await driver.stop_headroom()
 
 
@@ -153,7 +154,7 @@ SCENARIO: tuple[Step, ...] = (
 
 async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
     await driver.create(VIRTUAL_MACHINES, seed.machine(vm, domain))
-    await driver.expect(f"{vm} is started", "Running", lambda: driver.history.machines.get(vm))
+    await driver.expect(f"{vm} is started", "Running", lambda: _status(driver, vm))
 
 
 async def _hard(
@@ -161,35 +162,35 @@ async def _hard(
 ) -> None:
     at = driver.began if since is None else since
     await driver.expect(
-        name, wanted, lambda: questions.hard_since(driver.history, at, wanted), headline=headline
+        name, wanted, lambda: questions.hard_since(driver.record, at, wanted), headline=headline
     )
 
 
 async def _used(driver: Driver, name: str, wanted: Amounts) -> None:
-    await driver.expect(name, wanted, lambda: questions.used_since(driver.history, driver.began, wanted))
+    await driver.expect(name, wanted, lambda: questions.used_since(driver.record, driver.began, wanted))
 
 
 async def _full(driver: Driver, name: str, amounts: Amounts) -> None:
     wanted = Quota(amounts, amounts)
     await driver.expect(
-        name, wanted, lambda: questions.quota_since(driver.history, driver.began, wanted), headline=True
+        name, wanted, lambda: questions.quota_since(driver.record, driver.began, wanted), headline=True
     )
 
 
 async def _succeeds(driver: Driver, migration: str) -> None:
     await driver.expect(
-        f"{migration} runs through", ALL_PHASES, lambda: questions.phases_of(driver.history, migration)
+        f"{migration} runs through", ALL_PHASES, lambda: questions.phases_of(driver.record, migration)
     )
 
 
 async def _is_back(driver: Driver, migration: str, *, used: Amounts) -> None:
-    history = driver.history
+    record = driver.record
     await driver.expect(
         f"the quota is back when {migration}'s old pod is gone",
         Quota(seed.BASE, used),
-        lambda: questions.quota_after(history, migration),
+        lambda: questions.quota_after(record, migration),
     )
-    driver.check("until then its headroom was", "held", questions.held_until_the_end(history, migration))
+    driver.check("until then its headroom was", "held", questions.held_until_the_end(record, migration))
 
 
 async def _guarded(driver: Driver, raised: Amounts) -> None:
@@ -197,36 +198,39 @@ async def _guarded(driver: Driver, raised: Amounts) -> None:
     await driver.start_headroom("--estimate", "harvester", WEBHOOK)
     guarded = await driver.is_guarded(seed.BASE)
     driver.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
-    since = driver.history.clock()
+    since = driver.record.clock()
     written = await driver.restart_agent(_RESTARTS)
     driver.check("Rancher's agent restarts and writes its base", f"{_RESTARTS} times", f"{written} times")
     seen = await driver.catch_up()
-    least = questions.lowest_under_entries(driver.history, since) if seen else None
-    driver.history.mark(*(("good", "no revert visible") if least == raised else ("note", "reverted")))
+    least = questions.lowest_under_entries(driver.record, since) if seen else None
+    driver.record.mark(*(("good", "no revert visible") if least == raised else ("note", "reverted")))
     name = f"with the guard, agent restarts ×{_RESTARTS}: no revert visible, the least allowed is"
     driver.check(name, raised, least, headline=True)
 
 
 def _never_more(driver: Driver, most: Amounts) -> None:
     """Room that no migration needs could be used by any pod."""
-    driver.check(
-        "the most that was ever allowed", most, questions.highest_since(driver.history, driver.began)
-    )
+    driver.check("the most that was ever allowed", most, questions.highest_since(driver.record, driver.began))
 
 
 def _is(hard: Amounts) -> Callable[[QuotaVersion], bool]:
     return lambda version: version.hard == hard
 
 
+def _status(driver: Driver, vm: str) -> str:
+    machine = driver.record.machines.get(vm)
+    return machine.status.printable_status or "" if machine else "not there"
+
+
 def _phase(driver: Driver, migration: str) -> str:
-    track = driver.history.migrations.get(migration)
+    track = driver.record.migrations.get(migration)
     return track.phase if track else "not there"
 
 
 def _tell_how_fast(driver: Driver, reverted_at: float) -> None:
-    repair = questions.first_version(driver.history, reverted_at, _is(seed.SECOND_RAISED))
+    repair = questions.first_version(driver.record, reverted_at, _is(seed.SECOND_RAISED))
     if repair is not None:
-        driver.history.mark("note", f"reverted for {_milliseconds(repair.at - reverted_at)} ms")
+        driver.record.mark("note", f"reverted for {_milliseconds(repair.at - reverted_at)} ms")
 
 
 def _milliseconds(seconds: float) -> int:

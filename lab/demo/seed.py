@@ -14,7 +14,7 @@ import yaml
 
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from lab import bodies
-from lab.demo.history import Amounts
+from lab.record import Amounts
 from pkg.util import constants
 
 NAMESPACE: Final = "quota-test"

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
+from lab.counters import Counts
 from lab.plot import Axis, plot
-from lab.scale.counters import Counts
-from lab.scale.measurements import Amounts, Measurements, percentile, summed
+from lab.scale.measurements import Figures, Measurements, percentile
 from lab.scale.plan import Settings
 from pkg.util import constants
 
@@ -26,8 +26,8 @@ class Moment:
     at: float
     succeeded: int
     pending: int
-    allowed: Amounts
-    used: Amounts
+    allowed: Figures
+    used: Figures
     cpu: float
     rss: int
 
@@ -53,20 +53,19 @@ def build(
     settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool
 ) -> dict[str, Any]:
     """The content of report.json. `wall`: seconds from the first VMIM until everything had ended."""
-    tracks = list(found.migrations.values())
+    tracks = found.tracks
     count = max(1, len(tracks))
     succeeded = [track for track in tracks if track.phase == constants.PHASE_SUCCEEDED]
-    began = min((track.created for track in tracks), default=0.0)
-    last = max((track.ended or 0.0 for track in succeeded), default=0.0)
-    waits = [track.pending_by_quota for track in tracks]
-    after = found.refused_after_raise()
-    over = summed(room.over for room in found.rooms.values())
+    began = min((track.began.at for track in tracks), default=0.0)
+    last = max((track.phases[-1].at for track in succeeded), default=0.0)
+    waits, over, quota_writes = found.waits(), found.overshoot(), found.quota_writes()
+    refused, after = found.refusals()
     writes = sum(n for name, n in costs.api_requests.items() if name.split()[0] in _WRITES)
     return {
         "migrations": len(tracks),
         "succeeded": len(succeeded),
         "failed": sum(track.phase == constants.PHASE_FAILED for track in tracks),
-        "refused_before_raise": sum(refusal.count for refusal in found.refusals) - after,
+        "refused_before_raise": refused - after,
         "refused_after_raise": after,
         "pending_quota_seconds": {
             "p50": round(percentile(waits, 0.5), 4),
@@ -74,8 +73,8 @@ def build(
             "max": round(max(waits, default=0.0), 4),
         },
         "migrations_per_minute": round(60 * len(succeeded) / (last - began), 2) if last > began else 0.0,
-        "quota_writes": found.quota_writes,
-        "quota_writes_per_migration": round(found.quota_writes / count, 4),
+        "quota_writes": quota_writes,
+        "quota_writes_per_migration": round(quota_writes / count, 4),
         "requests_per_migration": _each(costs.requests, count),
         "api_server_requests_per_migration": _each(costs.api_requests, count),
         "overshoot": {"cpu_core_seconds": round(over[0], 3), "memory_gib_seconds": round(over[1] / GIB, 3)},

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
 
 from rich.console import Console
 
@@ -19,10 +18,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
-from lab.headroom import Headroom
-from lab.kubevirt.options import SCALE_NAMESPACES
-from lab.scale import report as reports
-from lab.scale.counters import (
+from lab.counters import (
     Counts,
     added,
     process_cpu,
@@ -30,8 +26,11 @@ from lab.scale.counters import (
     requests_of_client,
     requests_of_server,
 )
+from lab.headroom import Headroom
+from lab.kubevirt.options import SCALE_NAMESPACES
+from lab.scale import report as reports
 from lab.scale.display import Display
-from lab.scale.measurements import RESOURCES, Amounts, Measurements
+from lab.scale.measurements import Measurements
 from lab.scale.plan import Plan, Settings
 from lab.scale.removal import Removal
 from lab.scale.report import Costs, Moment
@@ -39,8 +38,7 @@ from lab.scale.site import Site, Usage, embedded_site, given_site, usage
 from lab.scale.workload import Workload
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-
-T = TypeVar("T")
+from pkg.util.resource_list import format_resource_list
 
 _POLL = 0.1
 _SAMPLE = 1.0
@@ -49,6 +47,13 @@ _STALL = 120.0
 _STUCK = 45.0
 """The same for migrations: what has not ended by then is reported as it is. Longer than a retry of virt-controller."""
 _IDLE = 3.0
+_FOLLOWED = (
+    registry.RESOURCE_QUOTAS,
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    registry.PODS,
+    registry.EVENTS,
+)
 
 
 def run_scale(settings: Settings) -> int:
@@ -112,7 +117,7 @@ class _Run:
         self._site = site
         self._settings = settings
         self._plan = Plan(settings, f"{SCALE_NAMESPACES}{token_hex(3)}")
-        self._found = Measurements()
+        self._found = Measurements(self._plan.namespaces)
         self._costs = Costs()
         self._moments: list[Moment] = []
         self._headroom: Headroom | None = None
@@ -141,24 +146,10 @@ class _Run:
         await workload.install()
         self._site.start_kwok(self._plan)
         self._site.start_kubevirt(self._plan)
-        async with self._watching(client):
+        async with Watching(client, self._found.records, *_FOLLOWED):
             await self._fill(client, workload)
             await self._start_headroom()
             return await self._evacuate(client, workload)
-
-    def _watching(self, client: Client) -> Watching:
-        """What the API server shows of our namespaces, told to the measurements with the time."""
-
-        def timed(tell: Callable[[float, T], None]) -> Callable[[T], None]:
-            return lambda obj: tell(time.monotonic(), obj)
-
-        watching, found = Watching(client, self._plan.namespaces), self._found
-        watching.watch(registry.RESOURCE_QUOTAS, timed(found.see_quota))
-        watching.watch(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, timed(found.see_migration))
-        watching.watch(VIRTUAL_MACHINE_INSTANCES, timed(found.see_instance))
-        watching.watch(registry.PODS, timed(found.see_pod), timed(found.lose_pod))
-        watching.watch(registry.EVENTS, timed(found.see_event))
-        return watching
 
     async def _fill(self, client: Client, workload: Workload) -> None:
         """The VMs run, and their quotas allow what they take and nothing more."""
@@ -166,13 +157,11 @@ class _Run:
         self._display.stage("creating VMs")
         await workload.fill(lambda count: self._display.done(count, vms))
         self._display.stage("starting VMs")
-        await self._progress(lambda: len(self._found.nodes), vms, _STALL)
-        if len(self._found.nodes) < vms:
-            raise ClusterError(
-                f"only {len(self._found.nodes)} of {vms} VMs run: see {self._site.directory}/logs"
-            )
+        await self._progress(lambda: len(self._found.nodes()), vms, _STALL)
+        if (running := len(self._found.nodes())) < vms:
+            raise ClusterError(f"only {running} of {vms} VMs run: see {self._site.directory}/logs")
         self._display.stage("setting quotas")
-        hard = {name: _hard(taken) for name, taken in self._found.taken().items()}
+        hard = {name: format_resource_list(taken) for name, taken in self._found.taken().items()}
         await workload.tighten(hard)
         quotas = client.resource(registry.RESOURCE_QUOTAS)
         ready = 0
@@ -194,9 +183,8 @@ class _Run:
             return
         self._display.stage("starting headroom")
         began = time.monotonic()
-        self._headroom = await self._site.start_headroom(self._plan)
-        if self._headroom.exit_code() is not None:
-            raise StartError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+        self._headroom = self._site.headroom(self._plan)
+        await self._headroom.started()
         self._costs.ready = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
         before = usage(self._headroom.pid).cpu
@@ -206,11 +194,11 @@ class _Run:
     async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
         """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
         leaving = self._plan.nodes[: self._settings.evacuate]
-        vms = sorted(key for key, node in self._found.nodes.items() if node in leaving)
+        vms = sorted(key for key, node in self._found.nodes().items() if node in leaving)
         await workload.cordon(leaving)
         before = await self._counters(client)
         began = time.monotonic()
-        self._found.begin(began, {name: _exact(taken) for name, taken in self._found.taken().items()})
+        self._found.begin(began)
         self._display.stage("migrating")
         sampling = asyncio.create_task(self._sample())
         creating = asyncio.create_task(self._create(workload, vms, began))
@@ -234,7 +222,7 @@ class _Run:
                 group.create_task(workload.migrate(key))
 
     def _ended(self) -> int:
-        return sum(track.ended is not None for track in self._found.migrations.values())
+        return sum(track.ended is not None for track in self._found.tracks)
 
     async def _progress(
         self,
@@ -249,8 +237,8 @@ class _Run:
             self._site.check("kwok", "kubevirt")
             if creating is not None and creating.done():
                 creating.result()
-            if self._headroom is not None and self._headroom.exit_code() is not None:
-                raise ClusterError(f"headroom exited unexpectedly: {self._headroom.last_log_line()}")
+            if self._headroom is not None:
+                self._headroom.check()
             if done > last or (creating is not None and not creating.done()):
                 last, since = done, time.monotonic()
             self._display.done(done, total)
@@ -263,13 +251,12 @@ class _Run:
 
     async def _sample(self) -> None:
         while True:
-            tracks = self._found.migrations.values()
             allowed, used = self._found.totals()
             own = usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
             moment = Moment(
                 time.monotonic(),
-                sum(track.phase == "Succeeded" for track in tracks),
-                sum(track.refused is not None and track.target is None for track in tracks),
+                sum(track.phase == "Succeeded" for track in self._found.tracks),
+                self._found.pending(),
                 allowed,
                 used,
                 own.cpu,
@@ -281,7 +268,7 @@ class _Run:
     async def _counters(self, client: Client) -> tuple[str, str, Usage, Usage]:
         """The API server's and headroom's metrics, and what both have used."""
         server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
-        own = await self._headroom.metrics() if self._headroom else ""
+        own = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
         api = usage(self._site.api_server) if self._site.embedded else _reported(server)
         return server, own, api, usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
 
@@ -300,29 +287,19 @@ class _Run:
     async def _clean_up(self, client: Client) -> None:
         """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
         if self._headroom is not None:
-            await self._headroom.stop()
+            with contextlib.suppress(StartError):  # it is killed then
+                await asyncio.to_thread(self._headroom.stop)
         if not self._site.embedded:
             self._display.stage("removing what was made")
             await Removal(client, self._plan.run).remove(self._display.done)
 
     def _write(self, report: dict[str, object]) -> None:
         """The files and the table. Raises OSError."""
-        waits = [track.pending_by_quota for track in self._found.migrations.values()]
         out = self._settings.out
         (out / "report.json").write_text(reports.as_json(report), "utf-8")
-        (out / "report.html").write_text(reports.page(report, self._moments, waits), "utf-8")
+        (out / "report.html").write_text(reports.page(report, self._moments, self._found.waits()), "utf-8")
         Console(file=sys.stdout).print(reports.table(report))
         print(f"report: {out / 'report.json'}, {out / 'report.html'}")
-
-
-def _hard(taken: Amounts) -> dict[str, str]:
-    cpu, memory = taken
-    return dict(zip(RESOURCES, (f"{round(cpu * 1000)}m", str(round(memory))), strict=True))
-
-
-def _exact(taken: Amounts) -> Amounts:
-    """The amounts that `_hard` writes: whole thousandths of a core, whole bytes."""
-    return round(taken[0] * 1000) / 1000, float(round(taken[1]))
 
 
 def _reported(metrics: str) -> Usage:

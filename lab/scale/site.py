@@ -15,7 +15,7 @@ from kubeloop.testing.cluster.control_plane import STAGES
 from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.progress import Lines
 from lab.cluster import EmbeddedCluster, Options, stand_in
-from lab.headroom import WEBHOOK, Headroom
+from lab.headroom import WEBHOOK, Headroom, in_cluster
 from lab.scale.plan import LABEL_RUN, Plan, Strategy
 
 _GRACE = 3.0
@@ -69,8 +69,8 @@ class Site:
         argv = [*program.argv, "--kubeconfig", str(self.kubeconfig)]
         processes.spawn(program.name, argv, self.directory, program.env)
 
-    async def start_headroom(self, plan: Plan) -> Headroom:
-        """`headroom controller`; returns when it is ready or has ended. Raises ClusterError."""
+    def headroom(self, plan: Plan) -> Headroom:
+        """`headroom controller`, not started."""
         # Of the cluster's other namespaces nothing is touched.
         flags = [
             "--namespace",
@@ -81,7 +81,7 @@ class Site:
         ]
         if plan.settings.strategy is Strategy.VMMRQ:
             flags.append(WEBHOOK)
-        return await Headroom.start(self.directory, self.kubeconfig, tuple(flags))
+        return in_cluster(self.directory, self.kubeconfig, flags)
 
     def check(self, *names: str) -> None:
         """Raises ClusterError when one of the processes has ended by itself."""

@@ -277,7 +277,7 @@ class WebhookOptions:
     register: bool = option(
         True,
         "Write the webhook configurations; with --no-register they are left to another tool, and what was registered "
-        "before stays until `headroom release --only webhooks`.",
+        "before stays until `headroom release --only webhooks --force`.",
     )
     inject_ca_from: str | None = option(
         None,

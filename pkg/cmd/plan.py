@@ -208,7 +208,7 @@ def _parts(found: MigrationPlan) -> list[RenderableType]:
 def _row(vm: VmPlan) -> list[str]:
     name = f"{vm.namespace}/{vm.vm}"
     if vm.migrates:
-        return [name, vm.node or "-", "migrates already", "", "", "", ""]
+        return [name, vm.node or "-", "migrates already", "", "", "", "; ".join(vm.notes)]
     adds = "; ".join(f"{fit.quota}: {listed(fit.raised)}" for fit in vm.fits if fit.raised)
     return [
         name,

@@ -175,7 +175,8 @@ class Releasing:
         from pkg.report.reader import find_lease, own_namespaces
         from pkg.util.installation import LEASE
 
-        namespaces = own_namespaces(client, self.chosen)
+        # Wherever it runs: what is released is the whole cluster's.
+        namespaces = list(dict.fromkeys([self.namespace, *own_namespaces(client, None)]))
         where, lease = await find_lease(client, namespaces)
         if lease is None:
             return (
@@ -185,7 +186,8 @@ class Releasing:
         if lease.live:
             raise Runs(
                 f"{lease.holder} runs and holds the Lease {where}/{LEASE}: stop it first "
-                "(--scale-down headroom-controller --scale-down headroom-webhook), or give --force"
+                f"(--namespace {where} --scale-down headroom-controller --scale-down headroom-webhook), "
+                "or give --force"
             )
         return ""
 
@@ -195,7 +197,7 @@ class Releasing:
 
         for name in self.deployments:
             path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}/scale"
-            with contextlib.suppress(NotFound):
+            try:
                 await client.transport.request(
                     "PATCH",
                     path,
@@ -203,6 +205,8 @@ class Releasing:
                     content_type="application/merge-patch+json",
                 )
                 log.info("deployment %s/%s scaled down", self.namespace, name)
+            except NotFound:
+                log.warning("there is no deployment %s/%s", self.namespace, name)
         if self.deployments:
             try:
                 await asyncio.wait_for(self._stopped(client), _STOP_SECONDS)

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from pkg.cmd.flags import option
@@ -55,15 +54,12 @@ def usage(options: UsageOptions) -> None:
 
 def _seconds(now: str | None) -> float:
     """Since 1970."""
-    if now is None:
-        return time.time()
+    from kubeloop.api.meta import from_rfc3339
+
     try:
-        moment = datetime.fromisoformat(now)
-    except ValueError:
-        moment = datetime.min
-    if moment.tzinfo is None:
-        raise WrongCall(f"--now must be a time such as 2026-11-21T16:30:14Z, not {now!r}")
-    return moment.timestamp()
+        return time.time() if now is None else from_rfc3339(now)
+    except ValueError as error:
+        raise WrongCall(f"--now: {error}") from error
 
 
 def _lines(stream: BinaryIO, now: float, releases: Releases) -> Iterator[dict[str, Any]]:

@@ -84,9 +84,8 @@ async def look_at_registered(management: Management, namespace: str, *, remove: 
     """Of a process that registers no webhooks: those that are registered are another's, or of before."""
     from pkg.util.installation import about
     from pkg.webhook.leftovers import Leftovers
-    from pkg.webhook.registration import EVENT_NOT_REACHED
 
-    tell = partial(management.recorder("headroom").event, about(namespace), "Warning", EVENT_NOT_REACHED)
+    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
     await Leftovers(management.client, namespace, remove=remove, tell=tell).run()
 
 

@@ -43,6 +43,10 @@ class Checks:
         missing += self.admission.unready() if self.admission else []
         return self.management.stale() + [f"not ready: {what}" for what in missing]
 
+    def faults(self) -> list[str]:
+        """What keeps the controllers from their work."""
+        return self.management.stale() + self.management.refused() if self.management else []
+
     def notes(self) -> list[str]:
         """Also what does not take webhooks out of service: a handler that hangs, what a tenant wrote and does not
         decode."""

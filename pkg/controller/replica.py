@@ -20,16 +20,15 @@ from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
 from pkg.config.management import Management
+from pkg.controller.installation.publisher import Publisher
 from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import USER_AGENT
-from pkg.util.installation import LEASE, Installation, about
+from pkg.util.installation import EVENT_NOT_ELECTED, LEASE, Installation, about
 from pkg.util.kubevirt.accounts import virt_controllers
 
-EVENT_NOT_ELECTED = "LeaseNotAcquired"
-"""A replica that can neither read nor write the Lease."""
 DRAIN_SECONDS = 7.0
 ELECTED_DRAIN_SECONDS = 2.0
 """With other replicas: the next leader has to begin within seconds."""
@@ -105,6 +104,7 @@ class Replica:
         leads = elector.is_leader if elector is not None else lambda: True
         state = self._state_metrics(management, leads)
         try:
+            tasks.append(asyncio.create_task(self._publish(management, leading, checks)))
             await management.start(leading)
             tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
             if admission is not None:
@@ -136,21 +136,32 @@ class Replica:
             clock=management.client.transport.server_clock,
         )
 
+    async def _publish(self, management: Management, leading: asyncio.Event | None, checks: Checks) -> None:
+        """From the election on, also while the caches do not sync: then that is what there is to say."""
+        policy, kubernetes = self.options.policy, management.kubernetes
+        if leading is not None:
+            await leading.wait()
+        if not self.options.dry_run:
+            await Publisher(
+                management.client,
+                self.options.namespace,
+                lambda: Installation(
+                    policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions
+                ),
+                checks.faults,
+                kubernetes.changed,
+            ).run()
+
     async def _look_after(
         self, management: Management, leading: asyncio.Event | None, state: StateMetrics
     ) -> None:
-        """Export the cluster's state, publish mode and estimate, and check the pod policy, from the first sync on."""
-        kubevirts, policy = management.kubevirts.cache(), self.options.policy
-        kubernetes = management.kubernetes
+        """Export the cluster's state and check the pod policy, from the first sync on."""
+        kubevirts = management.kubevirts.cache()
         upkeep = Upkeep(
             management.client,
             management.recorder("headroom"),
             self.options.namespace,
-            lambda: Installation(
-                policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions
-            ),
             lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
-            changed=kubernetes.changed,
             dry_run=self.options.dry_run,
         )
         await management.wait_for_sync()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TypeVar
 
 from prometheus_client.core import Metric as Family
@@ -25,7 +25,7 @@ from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
 from pkg.util.resourcequota.managed import is_managed
-from pkg.util.resourcequota.observe import Listed, Reader, Source
+from pkg.util.resourcequota.observe import Reader, Source
 
 T = TypeVar("T")
 
@@ -52,28 +52,20 @@ class _Raised:
     """The keys whose VM has a migration under way."""
 
 
+@dataclass(eq=False)
 class StateMetrics(Collector):
     """Register it in prometheus-client's registry. `leads`: whether this process is the one that exports; the others
     only remember since when they see an entry, for the moment when they lead."""
 
-    def __init__(
-        self,
-        source: Source,
-        locks: Reader[ValidatingWebhookConfiguration] | None = None,
-        *,
-        lock_limit: float = 0.0,
-        leads: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`locks` are all ValidatingWebhookConfigurations; None where they are not watched."""
-        self._source = source
-        self._locks = locks or Listed()
-        self._watches_locks = locks is not None
-        self._lock_limit = lock_limit
-        self._leads = leads
-        self._clock = clock
-        self._seen: dict[tuple[str, str], float] = {}
-        """Uid of a quota and key of an entry to when it was first seen."""
+    source: Source
+    locks: Reader[ValidatingWebhookConfiguration] | None = None
+    """All ValidatingWebhookConfigurations; None where they are not watched."""
+    _: KW_ONLY
+    lock_limit: float = 0.0
+    leads: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.time
+    _seen: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
+    """Uid of a quota and key of an entry to when it was first seen."""
 
     def describe(self) -> list[Family]:
         """Nothing: prometheus-client would collect when this is registered, to find out."""
@@ -85,21 +77,21 @@ class StateMetrics(Collector):
             families = [*self._migrations(), *self._quotas(), *self._configurations()]
         except CacheForbidden:
             return
-        if self._leads():
+        if self.leads():
             yield from families
 
     def _migrations(self) -> Iterator[Family]:
-        now = self._clock()
+        now = self.clock()
         ages: dict[str, list[float]] = defaultdict(list)
-        for migration in self._source.migrations.list():
+        for migration in self.source.migrations.list():
             if is_refused(migration):
                 ages[migration.namespace].append(now - _refused_since(migration))
         yield _gauge("headroom_migrations_refused", _by_namespace(ages, len))
         yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, max))
 
     def _quotas(self) -> Iterator[Family]:
-        now = self._clock()
-        quotas = self._source.quotas.list()
+        now = self.clock()
+        quotas = self.source.quotas.list()
         raised = [found for quota in quotas if (found := self._raised(quota, now)) is not None]
         self._seen = {(each.quota.uid, key): at for each in raised for key, at in each.entries.items()}
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
@@ -153,25 +145,25 @@ class StateMetrics(Collector):
     def _begun(self, journal: Entries, namespace: str) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
         found: dict[str, float] = {}
-        for migration in self._source.migrations.list(namespace):
+        for migration in self.source.migrations.list(namespace):
             if is_finished(migration):
                 continue
             name = migration.spec.vmi_name
-            vmi = self._source.instances.get(name=name, namespace=namespace)
+            vmi = self.source.instances.get(name=name, namespace=namespace)
             created = moment(migration.metadata.creation_timestamp)
             for key in journal.keys_of(name, vmi.uid if vmi else ""):
                 found[key] = min(created, found.get(key, created))
         return found
 
     def _configurations(self) -> Iterator[Family]:
-        if not self._watches_locks:
+        if self.locks is None:
             return
-        now = self._clock()
-        configurations = self._locks.list()
+        now = self.clock()
+        configurations = self.locks.list()
         ages = [age_of(lock, now) for each in configurations if (lock := recognise(each))]
         yield _gauge("headroom_mtq_locks_held", [((), len(ages))])
         yield _gauge("headroom_mtq_oldest_lock_seconds", [((), max(ages, default=0.0))])
-        yield _gauge("headroom_mtq_lock_limit_seconds", [((), self._lock_limit)])
+        yield _gauge("headroom_mtq_lock_limit_seconds", [((), self.lock_limit)])
         own = (each for each in configurations if each.name == constants.WEBHOOK_CONFIGURATION_NAME)
         yield _gauge(
             "headroom_webhook_registered",

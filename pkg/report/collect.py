@@ -20,7 +20,12 @@ from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    KubeVirt,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis, Snapshot
@@ -92,6 +97,7 @@ _OF_DELTA: Final = (
 )
 _MORE: Final = (
     ResourceClaim,
+    VirtualMachine,
     VirtualMachineInstanceMigration,
     VirtualMachineMigrationResourceQuota,
     ValidatingWebhookConfiguration,
@@ -121,6 +127,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
         *_moving(snapshot, chosen),
         *_of(snapshot.device_claims, chosen),
+        *_of(snapshot.machines, chosen),
         *_of(snapshot.pods, chosen),
         *_of(snapshot.instances, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
@@ -153,6 +160,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
         instances=by_kind["VirtualMachineInstance"],
         pods=by_kind["Pod"],
         claims=by_kind["PersistentVolumeClaim"],
+        machines=by_kind["VirtualMachine"],
         device_claims=by_kind["ResourceClaim"],
         limit_ranges=by_kind["LimitRange"],
         kubevirts=by_kind["KubeVirt"],
@@ -175,6 +183,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
         instances=_every(each.instances for each in snapshots),
         pods=_every(each.pods for each in snapshots),
         claims=_every(each.claims for each in snapshots),
+        machines=_every(each.machines for each in snapshots),
         device_claims=_every(each.device_claims for each in snapshots),
         limit_ranges=_every(each.limit_ranges for each in snapshots),
         budgets=_every(each.budgets for each in snapshots),
@@ -198,6 +207,8 @@ def allowed(obj: Object) -> dict[str, Any]:
             metadata[part] = kept
     if isinstance(obj, VirtualMachineInstance) and (sidecars := hook_sidecar_count(obj)):
         metadata.setdefault("annotations", {})[ANNOTATION_HOOK_SIDECARS] = json.dumps([{}] * sidecars)
+    if isinstance(obj, VirtualMachine):
+        document["spec"].get("template", {}).pop("metadata", None)
     if "webhooks" in document:
         document["webhooks"] = [
             {name: each[name] for name in WEBHOOK_FIELDS if name in each}
@@ -210,10 +221,11 @@ def allowed(obj: Object) -> dict[str, Any]:
 
 def _moving(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
     """The claims of disks, as far as a volume migration doubles them."""
+    machines = {each.key: each for each in snapshot.machines}
     named = {
         (vmi.namespace, claim)
         for vmi in snapshot.instances
-        for each in moves(vmi, None)
+        for each in moves(vmi, machines.get(vmi.key))
         for claim in (each.source, each.destination)
     }
     return [each for each in _of(snapshot.claims, namespaces) if (each.namespace, each.name) in named]

@@ -22,7 +22,7 @@ from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
 from pkg.util.kubevirt.migration_pods import migration_of
 from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
 from pkg.util.kubevirt.refusals import of_devices, refusing_quota
-from pkg.util.resourcequota.touch import last_touch
+from pkg.util.resourcequota.touch import last_touch, timestamp
 
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
@@ -210,7 +210,9 @@ def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
     """When headroom changes the quota next, so that KubeVirt tries again."""
     found = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
     return "".join(
-        f"; headroom touched it at {each.at}, the next time is {each.next}" for each in found if each
+        f"; headroom touched it at {timestamp(each.at)}, the next time is {timestamp(each.next)}"
+        for each in found
+        if each
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from kubeloop.api.core import LeaseSpec
+from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 FAIL = "Fail"
@@ -40,7 +40,7 @@ class Held:
 def held(spec: LeaseSpec, now: float) -> Held:
     """`now` in seconds since the epoch; the Lease's times are its holder's clock."""
     try:
-        silent = max(0.0, now - datetime.fromisoformat(spec.renew_time or "").timestamp())
+        silent = max(0.0, now - from_rfc3339(spec.renew_time or ""))
     except ValueError:
         silent = None
     return Held(spec.holder_identity or "", silent, float(spec.lease_duration_seconds or _DURATION))
@@ -52,7 +52,8 @@ class Installed:
     registered, with their failure policies; `unreachable` is what the API server says of a webhook that it does not
     reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
     if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
-    with other flags than those of the headroom that answers."""
+    with other flags than those of the headroom that answers; `problem` is what a controller says keeps it from its
+    work."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Installed:
     absent: Sequence[str] = ()
     endpoint: str = ""
     drift: bool = False
+    problem: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -94,11 +96,7 @@ class Installed:
             self.unreachable, "they do not answer"
         )
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
-        drift = (
-            ", and were registered with other flags than those of the headroom that answers: "
-            "`headroom release --only webhooks` removes what is left of before"
-        )
-        return f"webhooks registered at {self.endpoint}: {names}; {answer}{drift if self.drift else ''}"
+        return f"webhooks registered at {self.endpoint}: {names}; {answer}"
 
     def alarms(self) -> list[str]:
         """What is wrong, a line each; empty for an installation that works, or is not known."""
@@ -111,6 +109,8 @@ class Installed:
         if self.lease is not None and not self.lease.live:
             since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
+        if self.problem:
+            said.append(f"headroom cannot do its work: {self.problem}")
         for name in self.in_the_way:
             what = _REFUSED.get(
                 name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused"
@@ -120,6 +120,11 @@ class Installed:
             said.append(
                 "the webhooks are registered and do not answer: what they are about waits for them, "
                 f"and is not checked ({self.unreachable})"
+            )
+        if self.drift:
+            said.append(
+                "the webhooks were registered with other flags than those of the headroom that answers: "
+                "`headroom release --only webhooks --force` removes what is left of before"
             )
         return said
 

@@ -12,7 +12,7 @@ from pkg.report.causes import of_instance
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration import is_finished, is_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +108,17 @@ def _vms(
 ) -> Iterable[VmPlan]:
     today = snapshot.rendering(namespace)
     then = snapshot.rendering(namespace, ratio)
-    busy = {m.spec.vmi_name for m in snapshot.migrations if not is_finished(m)}
+    busy = {m.spec.vmi_name: is_refused(m) for m in snapshot.migrations if not is_finished(m)}
     launchers = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
     held = {name for name, count in launchers.items() if count > 1}
     for instance in instances:
         name, node = instance.name, instance.status.node_name or ""
         if name in busy:
-            yield VmPlan(namespace, name, node, True, True, ())
+            waits = ["waits for quota"] if busy[name] else []
+            yield VmPlan(namespace, name, node, True, True, (), waits)
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
-        asked = with_migrations(_only(snapshot, busy | held | {name}), [instance])
+        asked = with_migrations(_only(snapshot, busy.keys() | held | {name}), [instance])
         at_ratio = fits(asked, namespace, [name], then, would=True)
         now = at_ratio if ratio is None else fits(asked, namespace, [name], today, would=True)
         notes = of_instance(snapshot, instance)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
@@ -37,7 +37,7 @@ from pkg.util.constants import (
     SETTING_OVERHEAD_RATIO,
     WEBHOOK_CONFIGURATION_NAME,
 )
-from pkg.util.installation import CONFIG_MAP, LEASE, USUAL_NAMESPACES, Installation, read
+from pkg.util.installation import CONFIG_MAP, EVENT_NOT_ELECTED, LEASE, USUAL_NAMESPACES, Installation, read
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -45,6 +45,10 @@ T = TypeVar("T", bound=Object)
 
 FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
 """A field selector: what KubeVirt, and others, say of pods that they could not create."""
+
+
+_FRESH: Final = 600.0
+"""Seconds for which an event stands: those of an outage that goes on come at least every five minutes."""
 
 
 class Absent(ReportedError):
@@ -180,19 +184,39 @@ async def _installed(
     `configurations` are all of the cluster. Raises ApiError."""
     leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
     published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
-    said = [(where, found) for where, each in published.items() if (found := read(each.data))]
+    said = {place: found for place, each in published.items() if (found := read(each.data))}
     ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
     nothing = leases_allowed and allowed and not (leases or said or webhooks)
     unreachable, mark = await _probed(client) if webhooks else (None, "")
+    where, lease = _one_of(leases)
+    basis = (where, said[where]) if where in said else next(iter(said.items()), None)
+    if lease is None or not lease.live:
+        problem = await _problem(client, namespaces)
+    else:
+        problem = said[where].problem if where in said else ""
     return Installed(
-        _first_held(leases)[1],
+        lease,
         webhooks,
         unreachable,
         namespaces if nothing else (),
         _endpoint(ours),
         bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
-    ), next(iter(said), None)
+        problem,
+    ), basis
+
+
+async def _problem(client: Client, namespaces: Sequence[str]) -> str:
+    """Where no controller has the Lease: what a replica says that lacks the rights to it."""
+    selector = f"involvedObject.name={CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
+    since = rfc3339(time.time() - _FRESH)
+    found = [
+        (event.last_timestamp, event.message)
+        for namespace in namespaces
+        for event in await _settings(client, registry.EVENTS, namespace, fields=selector)
+        if event.last_timestamp and event.last_timestamp > since
+    ]
+    return max(found, default=("", ""))[1]
 
 
 def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
@@ -208,14 +232,16 @@ def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
-    """The Lease in the first of these namespaces that has one, and which that is; None where there is none, or it may
-    not be read. Raises ApiError."""
+    """The Lease in one of these namespaces, and which that is; None where there is none, or it may not be read. Raises
+    ApiError."""
     leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    return _first_held(leases)
+    return _one_of(leases)
 
 
-def _first_held(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
-    return next(((where, held(lease.spec, time.time())) for where, lease in leases.items()), ("", None))
+def _one_of(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
+    """That of a controller that runs, before what an earlier one has left in another namespace."""
+    found = [(where, held(lease.spec, time.time())) for where, lease in leases.items()]
+    return max(found, key=lambda each: each[1].live) if found else ("", None)
 
 
 def own_namespaces(client: Client, chosen: str | None) -> list[str]:

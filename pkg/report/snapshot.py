@@ -34,9 +34,6 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy
 
-"""What quota counts, whatever headroom does about it; and what reports assume of a controller
-that they know nothing of. Nothing is left to wait for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Basis:

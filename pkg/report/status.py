@@ -188,7 +188,7 @@ def _addition(entry: Entry, vm: Vm | None) -> Addition:
     if vm is not None and vm.doubled and vm.stage < Stage.ANNOUNCED:
         return Addition(vm.name, entry.key, "volumes move", "", entry.resources)
     if vm is None or (vm.stage is Stage.FINISHED and not vm.left_over):
-        name = vm.name if vm else entry.vm.value
+        name = vm.name if vm else entry.vm
         return Addition(name, entry.key, "unexplained", "", entry.resources)
     if vm.stage < Stage.ANNOUNCED:
         ends = [

@@ -26,6 +26,8 @@ class Installation:
     version: str
     kubernetes: tuple[str, ...] = ()
     """The versions of the API servers by which it counts."""
+    problem: str = ""
+    """What keeps it from its work."""
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
@@ -34,7 +36,12 @@ class Installation:
             "estimate": self.estimate.value,
             "version": self.version,
             "kubernetes": " ".join(self.kubernetes),
+            "problem": self.problem,
         }
+
+
+EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
+"""A replica that can neither read nor write the Lease."""
 
 
 def about(namespace: str) -> ConfigMap:
@@ -52,6 +59,7 @@ def read(data: Mapping[str, str]) -> Installation | None:
             EstimateKind(data["estimate"]),
             data.get("version", ""),
             tuple(data.get("kubernetes", "").split()),
+            data.get("problem", ""),
         )
     except (KeyError, ValueError):
         return None

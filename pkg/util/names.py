@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from pkg.util.constants import (
@@ -27,14 +26,6 @@ _HASHED = re.compile(rf".{{1,{_PREFIX_LENGTH}}}-H[A-Z2-7]{{{_HASH_LENGTH - 1}}}"
 _VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class EntryKey:
-    """What an entry's key says: a VM's name, perhaps cut and hashed, or a VMI's uid."""
-
-    value: str
-    by_uid: bool = False
-
-
 @lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
     """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
@@ -44,18 +35,6 @@ def migrating_key(vm_name: str) -> str:
 def migrating_uid_key(vmi_uid: str) -> str:
     """The full annotation key by VMI uid, as Harvester ≥ 1.4.2 writes it."""
     return ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
-
-
-@lru_cache(maxsize=16384)
-def parse_entry_key(key: str) -> EntryKey | None:
-    """What an annotation key of an RQ stands for; None if it is not a migrating entry.
-
-    Whether a given VM is meant is asked with `migrating_key(name) == key`, which is right for both forms.
-    """
-    for prefix in (ANNOTATION_MIGRATING_UID_PREFIX, ANNOTATION_MIGRATING_NAME_PREFIX):
-        if key.startswith(prefix) and key != prefix:
-            return EntryKey(key.removeprefix(prefix), by_uid=prefix == ANNOTATION_MIGRATING_UID_PREFIX)
-    return None
 
 
 def _fitting(name: str) -> str:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from ssl import SSLContext
 
+from kubeloop.api.meta import rfc3339
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
-from pkg.webhook.certificates import date
 from pkg.webhook.deadline import REVIEW_SECONDS
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
@@ -79,7 +79,7 @@ class AdmissionServer:
     def notes(self) -> list[str]:
         """When the certificate expires."""
         expires = self._certificates.expires
-        return [f"webhook certificate: valid until {date(expires)}"] if expires is not None else []
+        return [f"webhook certificate: valid until {rfc3339(expires)}"] if expires is not None else []
 
     def healthy(self) -> list[str]:
         """What is wrong, a line each."""

@@ -8,9 +8,11 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubeloop.api.core import Secret
+from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
 from pkg.webhook.certificates import (
@@ -19,7 +21,6 @@ from pkg.webhook.certificates import (
     Material,
     Policy,
     check,
-    date,
     expiry,
     issue,
     step,
@@ -38,30 +39,21 @@ _ATTEMPTS: Final = 10
 """Conflicts with other replicas that are retried at once."""
 
 
+@dataclass(eq=False)
 class SharedCertificates:
     """Keeps the Secret and the live context up to date; in a dry run the certificate stays in memory.
 
     `bundle` is what an API server has to trust."""
 
-    def __init__(
-        self,
-        secrets: ResourceClient[Secret],
-        namespace: str,
-        name: str,
-        hosts: Sequence[str],
-        context: ssl.SSLContext,
-        policy: Policy | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._secrets = secrets
-        self._namespace = namespace
-        self._name = name
-        self._hosts = list(hosts)
-        self._context = context
-        self._policy = policy or Policy()
-        self._clock = clock
-        self._material: Material | None = None
-        self._loaded: KeyPair | None = None
+    secrets: ResourceClient[Secret]
+    namespace: str
+    name: str
+    hosts: Sequence[str]
+    context: ssl.SSLContext
+    policy: Policy = field(default_factory=Policy)
+    clock: Callable[[], float] = time.time
+    _material: Material | None = field(default=None, init=False)
+    _loaded: KeyPair | None = field(default=None, init=False)
 
     @property
     def bundle(self) -> bytes | None:
@@ -76,15 +68,15 @@ class SharedCertificates:
         self._material = await self._shared()
         pair = self._material.serving
         if pair != self._loaded:
-            load(self._context, pair.certificate, pair.key)
+            load(self.context, pair.certificate, pair.key)
             self._loaded = pair
             CERTIFICATE_EXPIRY.set(expiry(pair))
-            log.info("serving certificate loaded, valid until %s", date(expiry(pair)))
+            log.info("serving certificate loaded, valid until %s", rfc3339(expiry(pair)))
 
     async def _shared(self) -> Material:
         for _attempt in range(_ATTEMPTS):
             try:
-                secret = await self._secrets.get(name=self._name, namespace=self._namespace)
+                secret = await self.secrets.get(name=self.name, namespace=self.namespace)
             except NotFound:
                 if (created := await self._create()) is not None:
                     return created
@@ -92,37 +84,37 @@ class SharedCertificates:
             if (settled := await self._settle(secret)) is not None:
                 return settled
         raise ConfigError(
-            f"secret {self._namespace}/{self._name} keeps changing: find out which other program writes it"
+            f"secret {self.namespace}/{self.name} keeps changing: find out which other program writes it"
         )
 
     async def _create(self) -> Material | None:
         """None: another replica was first."""
-        material = issue(self._hosts, self._policy, self._clock())
+        material = issue(self.hosts, self.policy, self.clock())
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": self._name, "labels": {"app.kubernetes.io/managed-by": "headroom"}},
+            "metadata": {"name": self.name, "labels": {"app.kubernetes.io/managed-by": "headroom"}},
             "type": "Opaque",
             "data": _data(material),
         }
         try:
-            await self._secrets.create(body, namespace=self._namespace)
+            await self.secrets.create(body, namespace=self.namespace)
         except AlreadyExists:
             return None
         except ReadOnly:
             return self._material or material
         except NotFound as exc:
-            raise ConfigError(f"namespace {self._namespace} for the certificate's secret: {exc}") from exc
-        log.info("secret %s/%s created", self._namespace, self._name)
+            raise ConfigError(f"namespace {self.namespace} for the certificate's secret: {exc}") from exc
+        log.info("secret %s/%s created", self.namespace, self.name)
         return material
 
     async def _settle(self, secret: Secret) -> Material | None:
         """The Secret's content, with what was due done. None: read it again."""
-        found, now = self._read(secret), self._clock()
+        found, now = self._read(secret), self.clock()
         if found is not None:
-            due = step(found, self._hosts, self._policy, now)
+            due = step(found, self.hosts, self.policy, now)
         else:  # spoiled: as it was, for API servers and other replicas have that CA
-            due = self._material or issue(self._hosts, self._policy, now)
+            due = self._material or issue(self.hosts, self.policy, now)
         if due is None:
             return found
         data: dict[str, str | None] = {**dict.fromkeys(secret.data or {}), **_data(due)}
@@ -131,12 +123,12 @@ class SharedCertificates:
             "data": data,
         }
         try:
-            await self._secrets.merge_patch(patch, name=self._name, namespace=self._namespace)
+            await self.secrets.merge_patch(patch, name=self.name, namespace=self.namespace)
         except (Conflict, NotFound):
             return None
         except ReadOnly:
             return self._material or due
-        log.info("secret %s/%s: certificates renewed", self._namespace, self._name)
+        log.info("secret %s/%s: certificates renewed", self.namespace, self.name)
         return due
 
     def _read(self, secret: Secret) -> Material | None:
@@ -145,7 +137,7 @@ class SharedCertificates:
             material = _material(secret.data or {})
             check(material)
         except CertificateError as exc:
-            log.warning("secret %s/%s is replaced: %s", self._namespace, self._name, exc)
+            log.warning("secret %s/%s is replaced: %s", self.namespace, self.name, exc)
             return None
         return material
 

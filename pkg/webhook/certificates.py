@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -102,11 +101,6 @@ def parse_bundle(pem: bytes) -> list[x509.Certificate]:
 def expiry(pair: KeyPair) -> float:
     """When the certificate ends. Raises CertificateError."""
     return parse(pair.certificate).not_valid_after_utc.timestamp()
-
-
-def date(seconds: float) -> str:
-    """RFC 3339."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _due(material: Material, policy: Policy, now: float) -> bool:

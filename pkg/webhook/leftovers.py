@@ -4,20 +4,18 @@ whether the API server reaches it."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
-from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.errors import ApiError
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
-from pkg.webhook.registration import unregister
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, registered, unregister
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +31,7 @@ class Leftovers:
     namespace: str
     """Headroom's own."""
     remove: bool
-    tell: Callable[[str], None]
-    """Reports what an administrator has to know."""
+    tell: Tell
     _failing: int = field(default=0, init=False)
     # Invariant: how many looks in a row have found a fault.
 
@@ -52,37 +49,29 @@ class Leftovers:
 
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
-        registered = await self._registered()
-        unreachable, drift = await self._faults(registered) if registered else ("", "")
-        if registered or self._failing:
+        found = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS)
+        unreachable, drift = await self._faults(found) if found else ("", "")
+        if found or self._failing:
             UNREACHABLE.set(bool(unreachable))
             DRIFT.set(bool(drift))
-        found = unreachable or drift
-        self._failing = self._failing + 1 if found else 0
+        fault = unreachable or drift
+        self._failing = self._failing + 1 if fault else 0
         if self._failing == 2:
-            log.warning("%s", found)
-            if unreachable:
-                self.tell(unreachable)
+            log.warning("%s", fault)
+            self.tell(EVENT_NOT_REACHED if unreachable else EVENT_OTHER_FLAGS, fault)
 
-    async def _registered(self) -> ValidatingWebhookConfiguration | None:
-        with contextlib.suppress(NotFound):
-            return await self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
-                name=WEBHOOK_CONFIGURATION_NAME
-            )
-        return None
-
-    async def _faults(self, registered: ValidatingWebhookConfiguration) -> tuple[str, str]:
+    async def _faults(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
         """Why our webhooks do not answer; and where they do, that they are not those that the headroom which answers
         would register: then none that runs looks after them. Each "" where it is not so."""
-        hooks = registered.webhooks or ()
+        hooks = found.webhooks or ()
         names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
         try:
             mark = await probe(self.client, self.namespace)
         except NotReached as exc:
             return f"the webhooks {names} are registered and do not answer: {exc}", ""
-        if registered.annotations.get(ANNOTATION_HASH, mark) == mark:
+        if found.annotations.get(ANNOTATION_HASH, mark) == mark:
             return "", ""
         return "", (
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
-            "`headroom release --only webhooks` removes them"
+            "`headroom release --only webhooks --force` removes them"
         )

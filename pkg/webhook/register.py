@@ -28,7 +28,7 @@ from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import Options
-from pkg.webhook.registration import EVENT_NOT_REACHED, Registrar
+from pkg.webhook.registration import Registrar
 from pkg.webhook.resources.lock import validator as lock
 from pkg.webhook.resources.namespace import validator as namespace
 from pkg.webhook.resources.pod import validator as pod
@@ -72,7 +72,7 @@ class Webhooks:
             endpoint,
             options,
             caller=caller,
-            tell=lambda what: tell(about(own), "Warning", EVENT_NOT_REACHED, what),
+            tell=partial(tell, about(own), "Warning"),
             inject_ca_from=self.inject_ca_from,
         )
         secrets = client.resource(SECRETS)

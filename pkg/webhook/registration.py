@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
@@ -17,7 +17,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from pkg.config.configuration_writes import written
-from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 
 Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
+Tell = Callable[[str, str], None]
+"""Writes an event of this reason and message."""
+C = TypeVar("C", ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
 _Make = Callable[[Endpoint, Options, bytes | None], list[Webhook]]
 
 _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
@@ -44,6 +47,7 @@ _KINDS: Sequence[tuple[Resource[Any], _Make]] = (
     (MUTATING_WEBHOOK_CONFIGURATIONS, mutating),
 )
 EVENT_NOT_REACHED = "WebhookNotReached"
+EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
 WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
@@ -69,7 +73,7 @@ class Registrar:
         *,
         caller: Caller | None = None,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Tell = lambda _reason, _message: None,
         inject_ca_from: str | None = None,
     ) -> None:
         """`caller` has the key to register with, and gets the one that is registered already; None: without any.
@@ -85,6 +89,8 @@ class Registrar:
         self.mark = fingerprint(endpoint, options)
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
+        self._differing = 0
+        # Invariant: how many looks in a row were answered by a replica with other flags.
         self._told = False
 
     async def ensure(self, bundle: bytes | None) -> None:
@@ -108,12 +114,7 @@ class Registrar:
         self._told = False
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
-        if mark != self.mark:
-            self._other_seen = self._clock()
-            log.warning(
-                "another replica answers, and it was started with other flags (%s, not %s)", mark, self.mark
-            )
-        DRIFT.set(mark != self.mark)
+        self._compare(mark)
         if not ours or self._clock() - self._other_seen < _OTHER_SECONDS:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
@@ -125,6 +126,18 @@ class Registrar:
                 lambda make=make: make(self._known(), self._options, bundle),  # type: ignore[misc]
             )
 
+    def _compare(self, mark: str) -> None:
+        """Warn of a replica with other flags, and report it at the second look in a row: then it is no rollout."""
+        self._differing = self._differing + 1 if mark != self.mark else 0
+        DRIFT.set(bool(self._differing))
+        if not self._differing:
+            return
+        self._other_seen = self._clock()
+        what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
+        log.warning("%s", what)
+        if self._differing == 2:
+            self._tell(EVENT_OTHER_FLAGS, what)
+
     def _known(self) -> Endpoint:
         """The endpoint with the key that is registered, or shall be."""
         return replace(self._endpoint, key=self._caller.key) if self._caller else self._endpoint
@@ -133,10 +146,7 @@ class Registrar:
         """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
         if self._caller is None:
             return
-        with contextlib.suppress(NotFound):
-            found = await self._client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(
-                name=WEBHOOK_CONFIGURATION_NAME
-            )
+        if found := await registered(self._client, VALIDATING_WEBHOOK_CONFIGURATIONS):
             self._caller.adopt(found.webhooks or ())
 
     async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
@@ -144,16 +154,20 @@ class Registrar:
 
         Raises NotReached, ApiError."""
         wanted = probing(self._endpoint, self._options, bundle)
-        if self._endpoint.url and await self._is_anothers(wanted):
+        place = MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION
+        found = await registered(self._client, *place)
+        if self._is_anothers(found):
             with contextlib.suppress(NotReached):
                 return await probe(self._client, self._options.namespace), False
-        await self._ensure(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, lambda: wanted)
+        stands = found is not None and self._is_current(found, wanted)
+        if not stands:
+            await self._ensure(*place, lambda: wanted)
         began = self._clock()
         for attempt in range(_NEWS_ATTEMPTS):
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
-                return mark, not (self._endpoint.url and await self._is_anothers(wanted))
+                return mark, stands or not self._is_anothers(await registered(self._client, *place))
             except NotReached:
                 if attempt == _NEWS_ATTEMPTS - 1 or self._clock() - began >= _NEWS_SECONDS:
                     raise
@@ -161,14 +175,13 @@ class Registrar:
                 await asyncio.sleep(_NEWS_PAUSE)
         raise AssertionError("unreachable")
 
-    async def _is_anothers(self, wanted: list[Webhook]) -> bool:
+    def _is_anothers(self, found: Configuration | None) -> bool:
         """Whether the probe is registered for the address of another replica."""
-        try:
-            found = await self._client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)
-        except NotFound:
-            return False
-        standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
-        return standing != {webhook["clientConfig"]["url"] for webhook in wanted}
+        standing = {
+            webhook.get("clientConfig", {}).get("url") for webhook in (found and found.webhooks) or ()
+        }
+        ours = {self._endpoint.client_config(PROBE_PATH)["url"]} if self._endpoint.url else standing
+        return found is not None and standing != ours
 
     async def _not_reached(self, why: NotReached, bundle: bytes | None, since: float) -> None:
         """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
@@ -189,8 +202,7 @@ class Registrar:
         for resource, make in _KINDS:
             wanted = make(self._known(), self._options, bundle)
             strict = [each for each in wanted if each["failurePolicy"] == FailurePolicy.FAIL]
-            with contextlib.suppress(NotFound):
-                await self._client.resource(resource).get(name=WEBHOOK_CONFIGURATION_NAME)
+            if await registered(self._client, resource):
                 await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
 
     def _say(self, what: str) -> None:
@@ -198,7 +210,7 @@ class Registrar:
         if not self._told:
             self._told = True
             log.warning("%s", what)
-            self._tell(what)
+            self._tell(EVENT_NOT_REACHED, what)
 
     async def _ensure(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         # Another replica may create, change or delete the same configuration meanwhile.
@@ -208,9 +220,8 @@ class Registrar:
 
     async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         configurations = self._client.resource(resource)
-        try:
-            found: Configuration = await configurations.get(name=name)
-        except NotFound:
+        found: Configuration | None = await registered(self._client, resource, name)
+        if found is None:
             if wanted := make():
                 await configurations.create(self._body(resource, name, wanted))
                 written(resource, name, "created")
@@ -221,22 +232,23 @@ class Registrar:
         if not wanted:
             await configurations.delete(name=name, uid=found.uid)
             written(resource, name, "removed")
-            return
-        standing = found.webhooks or []
-        wanted = _with_their_bundle(wanted, standing)
-        annotations = self._annotations_of(name)
+        elif not self._is_current(found, wanted):
+            metadata = {
+                "resourceVersion": found.metadata.resource_version,
+                "labels": MANAGED_BY,
+                "annotations": self._annotations_of(name),
+            }
+            webhooks = _with_their_bundle(wanted, found.webhooks or [])
+            await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
+            written(resource, name, "updated")
+
+    def _is_current(self, found: Configuration, wanted: list[Webhook]) -> bool:
+        """Whether nothing has to be written."""
+        standing, annotations = found.webhooks or [], self._annotations_of(found.name)
         is_marked = (
             MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
         )
-        if standing == wanted and is_marked:
-            return
-        metadata = {
-            "resourceVersion": found.metadata.resource_version,
-            "labels": MANAGED_BY,
-            "annotations": annotations,
-        }
-        await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
-        written(resource, name, "updated")
+        return is_marked and standing == _with_their_bundle(wanted, standing)
 
     def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
         return {
@@ -250,6 +262,15 @@ class Registrar:
         """The probe's configuration is the same for all replicas, whatever their flags."""
         mark = {} if name == PROBE_CONFIGURATION else {ANNOTATION_HASH: self.mark}
         return self._annotations | mark
+
+
+async def registered(
+    client: Client, resource: Resource[C], name: str = WEBHOOK_CONFIGURATION_NAME
+) -> C | None:
+    """The configuration that stands; None: there is none. Raises ApiError."""
+    with contextlib.suppress(NotFound):
+        return await client.resource(resource).get(name=name)
+    return None
 
 
 async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:

@@ -160,12 +160,12 @@ class WebhookServer:
             if not authenticated and self._turn is not None:
                 async with self._turn:
                     await asyncio.sleep(self._last_cost)
-            began = time.thread_time()
+            began = time.perf_counter()
             try:
                 return await self._review(request, body, path, metrics, authenticated=authenticated)
             finally:
                 if not authenticated:
-                    self._last_cost = time.thread_time() - began
+                    self._last_cost = time.perf_counter() - began
 
     async def _review(
         self,

@@ -13,6 +13,7 @@ from pathlib import Path
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
+from lab.headroom import Headroom
 from lab.scale.measurements import percentile
 from pkg.util.quantity import Quantity
 from tests.bench.objects import (
@@ -25,7 +26,6 @@ from tests.bench.objects import (
 )
 from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
-from tests.program import Program
 
 SEQUENCE = 50
 BESIDE = "bench-beside"
@@ -46,12 +46,12 @@ async def one_after_another(kubeconfig: Path) -> list[Row]:
             started = time.perf_counter()
             await set_phase(client, name, vm, "Pending")
             await quotas.wait_for(name, BASE + HARVESTER_DELTA)
-            raised.append(quotas.seen_at[name] - started)
+            raised.append(quotas.changed_at(name) - started)
             await set_phase(client, name, vm, "Running")
             started = time.perf_counter()
             await set_phase(client, name, vm, "Succeeded")
             await quotas.wait_for(name, BASE)
-            restored.append(quotas.seen_at[name] - started)
+            restored.append(quotas.changed_at(name) - started)
     return [
         Row("Pending → raised, median of 50", 1000 * percentile(raised, 0.5), "ms", 8, "31 ms"),
         Row("… 99th percentile", 1000 * percentile(raised, 0.99), "ms", 20, "2,000 ms"),
@@ -87,7 +87,7 @@ async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
         written = time.perf_counter()
         for name in names:
             await quotas.wait_for(name, wanted)
-        until = max(quotas.seen_at[name] for name in names)
+        until = max(quotas.changed_at(name) for name in names)
         updates = quotas.updates - before
     title = f"{namespaces} × {each} migrations Pending at once"
     upstream = {10: ("9.7 s", "2.04"), 1: ("351 s", "2.01")}.get(namespaces, ("", ""))
@@ -113,7 +113,7 @@ async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[t
 @contextmanager
 def _controller(kubeconfig: Path) -> Iterator[None]:
     flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
-    program = Program(kubeconfig.with_name("controller.log"), "controller", *flags, forked=False).start()
+    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *flags).start()
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
-from lab.scale.counters import counts, samples
+from lab.counters import counts, samples
+from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.quantity import Quantity
-from tests.bench.sightings import Sightings, spread
+from tests.bench.sightings import Sightings, report, spread
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import started_with
 from tests.program import headroom
@@ -41,6 +42,7 @@ LONGEST = 1800.0
 """Seconds for all of them."""
 LINGER = 0.3
 DONE = ("Succeeded", "Failed")
+FOLLOWED = (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.RESOURCE_QUOTAS)
 KEPT = 5
 """Finished migrations of a VM, as KubeVirt has it (finalizedMigrationGarbageCollectionBuffer)."""
 
@@ -53,7 +55,7 @@ class Run:
         self.admin = admin
         self.options = options
         self.base = f"{ONE_VM * options.machines}m"
-        self.seen = Sightings(Quantity.parse(self.base), options.lag)
+        self.seen: dict[str, Sightings] = {}
         self.ended: Counter[str] = Counter()
         self.late: list[float] = []
 
@@ -61,6 +63,7 @@ class Run:
         """(namespace, VM) of each, running."""
         limits = {"limitsCpu": self.base, "limitsMemory": "20Gi"}
         names = [await self.admin.namespace(limits) for _ in range(self.options.namespaces)]
+        self.seen = {name: Sightings(Quantity.parse(self.base), self.options.lag) for name in names}
         made = [(name, f"vm{number}") for name in names for number in range(self.options.machines)]
         for name, vm in made:
             await self.admin.machine(name, vm, cpu="500m", memory="64Mi")
@@ -73,10 +76,9 @@ class Run:
         while self.ended.total() < self.options.migrations:
             await asyncio.sleep(random.uniform(0.5, 1.5) * self.options.pause)
             name = await self.admin.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
-            uid = (await client.get(name=name, namespace=namespace)).uid
 
-            async def ended(uid: str = uid) -> str:
-                seen = self.seen.migrations.get(uid)
+            async def ended(name: str = name) -> str:
+                seen = self.seen[namespace].record.migrations.get(name)
                 return seen.phase if seen and seen.phase in DONE else ""
 
             self.ended[await until(ended, f"{namespace}/{name} to end", seconds=120)] += 1
@@ -97,29 +99,19 @@ class Run:
             await asyncio.sleep(0.02)
             self.late.append(time.monotonic() - before - 0.02)
 
-    async def follow(self, resource: registry.Resource[Any], see: Callable[[Any], None]) -> None:
-        client = self.admin.client.resource(resource)
-        found = await client.list()
-        for obj in found:
-            see(obj)
-        async with client.watch(resource_version=found.resource_version) as events:
-            async for event in events:
-                if event.type in ("ADDED", "MODIFIED"):
-                    see(event.object)
-
     @contextlib.asynccontextmanager
     async def background(self) -> AsyncIterator[None]:
         tasks = [
             asyncio.create_task(each)
             for each in (
-                self.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, self.seen.see_migration),
-                self.follow(registry.RESOURCE_QUOTAS, self.seen.see_quota),
                 self.revert_for_ever(),
                 self.watch_the_machine(),
             )
         ]
+        records = {name: seen.record for name, seen in self.seen.items()}
         try:
-            yield
+            async with Watching(self.admin.client, records, *FOLLOWED):
+                yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -127,7 +119,11 @@ class Run:
 
     def report(self) -> dict[str, Any]:
         late = spread(self.late)
-        return {"migrations": dict(self.ended), **self.seen.report(), "seconds_of_machine_late": late}
+        return {
+            "migrations": dict(self.ended),
+            **report(list(self.seen.values())),
+            "seconds_of_machine_late": late,
+        }
 
 
 async def _all(machines: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -184,7 +180,8 @@ def main(arguments: list[str]) -> int:
         made, own = asyncio.run(run(cluster, options))
     print(json.dumps({**made.report(), **own, "seconds": round(time.monotonic() - began)}, indent=2))
     if options.trace:
-        lines = (f"{at - began:9.3f} {namespace} {what}\n" for at, namespace, what in made.seen.trace)
+        seen = sorted((at, name, what) for name, each in made.seen.items() for at, what in each.trace())
+        lines = (f"{at - began:9.3f} {namespace} {what}\n" for at, namespace, what in seen)
         options.trace.write_text("".join(lines))
     return 0 if set(made.ended) == {"Succeeded"} else 1
 

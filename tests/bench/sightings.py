@@ -2,127 +2,98 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList
+from lab.questions import has_entry
+from lab.record import QuotaVersion, Record, Track
 from lab.scale.measurements import percentile
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import LIMITS_CPU
-from pkg.util.kubevirt.migration import is_refused
-from pkg.util.names import migrating_key
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.entries import Entries
-from pkg.util.resourcequota.touch import last_touch
+from pkg.util.resourcequota.touch import last_touch, timestamp
 
 SEEN_LATE = 0.1
 """Seconds from a refusal to its condition in the watch, at most, where the machine is not short of CPU."""
 
 
 @dataclass
-class Sighting:
-    """One migration; moments are seconds of one clock, None: not yet."""
-
-    namespace: str
-    key: str
-    """Of its entry."""
-    began: float
-    raised: float | None = None
-    """Its room was seen in spec.hard."""
-    refused: float | None = None
-    after_room: bool = False
-    """Refused although quota admission knew of its room."""
-    moved: float | None = None
-    phase: str = ""
-
-    @property
-    def waited(self) -> float:
-        """Seconds from the refusal to the target pod; 0 without a refusal."""
-        return self.moved - self.refused if self.moved is not None and self.refused is not None else 0.0
-
-
-@dataclass
-class Room:
-    """What a quota has room for: the keys of entries that are in spec.hard, and since when each is in status.hard too,
-    from which quota admission decides."""
-
-    entries: frozenset[str] = frozenset()
-    raised: bool = False
-    shown: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass
 class Sightings:
-    """What the watches brought. `base` is the CPU of a namespace's base, `lag` that of quota admission in seconds."""
+    """Of one namespace. `base` is the CPU of its base, `lag` that of quota admission in seconds."""
 
     base: Quantity
     lag: float
-    migrations: dict[str, Sighting] = field(default_factory=dict)
-    rooms: dict[str, Room] = field(default_factory=dict)
-    reverts: int = 0
-    clock: Callable[[], float] = time.monotonic
-    trace: list[tuple[float, str, str]] = field(default_factory=list)
-    """(moment, namespace, what was seen), in the order in which it came."""
+    record: Record = field(default_factory=Record)
 
-    def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        """An event of a migration."""
-        now, refused = self.clock(), is_refused(migration)
-        said = f"{migration.name} {migration.phase or 'new'}{' refused' if refused else ''}"
-        self.trace.append((now, migration.namespace, said))
-        key = migrating_key(migration.spec.vmi_name)
-        seen = self.migrations.setdefault(migration.uid, Sighting(migration.namespace, key, now))
-        seen.phase = migration.phase
-        if refused and seen.refused is None:
-            seen.refused = now
-            shown = self.rooms.get(migration.namespace, Room()).shown.get(key)
-            seen.after_room = shown is not None and now - shown > self.lag + SEEN_LATE
-        if migration.phase not in ("", "Pending") and seen.moved is None:
-            seen.moved = now
+    def moved(self) -> Iterator[tuple[Track, float]]:
+        """Each migration that got a target, and how long it waited for it after a refusal."""
+        for track in self.record.migrations.values():
+            moved = next((each.at for each in track.phases if each.phase not in ("", "Pending")), None)
+            if moved is not None:
+                yield track, moved - track.refused if track.refused is not None else 0.0
 
-    def see_quota(self, quota: ResourceQuota) -> None:
-        """An event of a quota."""
-        now, before = self.clock(), self.rooms.get(quota.namespace, Room())
-        hard, status, used = (_cpu(each) for each in (quota.hard, quota.status.hard or {}, quota.used))
-        entries = list(Entries(quota.annotations))
-        wanted = sum((entry.readable().get(LIMITS_CPU, ZERO) for entry in entries), self.base)
-        keys = frozenset(entry.key for entry in entries)
-        shown = {key: before.shown.get(key, now) for key in keys} if min(hard, status) >= wanted else {}
-        self.rooms[quota.namespace] = room = Room(keys, hard >= wanted, shown)
-        self.reverts += before.raised and not room.raised and before.entries == keys
-        touch = last_touch(quota.annotations)
-        touched = f", touched {touch.at[14:]}" if touch else ""
-        said = f"quota {hard} shown {status} used {used}, {len(keys)} entries{touched}"
-        self.trace.append((now, quota.namespace, said))
-        for seen in self.migrations.values() if room.raised else ():
-            if seen.raised is None and seen.namespace == quota.namespace and seen.key in keys:
-                seen.raised = now
+    def wanted(self, version: QuotaVersion) -> Quantity:
+        return sum((each.readable().get(LIMITS_CPU, ZERO) for each in version.entries), self.base)
 
-    def report(self) -> Mapping[str, Any]:
-        """The figures, over every migration that got a target."""
-        moved = [seen for seen in self.migrations.values() if seen.moved is not None]
-        waits = [seen.waited for seen in moved]
-        return {
-            "reverts": self.reverts,
-            "refused": sum(seen.refused is not None for seen in moved),
-            "refused_after_room": sum(seen.after_room for seen in moved),
-            "seconds_waited": spread(waits),
-            "waited_over_half_a_second": sum(wait > 0.5 for wait in waits),
-            "seconds_to_the_raise": spread([m.raised - m.began for m in moved if m.raised is not None]),
-        }
+    def raised(self, track: Track) -> float | None:
+        """When a migration's room was first seen in spec.hard."""
+        since = (version for version in self.record.quotas if version.at >= track.began.at)
+        return next((each.at for each in since if self._has_room(each, track)), None)
+
+    def _has_room(self, version: QuotaVersion, track: Track) -> bool:
+        return has_entry(self.record, version, track) and version.hard.cpu >= self.wanted(version)
+
+    def is_after_room(self, track: Track) -> bool:
+        """Whether it was refused although quota admission knew of its room."""
+        shown: float | None = None
+        for version in self.record.quotas:
+            if track.refused is None or version.at > track.refused:
+                break
+            known = self._has_room(version, track) and version.shown.cpu >= self.wanted(version)
+            shown = (version.at if shown is None else shown) if known else None
+        return (
+            track.refused is not None and shown is not None and track.refused - shown > self.lag + SEEN_LATE
+        )
+
+    def reverts(self) -> int:
+        """How often the quota dropped below base and entries while these stayed."""
+        return sum(
+            {each.key for each in before.entries} == {each.key for each in after.entries}
+            and before.hard.cpu >= self.wanted(before)
+            and after.hard.cpu < self.wanted(after)
+            for before, after in pairwise(self.record.quotas)
+        )
+
+    def trace(self) -> Iterator[tuple[float, str]]:
+        """(moment, what was seen)."""
+        for track in self.record.migrations.values():
+            yield from ((change.at, f"{track.name} {change.phase or 'new'}") for change in track.phases)
+            if track.refused is not None:
+                yield track.refused, f"{track.name} refused"
+        for each in self.record.quotas:
+            touch = last_touch(each.quota.annotations)
+            touched = f", touched {timestamp(touch.at)[14:]}" if touch else ""
+            amounts = f"{each.hard.cpu} shown {each.shown.cpu} used {each.used.cpu}"
+            yield each.at, f"quota {amounts}, {len(each.entries)} entries{touched}"
 
 
-def _cpu(resources: RawResourceList) -> Quantity:
-    return Quantity.parse(resources.get(LIMITS_CPU, "0"))
+def report(namespaces: Sequence[Sightings]) -> Mapping[str, Any]:
+    """The figures, over every migration that got a target."""
+    moved = [(seen, track, wait) for seen in namespaces for track, wait in seen.moved()]
+    waits = [wait for _, _, wait in moved]
+    raised = [(seen.raised(track), track.began.at) for seen, track, _ in moved]
+    return {
+        "reverts": sum(seen.reverts() for seen in namespaces),
+        "refused": sum(track.refused is not None for _, track, _ in moved),
+        "refused_after_room": sum(seen.is_after_room(track) for seen, track, _ in moved),
+        "seconds_waited": spread(waits),
+        "waited_over_half_a_second": sum(wait > 0.5 for wait in waits),
+        "seconds_to_the_raise": spread([at - began for at, began in raised if at is not None]),
+    }
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
     """Of several durations, in seconds."""
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    return (
-        {name: round(percentile(list(seconds), share), 3) for name, share in shares.items()}
-        if seconds
-        else {}
-    )
+    return {name: round(percentile(seconds, share), 3) for name, share in shares.items()} if seconds else {}

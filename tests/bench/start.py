@@ -24,6 +24,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab import bodies
 from lab.cluster import EmbeddedCluster, Options
+from lab.headroom import Headroom
 from lab.scale.measurements import percentile
 from lab.scale.site import usage
 from pkg.api.kubevirt import (
@@ -34,7 +35,6 @@ from pkg.api.kubevirt import (
 )
 from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
 from tests.objects import launcher
-from tests.program import Program
 
 NAMESPACES = 10
 NAME = "bench-{:05}"
@@ -102,7 +102,7 @@ async def one(cluster: Cluster, client: Client) -> dict[str, float]:
         return quota.hard["limits.cpu"] != "3"
 
     flags = ("--kubeconfig", str(cluster.kubeconfig))
-    program = Program(cluster.directory / "start.log", "controller", *flags, forked=False)
+    program = Headroom(cluster.directory / "start.log", "controller", *flags)
     began = time.perf_counter()
     program.start(ready=False)
     try:

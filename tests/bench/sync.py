@@ -31,7 +31,8 @@ async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: i
             "/api/v1/namespaces/{}/pods",
             "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances",
         ):
-            await client.transport.request("DELETE", path.format(NAMESPACE), timeout=None)
+            # The API server gives up after a minute.
+            await client.transport.request("DELETE", path.format(NAMESPACE), timeout=None, repeatable=True)
     return results
 
 

@@ -23,13 +23,13 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
 from lab import bodies
+from lab.headroom import Headroom
 from lab.scale.measurements import percentile
 from lab.scale.site import usage
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
 from tests.bench.objects import remove_namespaces, vmi
 from tests.bench.row import Row
-from tests.program import Program
 
 NAMESPACE = "bench-webhook"
 SECRET = "bench-webhook-tls"
@@ -53,7 +53,7 @@ async def webhook(kubeconfig: Path) -> list[Row]:
     async with Client(load_config(str(kubeconfig))) as client:
         await _migrating_namespace(client)
         flags = ("--kubeconfig", str(kubeconfig), *address, *secret)
-        process = Program(kubeconfig.with_name("webhook.log"), "webhook", *flags, forked=False).start()
+        process = Headroom(kubeconfig.with_name("webhook.log"), "webhook", *flags).start()
         try:
             tls = await _trusting(client)
             reviews = _reviews()

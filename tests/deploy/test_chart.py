@@ -30,13 +30,20 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_what_to_do() -> None:
+@pytest.mark.parametrize(
+    ("repository", "said"),
+    {
+        "": "image.repository is not set: no registry serves the image, build or mirror it",
+        "IMAGE": "at '/image/repository': 'IMAGE' does not match",
+        "registry.example.org:5000/headroom:0.1.0": "at '/image/repository': ",
+    }.items(),
+)
+def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_so(
+    repository: str, said: str
+) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        helm("template", "headroom", str(CHART))
-    assert (
-        "image.repository is not set: no registry serves the image, build or mirror it"
-        in refused.value.stderr
-    )
+        helm("template", "headroom", str(CHART), "--set", f"image.repository={repository}")
+    assert said in refused.value.stderr
 
 
 def test_what_is_applied_by_hand_pulls_nothing_by_accident() -> None:

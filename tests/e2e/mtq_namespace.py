@@ -232,9 +232,6 @@ async def hanging(admin: Admin, resource: str, labels: Mapping[str, str], policy
             await admin.client.resource(LOCKS).delete(name="hangs")
 
 
-async def made(admin: Admin, name: str = "") -> Namespace:
-    """A new namespace, of a name of its own or one that is given."""
-    if not name:
-        return Namespace(admin, await admin.namespace(annotated=False))
-    await admin.client.resource(registry.NAMESPACES).create({"metadata": {"name": name}})
-    return Namespace(admin, name)
+async def made(admin: Admin) -> Namespace:
+    """A new namespace without Rancher's annotation."""
+    return Namespace(admin, await admin.namespace(annotated=False))

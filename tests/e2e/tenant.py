@@ -9,7 +9,7 @@ from typing import Any
 from kubeloop.testing.polling import eventually, polls
 from lab import bodies
 from pkg.util.quantity import Quantity
-from tests.e2e.api import CORE, KUBEVIRT, Api, Raw, Watch
+from tests.e2e.api import CORE, KUBEVIRT, Api, Raw
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
@@ -112,6 +112,17 @@ class NamespaceRequests:
         eventually(lambda: self.phase_of(name) in phases, timeout, why)
         return self.phase_of(name)
 
+    def get_vmi(self, name: str = "vm1") -> Raw:
+        return self.api.get(f"{self.instances}/{name}")
+
+    def shown(self, name: str = "vm1") -> str | None:
+        """The migration state that the VMI shows."""
+        state: str | None = (self.get_vmi(name)["metadata"].get("annotations") or {}).get(STATE)
+        return state
+
+    def wait_shown(self, state: str | None, name: str = "vm1", timeout: float = 10.0) -> None:
+        eventually(lambda: self.shown(name) == state, timeout)
+
     def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
         for plural in ("virtualmachineinstancemigrations", "virtualmachines", "virtualmachineinstances"):
@@ -182,35 +193,6 @@ class Tenant(NamespaceRequests):
         text = limits if isinstance(limits, str) or limits is None else bodies.quota_text(limits)
         self.api.patch(self.path, {"metadata": {"annotations": {ANNOTATION: text}}})
 
-    def watch_quota(self) -> Watch:
-        """Every version of the quota from now on; the first is what is there."""
-        return self.api.watch(self.quotas)
-
-    # VMs and migrations under the stand-in for KubeVirt.
-
-    def run_vm(self, name: str = "vm1", **domain: Any) -> None:
-        """A VM with the seed's values that is started, and runs."""
-        seed = {
-            "cpu": {"cores": 2, "sockets": 1, "threads": 1},
-            "resources": {
-                "limits": {"cpu": "2", "memory": "4Gi"},
-                "requests": {"cpu": "125m", "memory": "2730Mi"},
-            },
-            "devices": {},
-        }
-        machines = f"{self.kubevirt}/virtualmachines"
-        self.api.create(machines, bodies.machine(name, {"domain": seed | domain}))
-        eventually(
-            lambda: self.api.get(f"{machines}/{name}").get("status", {}).get("printableStatus") == "Running",
-            30,
-        )
-
-    def start_migration(self, vm: str = "vm1", name: str = "", **marks: str) -> str:
-        """A migration with the stand-in's annotations (`source_linger_seconds="2"`); its name."""
-        name = name or f"migration-of-{vm}"[:63].rstrip("-.")
-        self.api.create(self.migrations, bodies.migration(name, vm, **marks))
-        return name
-
     # VMs and migrations, played by the test.
 
     def vm(self, name: str = "vm1") -> Raw:
@@ -229,7 +211,8 @@ class Tenant(NamespaceRequests):
 
     def migrate(self, vm: str = "vm1", name: str = "", phase: str = "", **conditions: bool) -> str:
         """A migration of the VM; its name."""
-        name = self.start_migration(vm, name)
+        name = name or f"migration-of-{vm}"
+        self.api.create(self.migrations, bodies.migration(name, vm))
         if phase:
             self.phase(name, phase, **conditions)
         return name
@@ -243,17 +226,6 @@ class Tenant(NamespaceRequests):
 
     def delete_migration(self, migration: str) -> None:
         self.api.delete(f"{self.migrations}/{migration}")
-
-    def get_vmi(self, name: str = "vm1") -> Raw:
-        return self.api.get(f"{self.instances}/{name}")
-
-    def shown(self, name: str = "vm1") -> str | None:
-        """The migration state that the VMI shows."""
-        state: str | None = (self.get_vmi(name)["metadata"].get("annotations") or {}).get(STATE)
-        return state
-
-    def wait_shown(self, state: str | None, name: str = "vm1", timeout: float = 10.0) -> None:
-        eventually(lambda: self.shown(name) == state, timeout)
 
     def timestamp(self, name: str = "vm1") -> str:
         """The VM's timestamp, "" when it was never bumped."""

@@ -28,7 +28,6 @@ SECONDS = 240.0
 BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 """Five VMs of 515m, and half a CPU for tenants."""
-ZERO = Quantity.of(0)
 FREE = Quantity.parse("500m")
 _POD = "100m"
 _PLACES = 5
@@ -101,12 +100,12 @@ async def contest(
             while (
                 len(done) < migrations
                 or tenant.refused_by_reserve < refusals
-                or (refusals and audit.most_of_tenants.get("limits.cpu", ZERO) < FREE - Quantity.parse(_POD))
+                or (refusals and audit.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
             ) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
-                if until_theft and audit.most_of_tenants.get("limits.cpu", FREE) > FREE:
+                if until_theft and audit.most_of_tenants.cpu > FREE:
                     break
         finally:
             for task in tasks:
@@ -129,7 +128,7 @@ async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, ad
     assert not audit.refusals, "\n".join([what, *audit.refusals[:3]])
     assert tenant.refused_by_reserve >= MIGRATIONS // 5, what
     # It had the base, and nothing else. (Its last place may be gone again before quota has noticed a pod's end.)
-    assert FREE - Quantity.parse(_POD) <= audit.most_of_tenants["limits.cpu"] <= FREE, what
+    assert FREE - Quantity.parse(_POD) <= audit.most_of_tenants.cpu <= FREE, what
 
 
 async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Cluster, admin: Admin) -> None:
@@ -160,9 +159,7 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
     assert set(done) == {"Succeeded"}, what
     # Two replicas may let through two last pods at the same moment (docs/security.md): while they stand, and only then,
     # a target may be refused.
-    assert not audit.refusals or audit.most_of_tenants["limits.cpu"] > FREE, "\n".join(
-        [what, *audit.refusals]
-    )
+    assert not audit.refusals or audit.most_of_tenants.cpu > FREE, "\n".join([what, *audit.refusals])
     assert len(audit.refusals) <= MIGRATIONS // 5, "\n".join([what, *audit.refusals])
 
 
@@ -170,4 +167,4 @@ async def test_without_the_reserve_the_theft_shows(cluster: Cluster, admin: Admi
     with headroom(cluster, "controller", "--webhook", "--reserve=off"):
         audit, tenant, done = await contest(admin, 10 * MIGRATIONS, until_theft=True)
     print(f"{len(done)} migrations, {tenant.created} pods created, at most {audit.most_of_tenants}")
-    assert audit.most_of_tenants["limits.cpu"] > FREE
+    assert audit.most_of_tenants.cpu > FREE

@@ -7,13 +7,10 @@ import base64
 import contextlib
 import re
 import ssl
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +37,7 @@ from pkg.webhook.registration import Registrar, unregister
 from pkg.webhook.tls_context import server_context
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.tenant import BASE as LIMITS
-from tests.program import headroom, of_a_soak, program
+from tests.program import headroom, of_a_soak, program, run
 
 pytestmark = pytest.mark.cluster
 
@@ -276,15 +273,7 @@ async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, adm
     with headroom(cluster, "controller", "--webhook"):
         await admin.migrating(namespace)
         assert await admin.is_labelled(namespace)
-    argv = [sys.executable, "-c", "from pkg.cmd.main import main; main()", "release"]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*argv, "--kubeconfig", str(cluster.kubeconfig)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+    done = await asyncio.to_thread(run, "release", "--kubeconfig", str(cluster.kubeconfig))
     assert done.returncode == 0, done.stderr
     assert "removed ValidatingWebhookConfiguration" in done.stdout
     assert not await admin.is_labelled(namespace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kubeloop.testing.polling import eventually, polls
@@ -81,6 +83,22 @@ def test_a_migration_that_is_deleted_leaves_no_entry(
     namespace.wait_hard(HARD)
     namespace.wait_shown(None)
     eventually(lambda: namespace.annotations() == MARKS[mode])
+
+
+def test_a_vmi_that_turns_up_after_its_migration_is_served(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
+    """Beside two whose quantities are garbage: a CRD without a schema lets everything in."""
+    namespace = tenant()
+    for name in ("odd", "odder", "vm1"):
+        namespace.migrate(name, phase="Pending")
+    time.sleep(0.2)
+    namespace.vmi("odd", resources={"limits": {"cpu": "two", "memory": "4Gi"}})
+    namespace.vmi("odder", resources={"limits": {"cpu": ["2"]}})
+    namespace.vm()
+    namespace.wait_hard(RAISED)
+    namespace.wait_shown("Pending migration")
+    assert list(namespace.entries()) == [key_of(mode, namespace)]
 
 
 def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(headroom: Program) -> None:

@@ -195,20 +195,6 @@ async def _until_there_is_room(namespace: Namespace) -> None:
     await until(free, "room in the quota")
 
 
-async def test_a_namespace_of_63_characters(admin: Admin) -> None:
-    name = f"{await admin.namespace(annotated=False)}-".ljust(63, "x")
-    assert len(name) == 63
-    namespace = await made(admin, name)
-    await namespace.quota(ALL)
-    await namespace.machine()
-    hard = await namespace.fill()
-    async with watched(namespace) as seen:
-        await namespace.budget()
-        await namespace.succeeded(await namespace.migrate())
-        await namespace.at_rest({"quota": hard})
-    assert len(seen.locked) == 1
-
-
 async def test_a_volume_that_is_hotplugged_needs_a_second_pod(admin: Admin) -> None:
     """Its attachment pod comes when the target runs: in a window of its own, unless that is in no time at all."""
     namespace = await made(admin)

@@ -148,7 +148,11 @@ def run_as_admin(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> 
 
 def test_nothing_is_missing(asked: list[Request]) -> None:
     assert asked
-    assert [request for request in asked if request.is_denied] == []
+    # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
+    elsewhere = {("leases", "harvester-system"), ("leases", "default")}
+    assert [
+        each for each in asked if each.is_denied and (each.resource, each.namespace) not in elsewhere
+    ] == []
 
 
 def test_nothing_is_spare(asked: list[Request]) -> None:

@@ -19,7 +19,7 @@ from kubeloop.testing.cluster.nodes import fake_node
 from kubeloop.testing.polling import eventually
 from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
-from lab.scale.counters import samples
+from lab.counters import samples
 from tests.e2e.api import CORE, Api
 from tests.e2e.tenant import Tenant
 from tests.program import COMMAND, ROOT, environment, run

@@ -1,9 +1,14 @@
-"""What quota admission's words say."""
+"""What a record keeps of what the API server shows, and what quota admission's words say."""
 
 from __future__ import annotations
 
-from lab.record import Refusal
+import pytest
+
+from lab.questions import Quota
+from lab.record import Amounts, Happening, QuotaVersion, Record, Refusal
+from pkg.util.quantity import QuantityError
 from tests.decisions import by_value
+from tests.lab.builder import BASE, ENTRY, ONE, RecordBuilder, sample
 
 WORDS = "exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, limited: limits.cpu=3,pods=1"
 
@@ -18,3 +23,93 @@ def test_what_was_asked_for_and_the_limits_are_read_from_admissions_own_words() 
 def test_what_is_no_refusal_and_what_cannot_be_read() -> None:
     assert Refusal.of("forbidden: limited: pods=1") is None
     assert Refusal.of("exceeded quota: limited: x=y") == Refusal("exceeded quota: limited: x=y", {}, {})
+
+
+def test_every_version_of_the_quota_is_kept_with_its_entries() -> None:
+    builder = RecordBuilder()
+    builder.quota(1, BASE, ONE)
+    builder.quota(2, BASE, ONE, ENTRY)
+    kept = [(version.at, [entry.key for entry in version.entries]) for version in builder.record.quotas]
+    assert kept == [(1, []), (2, [ENTRY])]
+
+
+def test_phases_are_noted_once_each_with_their_versions() -> None:
+    track = sample().record.migrations["m1"]
+    assert [change.phase for change in track.phases] == ["", "Pending", "Scheduling", "Running", "Succeeded"]
+    assert [change.version for change in track.phases] == sorted(change.version for change in track.phases)
+
+
+def test_a_refusal_is_remembered_after_it_has_passed() -> None:
+    assert sample().record.migrations["m1"].refused == 3
+
+
+def test_a_pod_knows_what_it_takes_and_for_which_migration_it_is() -> None:
+    record = sample().record
+    target = record.targets["uid-m1"]
+    assert (target.name, target.usage, target.vm) == ("target", Amounts.of(*ONE), "vm1")
+
+
+@pytest.mark.parametrize("ends", ["succeeds", "is deleted", "is deleted after it has failed"])
+def test_a_pod_counts_until_it_has_ended(ends: str) -> None:
+    builder = RecordBuilder()
+    builder.pod(1, "p", "Running")
+    builder.pod(1, "other", "Running")
+    assert builder.record.taken == Amounts.of("4030m", "9594928626")
+    if ends != "is deleted":
+        builder.pod(2, "p", "Succeeded" if ends == "succeeds" else "Failed")
+    if ends != "succeeds":
+        builder.pod_deleted(2 if ends == "is deleted" else 3, "p")
+    ended = builder.record.pods["p"].ended
+    assert ended is not None
+    assert ended.at == 2
+    assert builder.record.taken == Amounts.of(*ONE)
+
+
+def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up() -> None:
+    builder = RecordBuilder()
+    builder.event(0, "no room for the VM itself")
+    builder.migration(1, "Pending")
+    builder.event(1, "no", name="e1")
+    builder.event(2, "no", name="e1", count=3)
+    builder.event(2, "no", name="e1", count=3)
+    builder.migration(3, "Pending", name="m2")
+    builder.migration(3, "Pending", name="m3", vm="vm2")
+    builder.event(3, "no")
+    assert [(event.about, event.count) for event in builder.record.events] == [
+        ("m1", 1),
+        ("m1", 2),
+        ("m2", 1),
+    ]
+
+
+def test_the_listener_hears_everything_in_order() -> None:
+    heard: list[Happening] = []
+    builder = RecordBuilder()
+    builder.record = Record(builder.clock, heard.append)
+    builder.quota(1, BASE, ONE)
+    builder.migration(2, "Pending")
+    builder.event(3, "no")
+    builder.mark(4, "note", "now")
+    assert [happening.at for happening in heard] == [1, 2, 3, 4]
+    assert isinstance(heard[0], QuotaVersion)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        pytest.param(("3", "5000Mi"), ("3000m", "5242880k"), True, id="other ways to write the same"),
+        pytest.param(("3", "5000Mi"), ("3", "5242880001"), False, id="a byte more"),
+        pytest.param(("3", "5000Mi"), ("3001m", "5000Mi"), False, id="a thousandth more"),
+    ],
+)
+def test_amounts_are_compared_by_value(one: tuple[str, str], other: tuple[str, str], equal: bool) -> None:
+    assert (Amounts.of(*one) == Amounts.of(*other)) is equal
+
+
+def test_amounts_are_two_and_printed_as_the_api_server_prints_them() -> None:
+    assert str(Amounts.of("2015m", "5000Mi")) == "cpu 2015m, memory 5000Mi"
+    assert str(Quota(Amounts.of("3", "1k"), Amounts())) == "hard cpu 3, memory 1k; used cpu 0, memory 0"
+    assert Amounts.within({"pods": 3}) == Amounts()
+    assert Amounts.of("2015m", "1") + Amounts.of("985m", "2") == Amounts.of("3", "3")
+    with pytest.raises(QuantityError):
+        Amounts.within({"limits.cpu": "much"})

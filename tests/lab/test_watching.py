@@ -8,6 +8,7 @@ from kubeloop.api.registry import PODS
 from kubeloop.client.errors import ServerError
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.fake.server import FakeCluster
+from lab.record import Happening, Record
 from lab.watching import Watching
 
 
@@ -18,8 +19,19 @@ def broken(_: object) -> None:
 async def test_a_kind_that_cannot_be_listed_is_an_error_not_an_empty_measurement() -> None:
     cluster = FakeCluster()
     cluster.reactors.append(broken)
-    watching = Watching(cluster.client(), ["ns"], sync_timeout=0.2)
-    watching.watch(PODS, lambda _: None)
+    watching = Watching(cluster.client(), {"ns": Record()}, PODS, sync_timeout=0.2)
     with pytest.raises(ClusterError, match="did not list all that is followed within"):
         async with watching:
             pytest.fail("it was entered")
+
+
+async def test_a_listener_that_fails_fails_the_run() -> None:
+    def fail(_: Happening) -> None:
+        raise ValueError("no number")
+
+    cluster = FakeCluster()
+    cluster.put(PODS, {"metadata": {"name": "a", "namespace": "ns"}})
+    watching = Watching(cluster.client(), {"ns": Record(listener=fail)}, PODS)
+    await watching.__aenter__()
+    with pytest.raises(ValueError, match="no number"):
+        await watching.__aexit__(None, None, None)

@@ -177,11 +177,11 @@ def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) 
     authority = Authority(paths.pki)
     identities = Identities(
         authority=authority.certificate,
-        etcd=authority.server("etcd", "etcd", (_LOOPBACK, "localhost")),
-        etcd_client=authority.client("etcd-client", "kube-apiserver"),
-        api_server=authority.server("kube-apiserver", "kube-apiserver", _API_HOSTS),
-        admin=authority.client("admin", "kubernetes-admin", ["system:masters"]),
-        controller_manager=authority.client("kube-controller-manager", "system:kube-controller-manager"),
+        etcd=authority.issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost")),
+        etcd_client=authority.issue("etcd-client", "kube-apiserver"),
+        api_server=authority.issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS),
+        admin=authority.issue("admin", "kubernetes-admin", "system:masters"),
+        controller_manager=authority.issue("kube-controller-manager", "system:kube-controller-manager"),
         service_accounts=write_signing_key(paths.pki),
     )
     plane = ControlPlane(paths, binaries, identities, etcd_port, peer_port, api_port, audit_policy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease, ResourceQuota
@@ -29,40 +29,33 @@ LOCKS_BY_NAMESPACE = "locked namespace"
 """Locks by the namespace that they lock."""
 
 
+@dataclass(eq=False)
 class Observer:
     """`cached` costs no request and suggests; `live` costs six and decides."""
 
-    def __init__(
-        self,
-        facts: FactsObserver,
-        clients: Clients,
-        locks: CacheReader[ValidatingWebhookConfiguration],
-        maker: LockMaker,
-    ) -> None:
-        """`locks` are indexed by LOCKS_BY_NAMESPACE."""
-        self._facts = facts
-        self._source = facts.source
-        self._clients = clients
-        self._locks = locks
-        self._maker = maker
+    facts: FactsObserver
+    clients: Clients
+    locks: CacheReader[ValidatingWebhookConfiguration]
+    """Indexed by LOCKS_BY_NAMESPACE."""
+    maker: LockMaker
 
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
-        locked = self._locks.by_index(LOCKS_BY_NAMESPACE, namespace)
-        if locked or self._source.budgets.list(namespace):
+        locked = self.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
+        if locked or self.facts.source.budgets.list(namespace):
             return True
-        return any(map(record_of, self._source.quotas.list(namespace)))
+        return any(map(record_of, self.facts.source.quotas.list(namespace)))
 
     def cached(self, namespace: str, now: float, timers: Timers) -> Observed:
         """By the source. How a lock shall look is not looked at."""
-        facts = self._facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+        facts = self.facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
         return Observed(
             namespace=namespace,
             exists=self._exists(namespace),
-            budgets=self._source.budgets.list(namespace),
+            budgets=self.facts.source.budgets.list(namespace),
             lock=self._cached_lock(namespace),
-            quotas=self._source.quotas.list(namespace),
-            facts=with_running(facts, self._source),
+            quotas=self.facts.source.quotas.list(namespace),
+            facts=with_running(facts, self.facts.source),
             now=now,
             timers=timers,
         )
@@ -75,12 +68,12 @@ class Observer:
         """
         observed = self.cached(namespace, now, timers)
         budgets, lock, wanted, upstream = await asyncio.gather(
-            list_installed(self._clients.budgets, namespace),
+            list_installed(self.clients.budgets, namespace),
             self._live_lock(namespace, observed.lock),
             self._wanted(namespace),
             self._upstream(now),
         )
-        quotas = await self._clients.quotas.list(namespace)
+        quotas = await self.clients.quotas.list(namespace)
         observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
         if isinstance(lock, CannotLock):
             return replace(observed, why_not=str(lock))
@@ -92,11 +85,11 @@ class Observer:
         return replace(observed, wanted_lock=wanted)
 
     def _exists(self, namespace: str) -> bool:
-        found = self._source.namespaces.get(name=namespace)
+        found = self.facts.source.namespaces.get(name=namespace)
         return found is not None and not found.deleting
 
     def _cached_lock(self, namespace: str) -> Lock | None:
-        found = self._locks.by_index(LOCKS_BY_NAMESPACE, namespace)
+        found = self.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
         return recognise(min(found, key=lambda lock: lock.name)) if found else None
 
     async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
@@ -106,7 +99,7 @@ class Observer:
             names.insert(0, cached.name)
         for name in names:
             try:
-                found = await self._clients.locks.get(name=name)
+                found = await self.clients.locks.get(name=name)
             except NotFound:
                 continue
             lock = recognise(found)
@@ -121,7 +114,7 @@ class Observer:
         """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed."""
         try:
             selector = f"metadata.name={UPSTREAM_LEASE}"
-            found = await self._clients.leases.list(field_selector=selector)
+            found = await self.clients.leases.list(field_selector=selector)
         except (NotFound, Forbidden):
             return ""
         except ApiError as exc:
@@ -134,7 +127,7 @@ class Observer:
     async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
         """What only a lock needs is no reason not to restore, whatever the API server answers to it."""
         try:
-            return await self._maker.webhook(namespace)
+            return await self.maker.webhook(namespace)
         except CannotLock as reason:
             return reason
         except ApiError as exc:

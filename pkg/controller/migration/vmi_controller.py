@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import now_rfc3339
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
@@ -25,6 +25,8 @@ from pkg.util import constants
 
 SETTLED = 0.5
 """Seconds that a state lasts before it is written."""
+_EARLY = 0.001
+"""Seconds by which a timer may come too early: less than that is not waited for again."""
 
 
 @dataclass(eq=False)
@@ -85,8 +87,9 @@ class VMIHandler:
             return
         since = since if lacking == changes else now
         self._lacking[key] = changes, since
-        if now < since + SETTLED:
-            raise RetryAfter(since + SETTLED - now, "the state may change again")
+        left = since + SETTLED - now
+        if left > _EARLY:
+            raise RetryAfter(left, "the state may change again")
 
     def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
         """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
@@ -120,8 +123,7 @@ class VMIHandler:
         """A VMI without VM is fine."""
         if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
-        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: timestamp}}}
+        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
         try:
             await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:

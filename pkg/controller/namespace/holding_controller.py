@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
@@ -92,7 +92,7 @@ class Handler:
     registrations: CacheReader[ValidatingWebhookConfiguration]
     excluded: Callable[[str], bool] = lambda _: False
     """Says so for one namespace."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = loop_time
     _labelled_at: dict[str, float] = field(default_factory=dict, init=False)
     _counts_from: dict[str, float] = field(default_factory=dict, init=False)
     # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found

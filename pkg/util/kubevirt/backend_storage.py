@@ -10,7 +10,7 @@ sizes of claims are also a tenant's to change: a claim is worth what KubeVirt as
 label only tells that a target's claim is there before the status names it, which changes nothing of what is granted.
 
 Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
-(handleSecondClaims, failMigration).
+(handleBackendStorage, failMigration).
 """
 
 from __future__ import annotations

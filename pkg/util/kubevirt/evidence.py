@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration_pods import MigrationPods, namings_of
@@ -60,9 +60,6 @@ class Sides:
     target: tuple[Side, ...] = ()
     old: tuple[Side, ...] = ()
     arrived: bool = False
-
-
-NOTHING = Sides()
 
 
 class ControlledPods:
@@ -122,9 +119,9 @@ class ControlledPods:
         named = (self._named[name] for name in names if name in self._named)
         return [pod for side in (*sides, *named) for pod in side.pods] + list(over)
 
-    def is_live(self, side: Side) -> bool:
-        """Whether the launcher itself counts; attachment pods may outlive it for a moment."""
-        return is_live(side.launcher, self._now)
+    def live(self, vmi_uid: str) -> list[Side]:
+        """Those whose launcher itself counts; attachment pods may outlive it for a moment."""
+        return [side for side in self.of(vmi_uid) if is_live(side.launcher, self._now)]
 
 
 def sides_of(
@@ -136,7 +133,7 @@ def sides_of(
     namings = namings_of(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
-    live = [side for side in pods.of(vmi.uid) if pods.is_live(side)]
+    live = pods.live(vmi.uid)
     active = [naming for naming in namings if naming.active]
     target = _targets(live, active)
     if _has_arrived(vmi, live, target, active):
@@ -171,7 +168,7 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
     for pod in (pod for side in sides for pod in side.pods):
         deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
         if deleted is not None and grace is not None and not pod.terminal:
-            times.append(datetime.fromisoformat(deleted).timestamp() + grace)
+            times.append(from_rfc3339(deleted) + grace)
     return times
 
 
@@ -253,7 +250,7 @@ def _pair(namings: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
             and naming.is_target(target.launcher)
         ):
             return Sides((target,), (), (source,))
-    return NOTHING
+    return Sides()
 
 
 def _controller(pod: Pod, kind: str) -> str:

@@ -16,7 +16,7 @@ from kubeloop.api.core import Container, PodSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.overhead import is_dedicated, wants_guaranteed
+from pkg.util.kubevirt.overhead import is_pinned
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME, ConsoleLog
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Format, Quantity
@@ -65,19 +65,20 @@ def render_containers(
     kubevirt, profile = rendering.kubevirt, rendering.profile
     limits, requests = compute_resources(vmi, rendering, _spelled_overhead(vmi, overhead))
     containers = [_container(COMPUTE, requests, limits)]
-    console_log = _console_log(vmi, rendering)
+    pinned = is_pinned(vmi.spec.domain)
+    console_log = _console_log(vmi, rendering, pinned)
     init_containers = console_log if profile.console_log is ConsoleLog.SIDECAR else []
-    disks = _container_disks(vmi, kubevirt)
+    disks = _container_disks(vmi, kubevirt, pinned)
     if rendering.has_gate(GATE_IMAGE_VOLUME):
         init_containers += disks if profile.image_volume_fetched and not digests_known else []
     elif disks:
         containers += disks
-        init_containers.append(_container_disk_binary(vmi, kubevirt))
+        init_containers.append(_container_disk_binary(kubevirt, pinned))
         init_containers += [msgspec.structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
-    containers += _virtiofs(vmi, kubevirt)
+    containers += _virtiofs(vmi, kubevirt, pinned)
     if profile.console_log is ConsoleLog.CONTAINER:
         containers += console_log
-    containers += _sidecars(vmi, kubevirt)
+    containers += _sidecars(vmi, kubevirt, pinned)
     return PodSpec(containers=containers, init_containers=init_containers)
 
 
@@ -186,11 +187,7 @@ def _configured(container_type: str, kubevirt: KubeVirtConfiguration) -> tuple[R
     return limits, requests
 
 
-def _is_pinned(vmi: VirtualMachineInstance) -> bool:
-    return is_dedicated(vmi.spec.domain) or wants_guaranteed(vmi.spec.domain)
-
-
-def _console_log(vmi: VirtualMachineInstance, rendering: Rendering) -> list[Container]:
+def _console_log(vmi: VirtualMachineInstance, rendering: Rendering, pinned: bool) -> list[Container]:
     kubevirt = rendering.kubevirt
     devices, options = vmi.spec.domain.devices, kubevirt.virtual_machine_options
     enabled = devices.log_serial_console
@@ -204,13 +201,15 @@ def _console_log(vmi: VirtualMachineInstance, rendering: Rendering) -> list[Cont
             "guest-console-log",
             _GUEST_CONSOLE_LOG,
             kubevirt,
-            pinned=_is_pinned(vmi),
+            pinned=pinned,
             restart_policy=restart_policy,
         )
     ]
 
 
-def _container_disks(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> list[Container]:
+def _container_disks(
+    vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration, pinned: bool
+) -> list[Container]:
     volumes = [volume.name for volume in vmi.spec.volumes or () if volume.container_disk is not None]
     names = [name for name in volumes if name != _KERNEL_BOOT_VOLUME]
     firmware = vmi.spec.domain.firmware
@@ -219,29 +218,27 @@ def _container_disks(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguratio
     storage = {_EPHEMERAL_STORAGE: Quantity.parse("50M")}
     return [
         _support_container(
-            f"{_DISK_PREFIX}{name}", _CONTAINER_DISK, kubevirt, pinned=_is_pinned(vmi), extra_requests=storage
+            f"{_DISK_PREFIX}{name}", _CONTAINER_DISK, kubevirt, pinned=pinned, extra_requests=storage
         )
         for name in names
     ]
 
 
-def _container_disk_binary(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> Container:
-    pinned = _is_pinned(vmi)
+def _container_disk_binary(kubevirt: KubeVirtConfiguration, pinned: bool) -> Container:
     support = _CONTAINER_DISK_BINARY_PINNED if pinned else _CONTAINER_DISK_BINARY
     return _support_container("container-disk-binary", support, kubevirt, pinned=pinned)
 
 
-def _virtiofs(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> list[Container]:
+def _virtiofs(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration, pinned: bool) -> list[Container]:
     shared = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems or ()}
     return [
-        _support_container(f"virtiofs-{volume.name}", _VIRTIOFS, kubevirt, pinned=_is_pinned(vmi))
+        _support_container(f"virtiofs-{volume.name}", _VIRTIOFS, kubevirt, pinned=pinned)
         for volume in vmi.spec.volumes or ()
         if volume.name in shared and volume.container_path is None
     ]
 
 
-def _sidecars(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> list[Container]:
-    pinned = _is_pinned(vmi)
+def _sidecars(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration, pinned: bool) -> list[Container]:
     support = _SIDECAR_PINNED if pinned else _SIDECAR
     return [
         _support_container(f"hook-sidecar-{index}", support, kubevirt, pinned=pinned)

@@ -6,9 +6,9 @@ Phases are a table. A phase that is not in it counts as migrating: newer KubeVir
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from enum import IntEnum
 
+from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.objects import condition_is_true
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -94,6 +94,6 @@ def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> 
     left = [state for state in states if state.source_pod == pod]
     last = (left or [state for state in states if state.target_pod == pod])[-1:]
     try:
-        return datetime.fromisoformat(last[0].end_timestamp or "").timestamp() if last else None
-    except (ValueError, OverflowError):
+        return from_rfc3339(last[0].end_timestamp or "") if last else None
+    except ValueError:
         return None

@@ -88,7 +88,11 @@ def overhead_parts(
     limits = parse_resource_list(domain.resources.limits)
     plain = (
         _page_tables(requests.get(MEMORY, ZERO))
-        + profile.processes
+        + profile.launcher_monitor
+        + profile.launcher
+        + profile.virtlogd
+        + profile.virtqemud
+        + profile.qemu
         + _vcpus(domain.cpu, requests, limits) * _PER_VCPU
         + _IO_THREAD
         + (0 if domain.devices.autoattach_graphics_device is False else profile.video)
@@ -96,7 +100,7 @@ def overhead_parts(
         + _devices(spec, profile)
         + _probes(spec.liveness_probe, spec.readiness_probe)
     )
-    qos = Quantity.of(profile.qos if is_dedicated(domain) or wants_guaranteed(domain) else 0)
+    qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     multiplied = Quantity.of(plain) + _reserved(domain, profile)
     on_top = ZERO if plugins is None else _network_bindings(domain.devices.interfaces or (), profile, plugins)
     if profile.ratio_covers_qos:
@@ -120,8 +124,10 @@ def memory_overhead(
     return overhead_parts(spec, arch=arch, profile=profile, plugins=plugins).at(ratio).value()
 
 
-def wants_guaranteed(domain: DomainSpec) -> bool:
-    """Whether the VM asks for Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
+def is_pinned(domain: DomainSpec) -> bool:
+    """Whether the VM has CPUs of its own, or asks for Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
+    if is_dedicated(domain):
+        return True
     requests = parse_resource_list(domain.resources.requests)
     limits = parse_resource_list(domain.resources.limits)
     memory_request, memory_limit = requests.get(MEMORY, ZERO), limits.get(MEMORY, ZERO)

@@ -96,11 +96,6 @@ class Profile:
     auto_limits: bool = True
     """Whether quotas' limits.cpu and limits.memory make KubeVirt limit a launcher without being asked by a gate."""
 
-    @property
-    def processes(self) -> int:
-        """What every VM pays, whatever its shape."""
-        return self.launcher_monitor + self.launcher + self.virtlogd + self.virtqemud + self.qemu
-
 
 _V1_8 = Profile()
 _V1_9 = replace(  # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled

@@ -138,7 +138,7 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
 def _waits(vmi: VirtualMachineInstance, pods: ControlledPods) -> bool:
     """KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount; status.activePods
     lists ended pods too)."""
-    return sum(pods.is_live(side) for side in pods.of(vmi.uid)) > 1
+    return len(pods.live(vmi.uid)) > 1
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:

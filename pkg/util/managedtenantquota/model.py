@@ -30,7 +30,7 @@ class Policy:
     first_pause: float = 0.5
     """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
     long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
-    long at first, and up to as many times longer or `rest`."""
+    long at first, and up to as many times longer or `longest_pause`."""
     shortage: float = 0.5
     """A budget that does not suffice is believed after this long: status.used may count a target pod already that
     the cache does not show yet."""

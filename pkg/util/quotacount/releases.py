@@ -50,8 +50,6 @@ class Release:
     """Whether a ResourceClaim may name alternatives (`firstAvailable`)."""
     allocated_storage: bool = True
     """Whether a PersistentVolumeClaim counts what is allocated where that is more than the request."""
-    volume_attributes_scope: bool = True
-    """Whether a quota's scope VolumeAttributesClass matches PersistentVolumeClaims."""
     resize_is_charged: bool = True
     """Whether an UPDATE of pods/resize is checked against quota."""
 
@@ -67,11 +65,10 @@ _V1_36 = (
 )
 _V1_35 = replace(_V1_36, device_class_claims=False)  # 1.36: DRAExtendedResource
 _V1_34 = replace(_V1_35, device_class_requests=False)  # 1.35: pods.go isExtendedResourceNameForQuota
-_V1_33 = replace(  # 1.34: PodLevelResources, VolumeAttributesClass
+_V1_33 = replace(  # 1.34: PodLevelResources
     _V1_34,
     pod_level_resources=False,
     pod_level_defaults=PodLevelDefaults.NONE,
-    volume_attributes_scope=False,
 )
 _V1_32 = replace(  # 1.33: InPlacePodVerticalScaling; resource_claims.go FirstAvailable
     _V1_33,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kubeloop.api.core import (
-    PersistentVolumeClaim,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -37,22 +36,6 @@ def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWES
     requirements = _requirements(spec)
     return any(
         all(_matches(pod, requirement, release) for requirement in requirements) for release in releases
-    )
-
-
-def storage_matches_scopes(
-    claim: PersistentVolumeClaim, spec: ResourceQuotaSpec, releases: Releases = NEWEST
-) -> bool:
-    """The same of a PersistentVolumeClaim, for which VolumeAttributesClass alone is."""
-    names = {claim.spec.volume_attributes_class_name, claim.status.current_volume_attributes_class_name}
-    if claim.status.modify_volume_status is not None:
-        names.add(claim.status.modify_volume_status.target_volume_attributes_class_name)
-    named = [name for name in names if name] or [""]
-    return all(
-        any(release.volume_attributes_scope for release in releases)
-        and requirement.scope_name == "VolumeAttributesClass"
-        and any(_selects(requirement, name) for name in named)
-        for requirement in _requirements(spec)
     )
 
 

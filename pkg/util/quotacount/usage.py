@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
 from functools import reduce
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
@@ -83,7 +83,7 @@ def is_live(pod: Pod, now: float | None = None) -> bool:
     deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
     if now is None or deleted is None or grace is None:
         return True
-    return now <= datetime.fromisoformat(deleted).timestamp() + grace
+    return now <= from_rfc3339(deleted) + grace
 
 
 def _counted_names(name: str, release: Release) -> Iterable[str]:

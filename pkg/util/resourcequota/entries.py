@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pkg.util import constants
-from pkg.util.names import EntryKey, migrating_key, migrating_uid_key, parse_entry_key
+from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.util.resourcequota.errors import InvalidEntry
@@ -23,11 +23,21 @@ _COMPENSATION = constants.ANNOTATION_MIGRATING_COMPENSATION
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One migrating VM on a ResourceQuota: the annotation's key, what the key says, and its value as text."""
+    """One migrating VM on a ResourceQuota: the annotation's key, and its value as text."""
 
     key: str
-    vm: EntryKey
     text: str
+
+    @property
+    def by_uid(self) -> bool:
+        """Whether the key has the VMI's uid. Whether another one is a VM's is asked with `migrating_key(name) == key`,
+        which is right for its name and for its hash."""
+        return self.key.startswith(constants.ANNOTATION_MIGRATING_UID_PREFIX)
+
+    @property
+    def vm(self) -> str:
+        """What the key says: a VM's name, perhaps cut and hashed, or a VMI's uid."""
+        return self.key.removeprefix(ENTRY_PREFIXES[self.by_uid])
 
     @property
     def resources(self) -> ResourceList:
@@ -64,9 +74,8 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
 
 def entries(annotations: Mapping[str, str]) -> list[Entry]:
     """Every migrating entry, in the order of the keys."""
-    keys = sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES))
-    found = ((key, parse_entry_key(key)) for key in keys)
-    return [Entry(key, vm, annotations[key]) for key, vm in found if vm is not None]
+    keys = sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
+    return [Entry(key, annotations[key]) for key in keys]
 
 
 class Entries:

@@ -121,10 +121,10 @@ class Observer:
         self.source = source
         self._profile = profile
         self._renderings: LRUCache[str, tuple[object, Rendering]] = LRUCache(maxsize=4096)
-        self._memo = Cache()
+        self._cache = Cache()
 
     def observe(
-        self, quota: ResourceQuota, now: float, memory: Timers | None = None, *, source: Source | None = None
+        self, quota: ResourceQuota, now: float, timers: Timers | None = None, *, source: Source | None = None
     ) -> Facts:
         """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
         source, name = source or self.source, quota.namespace
@@ -136,7 +136,7 @@ class Observer:
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
             now=now,
-            timers=memory or Timers(),
+            timers=timers or Timers(),
             pods=source.pods.list(name),
             claims=claims,
             machines={} if claims is None else {vm.name: vm for vm in source.machines.list(name)},
@@ -147,7 +147,7 @@ class Observer:
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),
             namespace_off=switched_off(namespace),
-            cache=self._memo,
+            cache=self._cache,
         )
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage, is_finished
 from pkg.util.resource_list import add, minimum, total
@@ -94,7 +95,7 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     over, explained = drop(facts, rules, base, vms, wanted, entries)
     grace = float("inf") if off else policy.foreign_grace
     dropped, unexplained = drop_unexplained(facts, rules, grace, explained, entries)
-    _flag(rules, base, entries, dropped=over or dropped)
+    _flag(quota, rules, base, entries, dropped=over or dropped)
     changed, told = _raised(facts, policy, rules, base, vms, wanted, entries)
     ends = [at + policy.hold_limit - facts.now for at in held_since.values()]
     charged = [at + _AFTER_GRACE - facts.now for vm in vms for at in vm.charged_until]
@@ -108,14 +109,14 @@ def _served(facts: Facts, policy: Policy, *, off: bool = False) -> Plan:
     )
 
 
-def _flag(rules: Rules, base: Base, entries: Entries, *, dropped: bool) -> None:
+def _flag(quota: ResourceQuota, rules: Rules, base: Base, entries: Entries, *, dropped: bool) -> None:
     """What an entry's end means beside Harvester: its compensation goes (as upstream), and where spec.hard is not
     looked at here, migratingScalingResyncNeeded orders its rq controller to compute again."""
     if dropped and not rules.follow:
         entries.remove(_COMPENSATION)
         if base.limits is None:
             entries.set({constants.ANNOTATION_RESYNC_NEEDED: "true"})
-    if base.limits is not None and entries.get(constants.ANNOTATION_RESYNC_NEEDED) == "true":
+    if base.limits is not None and quota.annotations.get(constants.ANNOTATION_RESYNC_NEEDED) == "true":
         entries.set({constants.ANNOTATION_RESYNC_NEEDED: "false"})
 
 
@@ -134,7 +135,7 @@ def _raised(
     helps = rules.follow and policy.compensate
     refused = [w for w in wanted if helps and w.vm.stage is Stage.REFUSED and w.vm.to_come]
     growth = promised(facts, base, refused) if refused else {}
-    stands = minimum(entries.compensation_or_none(), growth)
+    stands = minimum(entries.compensation_or_none(), growth) if growth else {}
     added, problems = enter(base.limits or {}, wanted, stands, caps, entries)
     problems += caps.idle(quota.hard) if rules.follow else []
     if not base.limits:
@@ -144,9 +145,11 @@ def _raised(
         if not rules.follow:  # as upstream also where an entry is invalid
             compensate_as_harvester(quota, base.limits, vms, entries)
         entered = entries.added(compensated=False)
-        if rules.follow:
-            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands) if growth else {}
+        if growth:
+            lacking = lack(quota, vms, hard(base.limits, entered), growth, stands)
             problems += compensate(lacking, stands, added, refused, caps, entries)
+        elif rules.follow:
+            entries.remove(_COMPENSATION)
         wanted_hard = hard(base.limits, add(entered, entries.compensation))
     except InvalidEntry as exc:
         return {}, [*problems, exc]
@@ -163,7 +166,7 @@ def _retired(facts: Facts, entries: Entries) -> dict[str, str]:
     when the quota was taken over has perhaps never been applied."""
     quota, foreign = facts.quota, facts.timers.unexplained
     before = Entries(quota.annotations)
-    ours = [entry for entry in before if not entry.vm.by_uid and entry.key not in foreign]
+    ours = [entry for entry in before if not entry.by_uid and entry.key not in foreign]
     added = total([*(entry.readable() for entry in ours), before.compensation_or_none()])
     entries.remove(_COMPENSATION, *(entry.key for entry in ours))
     return lowered(facts, added)

@@ -69,14 +69,14 @@ def is_urgent(
 ) -> bool:
     """Whether a migration was refused, was just created, or is about to be tried and has no entry yet. `instance` gives
     a VMI by name."""
-    journal = Entries(annotations)
+    entries = Entries(annotations)
     for migration in migrations:
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left
         if migration.phase == constants.PHASE_PENDING:
             name = migration.spec.vmi_name
             vmi = instance(name)
-            if not journal.keys_of(name, vmi.uid if vmi else ""):
+            if not entries.keys_of(name, vmi.uid if vmi else ""):
                 return True
     return False
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
@@ -38,12 +38,17 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
     """
     quota, timers, now = facts.quota, facts.timers, facts.now
+    waiting = [each for each in facts.migrations if is_refused(each) and not each.deleting]
+    if not waiting and constants.ANNOTATION_TOUCHED not in quota.annotations:
+        return made
     after = {**quota.annotations, **made.annotations}
     if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
         return without_touch(quota, made)
     shown = not made.hard and _shown(quota)
     found = timers.refused
-    refused = {uid: found.get(uid, now) for uid in _refused(facts) if shown or uid in found}
+    entries = Entries(quota.annotations)
+    uids = [each.uid for each in waiting if has_entry(facts, entries, each)]
+    refused = {uid: found.get(uid, now) for uid in uids if shown or uid in found}
     if not refused:
         return made
     if not shown:  # what is still to change will be an event too
@@ -55,7 +60,7 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     if due > now:
         return replace(made, recheck_after=earliest(made.recheck_after, due - now))
     pause = _pause(last, refused.values())
-    text = json.dumps({"at": _timestamp(now), "next": _timestamp(now + pause)}, separators=(",", ":"))
+    text = json.dumps({"at": timestamp(now), "next": timestamp(now + pause)}, separators=(",", ":"))
     annotations = {**made.annotations, constants.ANNOTATION_TOUCHED: text}
     return replace(made, annotations=annotations, recheck_after=earliest(made.recheck_after, pause))
 
@@ -69,28 +74,20 @@ def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What the annotation says: when the quota was last touched, and when the next touch is due (RFC 3339, UTC)."""
+    """What the annotation says: when the quota was last touched, and when the next touch is due (seconds since the
+    epoch)."""
 
-    at: str
-    next: str
+    at: float
+    next: float
 
 
 def last_touch(annotations: Mapping[str, str]) -> Touched | None:
     """None: it is not there, or not readable."""
     try:
         said = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
-        return Touched(str(said["at"]), str(said["next"]))
+        return Touched(from_rfc3339(said["at"]), from_rfc3339(said["next"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _refused(facts: Facts) -> list[str]:
-    """The migrations that are refused although they have an entry, by uid."""
-    refused = [each for each in facts.migrations if is_refused(each) and not each.deleting]
-    if not refused:
-        return []
-    entries = Entries(facts.quota.annotations)
-    return [each.uid for each in refused if has_entry(facts, entries, each)]
 
 
 def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:
@@ -109,27 +106,13 @@ def _shown(quota: ResourceQuota) -> bool:
 # ---- when: the touch that was written last says it, and since when each migration is refused -----------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """The last touch, and when it said that the next one is due (seconds since the epoch)."""
-
-    at: float
-    next: float
-
-
-def _last(annotations: Mapping[str, str], now: float) -> _Last | None:
+def _last(annotations: Mapping[str, str], now: float) -> Touched | None:
     """None: there is none that we can have written by now."""
-    said = last_touch(annotations)
-    if said is None:
-        return None
-    with suppress(ValueError, OverflowError):
-        last = _Last(*(datetime.datetime.fromisoformat(each).timestamp() for each in (said.at, said.next)))
-        if last.at <= now and 0.0 < last.next - last.at <= LONGEST:
-            return last
-    return None
+    last = last_touch(annotations)
+    return last if last and last.at <= now and 0.0 < last.next - last.at <= LONGEST else None
 
 
-def _due(last: _Last | None, refused: Collection[float], changed: float) -> float:
+def _due(last: Touched | None, refused: Collection[float], changed: float) -> float:
     """The next touch: a pause after the last one, or soon after a migration was refused for the first time. A change of
     spec.hard or status.hard is an event too, which may come too early: the pause begins anew with it, up to twice."""
     waits = (
@@ -138,13 +121,14 @@ def _due(last: _Last | None, refused: Collection[float], changed: float) -> floa
     return min(min(max(since, changed) + pause, since + min(2 * pause, LONGEST)) for since, pause in waits)
 
 
-def _pause(last: _Last | None, refused: Collection[float]) -> float:
+def _pause(last: Touched | None, refused: Collection[float]) -> float:
     """From a touch to the next one: twice the last pause, unless a migration is touched for the first time."""
     if last is None or any(first > last.at for first in refused):
         return SECOND
     return min(LONGEST, 2.0 * (last.next - last.at))
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
+    """RFC 3339 with milliseconds."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -41,7 +41,7 @@ from pkg.util.kubevirt.target import (
     target_usage,
     within,
 )
-from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, doubled, moves
+from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, Move, doubled
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
@@ -66,6 +66,7 @@ class Vm:
         policy: Policy,
         migrations: Sequence[VirtualMachineInstanceMigration],
         sides: Sides,
+        moved: Sequence[Move],
     ) -> None:
         self.name = name
         self.vmi = facts.instances.get(name)
@@ -79,25 +80,27 @@ class Vm:
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         self.stage = self._stage()
-        self._work_out(facts, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
+        self._work_out(
+            facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on()
+        )
 
-    def _work_out(self, facts: Facts, *, moving: bool) -> None:
+    def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
         sides = self._sides
         self._usages = {
             side.launcher.uid: (
                 self._usage_of(facts, [side.launcher]),
-                self._usage_of(facts, side.attachments),
+                self._usage_of(facts, side.attachments) if side.attachments else {},
             )
             for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
         }
         self._plain = self._plain_launcher() if self._usages else {}
+        self._has_changed = self._rendering.limit_ranges or (self.vmi is not None and is_resized(self.vmi))
         self._home = self._worth(sides.home)
         storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
             counts = self._rendering.kubernetes
             devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
-            moved = moves(self.vmi, facts.machines.get(self.name))
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.both if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
@@ -175,10 +178,8 @@ class Vm:
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
         that: it counts as far as the source that runs.
         """
-        assert self.vmi is not None
         coming = self._today(target_usage)
-        changed = is_resized(self.vmi) or self._rendering.limit_ranges
-        today = self._today(side_as_it_was) if changed else coming
+        today = self._today(side_as_it_was) if self._has_changed else coming
         source = maximum(self._home, today)
         if not self._sides.target:
             return minimum(source, coming), coming
@@ -192,7 +193,7 @@ class Vm:
     def _side_today(self, number: int, render: _Render) -> ResourceList:
         vmi, side = self.vmi, self._sides.home[number]
         assert vmi is not None
-        changes = is_resized(vmi) or self._rendering.limit_ranges or has_hotplugged_volumes(vmi)
+        changes = self._has_changed or has_hotplugged_volumes(vmi)
         if not changes and self._usages[side.launcher.uid] == (self._plain, {}):
             return self._plain  # as most are: nothing has changed since
         side, bound = self._believed(side), self._bound()
@@ -263,11 +264,9 @@ class Vm:
         vmi = self.vmi
         if vmi is None or not self._sides.home:
             return {}
-        return self._rendered(
-            "plain",
-            (),
-            lambda rendering, spec: launcher_usage(vmi, None, replace(rendering, limit_ranges=()), spec),
-        )
+        rendering = self._rendering
+        plain = replace(rendering, limit_ranges=()) if rendering.limit_ranges else rendering
+        return self._rendered("plain", (), lambda _, spec: launcher_usage(vmi, None, plain, spec))
 
     def _bound(self) -> Bound:
         """The most that a side is worth."""

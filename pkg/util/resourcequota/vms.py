@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from kubeloop.api.core import PersistentVolumeClaim
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt import device_claims
 from pkg.util.kubevirt.backend_storage import concerning
 from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.rendering import Rendering, limited_by
-from pkg.util.kubevirt.volume_migration import moves
+from pkg.util.kubevirt.volume_migration import Move, moves
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resourcequota.base import Base
@@ -33,9 +32,11 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
     pods, rendering = controlled_pods(facts), rendering_of(facts, base)
     found: list[Vm] = []
     problems: list[ResourceQuotaError] = []
-    for name, migrations in sorted(_migrations_by_vm(facts).items()):
+    instances = facts.instances if facts.claims is not None else {}
+    moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
+    for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         try:
-            vm = _vm(name, facts, rendering, policy, migrations, pods)
+            vm = _vm(name, facts, rendering, policy, migrations, pods, moved.get(name, ()))
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
             said = f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST]
             problems.append(ResourceQuotaError(said, EVENT_NOT_SCALED, vm=name))
@@ -52,6 +53,7 @@ def _vm(
     policy: Policy,
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
+    moved: Sequence[Move],
 ) -> Vm:
     """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
     next."""
@@ -62,26 +64,17 @@ def _vm(
         key = None  # the time, or what else the quota asks of a pod, decides as well
 
     def work_out() -> Vm:
-        vm = Vm(name, facts, rendering, policy, migrations, sides_of(vmi, migrations, pods))
+        vm = Vm(name, facts, rendering, policy, migrations, sides_of(vmi, migrations, pods), moved)
         if vmi is not None and vm.allowed:
             vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
         return vm
 
-    claims = [None] if facts.claims is None or vmi is None else _claims(facts, facts.claims, vmi, migrations)
+    claims: list[object] = [None]
+    if facts.claims is not None:
+        named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
+        claims = [*concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
     devices = device_claims.concerning(own, facts.device_claims) if facts.device_claims else ()
     return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), work_out)
-
-
-def _claims(
-    facts: Facts,
-    claims: Mapping[str, PersistentVolumeClaim],
-    vmi: VirtualMachineInstance,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-) -> list[object]:
-    """All that a VM's storage depends on beside its VMI and its migrations."""
-    moving = moves(vmi, facts.machines.get(vmi.name))
-    named = [claims.get(claim) for each in moving for claim in (each.source, each.destination)]
-    return [*concerning(vmi, migrations, claims), facts.storage_migration, *moving, *named]
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:
@@ -100,14 +93,15 @@ def rendering_of(facts: Facts, base: Base) -> Rendering:
     return replace(facts.rendering, quota_limits=limits)
 
 
-def _migrations_by_vm(facts: Facts) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+def _migrations_by_vm(
+    facts: Facts, moved: Mapping[str, Sequence[Move]]
+) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
     """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted, or whose
     volumes move before there is one."""
     of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
     for migration in facts.migrations:
         of_vm[migration.spec.vmi_name].append(migration)
     for name, vmi in facts.instances.items():
-        moving = facts.claims is not None and moves(vmi, facts.machines.get(name))
-        if vmi.status.migration_state is not None or moving:
+        if vmi.status.migration_state is not None or moved.get(name):
             of_vm.setdefault(name, [])
     return of_vm

@@ -130,7 +130,7 @@ def drop(
         elif vm.migrations or not explained.isdisjoint(keys):
             removed |= entries.remove(*(key for key in keys if key not in explained))
     if not rules.follow and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in vms):
-        explained.update(entry.key for entry in entries if entry.vm.by_uid)  # one may be its own
+        explained.update(entry.key for entry in entries if entry.by_uid)  # one may be its own
     return removed, explained
 
 
@@ -147,7 +147,7 @@ def drop_unexplained(
     removed = False
     seen: dict[str, float] = {}
     for entry in [entry for entry in entries if entry.key not in explained]:
-        own = ours and not entry.vm.by_uid and entry.key not in since
+        own = ours and not entry.by_uid and entry.key not in since
         if not own:
             seen[entry.key] = since.get(entry.key, facts.now)
         if own or facts.now - seen[entry.key] >= grace:

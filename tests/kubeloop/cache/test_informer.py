@@ -23,6 +23,11 @@ def informer(**options: object) -> Informer:
     return SharedIndexInformer(FakeClient(), **options)  # type: ignore[arg-type]
 
 
+def listed(shared: Informer, *pods: Pod) -> None:
+    """A whole list came."""
+    shared._processor.replaced({each.key: each for each in pods}, {})
+
+
 def delete(i: Informer, obj: Pod) -> None:
     i._processor.deleted(obj.metadata, obj)
 
@@ -73,7 +78,7 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         ["ns/a@1", "ns/b@1"],
     ),
     "an object that does not decode on a relist stays as it was and is no deletion": (
-        lambda i: i._processor.replaced([], [pod("a", "9").metadata]),
+        lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata}),
         [("delete", "ns/b@1", True)],
         ["ns/a@1"],
     ),
@@ -106,27 +111,27 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         ["ns/a@3", "ns/b@1"],
     ),
     "a relist of the same versions is nothing": (
-        lambda i: i._processor.replaced([pod("a"), pod("b")], []),
+        lambda i: listed(i, pod("a"), pod("b")),
         [],
         ["ns/a@1", "ns/b@1"],
     ),
     "a relist finds what came, changed and went": (
-        lambda i: i._processor.replaced([pod("c", "8"), pod("b", "7")], []),
+        lambda i: listed(i, pod("c", "8"), pod("b", "7")),
         [("add", "ns/c@8", False), ("update", "ns/b@1", "ns/b@7"), ("delete", "ns/a@1", True)],
         ["ns/b@7", "ns/c@8"],
     ),
     "a relist finds another uid": (
-        lambda i: i._processor.replaced([pod("a", "8", uid="second"), pod("b")], []),
+        lambda i: listed(i, pod("a", "8", uid="second"), pod("b")),
         [("delete", "ns/a@1", True), ("add", "ns/a@8", False)],
         ["ns/a@8", "ns/b@1"],
     ),
     "a relist of an older state (etcd restored) is believed": (
-        lambda i: i._processor.replaced([pod("a", "0")], []),
+        lambda i: listed(i, pod("a", "0")),
         [("update", "ns/a@1", "ns/a@0"), ("delete", "ns/b@1", True)],
         ["ns/a@0"],
     ),
     "an empty relist deletes everything": (
-        lambda i: i._processor.replaced([], []),
+        lambda i: listed(i),
         [("delete", "ns/a@1", True), ("delete", "ns/b@1", True)],
         [],
     ),
@@ -143,7 +148,7 @@ def test_what_a_handler_is_told(
     story: Callable[[Informer], object], told: list[Event], held: list[str]
 ) -> None:
     shared = informer()
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     first, second = Recorder(), Recorder()
     shared.add_event_handler(first)
     shared.add_event_handler(second)
@@ -157,8 +162,8 @@ def test_what_a_handler_is_told(
 def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
     shared, recorder = informer(), Recorder()
     shared.add_event_handler(recorder)
-    shared._processor.replaced([pod("a"), pod("b")], [])
-    shared._processor.replaced([pod("a"), pod("b"), pod("c")], [])
+    listed(shared, pod("a"), pod("b"))
+    listed(shared, pod("a"), pod("b"), pod("c"))
     assert recorder.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True), ("add", "ns/c@1", False)]
 
 
@@ -168,7 +173,7 @@ def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> Non
     shared.add_event_handler(
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(len(shared.indexer)))
     )
-    shared._processor.replaced([pod(name) for name in "abc"], [])
+    listed(shared, *(pod(name) for name in "abc"))
     assert seen == [3, 3, 3]
 
 
@@ -179,7 +184,7 @@ def test_has_synced_only_after_the_last_handler_was_told() -> None:
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(shared.has_synced()))
     )
     assert not registration.has_synced()
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     assert seen == [False, False]
     assert shared.has_synced()
     assert registration.has_synced()
@@ -188,14 +193,14 @@ def test_has_synced_only_after_the_last_handler_was_told() -> None:
 def test_an_empty_first_list_syncs() -> None:
     shared = informer()
     registration = shared.add_event_handler(Recorder())
-    shared._processor.replaced([], [])
+    listed(shared)
     assert shared.has_synced()
     assert registration.has_synced()
 
 
 def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None:
     shared, late = informer(), Recorder()
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
     registration = shared.add_event_handler(late)
     assert registration.has_synced()
@@ -213,7 +218,7 @@ def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
         added.append(obj)
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     assert late.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True)]
     shared._processor.changed(pod("c"))
     assert late.take() == [("add", "ns/c@1", False)]
@@ -235,7 +240,7 @@ def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> 
         ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration))
     )
     registration = shared.add_event_handler(gone)
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     assert gone.take() == []
 
 
@@ -277,7 +282,7 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=fail, on_update=fail, on_delete=fail))
     shared.add_event_handler(recorder)
-    shared._processor.replaced([pod("a"), pod("b")], [])
+    listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
     delete(shared, pod("a", "3"))
     assert [kind for kind, *_ in recorder.take()] == ["add", "add", "update", "delete"]
@@ -373,7 +378,7 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     shared.add_event_handler(never, resync_period=0.0)
     shared.start()
     await asyncio.sleep(1)
-    shared._processor.replaced([pod("a")], [])
+    listed(shared, pod("a"))
     late = Recorder()
     shared.add_event_handler(late, resync_period=40.0)
     await asyncio.sleep(64)

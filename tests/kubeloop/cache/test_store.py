@@ -168,7 +168,7 @@ def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_
     told = Recorder()
     processor = SharedProcessor("pods", indexer)
     processor.add(told, 0.0)
-    processor.replaced([pod(name) for name in "abc"], [])
+    processor.replaced({f"ns/{name}": pod(name) for name in "abc"}, {})
     processor.changed(pod("b", "2"))
     processor.deleted(pod("b", "3").metadata, pod("b", "3"))
     processor.changed(pod("b", "4"))

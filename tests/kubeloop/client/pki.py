@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import ssl
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
-_NOW = datetime.datetime.now(datetime.UTC)
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 
 @dataclass(frozen=True)
@@ -35,74 +28,32 @@ class Pair:
 class Authority:
     """A certificate authority of its own."""
 
-    def __init__(self, name: str = "test-ca") -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._certificate = (
-            _builder(self._name, self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.pem = _pem(self._certificate)
+    def __init__(self) -> None:
+        self._authority = trustme.CA()
+        self.pem = self._authority.cert_pem.bytes().decode()
 
-    def issue(
-        self,
-        common_name: str,
-        *,
-        organization: str = "",
-        password: bytes | None = None,
-        loopback: bool = True,
-    ) -> Pair:
-        """A certificate for `common_name` and, with `loopback`, 127.0.0.1; its key locked with `password`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
-        if organization:
-            attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-        names: list[x509.GeneralName] = [x509.DNSName(common_name)]
-        if loopback:
-            names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-        certificate = (
-            _builder(x509.Name(attributes), self._name, key.public_key())
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        return Pair(_pem(certificate), _key_pem(key, password))
+    def issue(self, user: str, *, organization: str | None = None, password: bytes | None = None) -> Pair:
+        """A certificate for `user` and 127.0.0.1; its key locked with `password`."""
+        made = self._issue(user, "127.0.0.1", organization=organization)
+        key = made.private_key_pem.bytes()
+        if password:
+            private = serialization.load_pem_private_key(key, None)
+            encrypted = serialization.BestAvailableEncryption(password)
+            key = private.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted
+            )
+        return Pair(made.cert_chain_pems[0].bytes().decode(), key.decode())
 
     def server_context(
         self, *, ask_client: bool = False, common_name: str = "server", loopback: bool = True
     ) -> ssl.SSLContext:
         """A server's context; `ask_client`: only clients with a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory() as folder:
-            context.load_cert_chain(*self.issue(common_name, loopback=loopback).write(Path(folder), "server"))
+        self._issue(common_name, *["127.0.0.1"] * loopback).configure_cert(context)
         if ask_client:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=self.pem)
+            self._authority.configure_trust(context)
         return context
 
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_NOW - datetime.timedelta(hours=1))
-        .not_valid_after(_NOW + datetime.timedelta(hours=1))
-    )
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None) -> str:
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password:
-        encryption = serialization.BestAvailableEncryption(password)
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    ).decode()
+    def _issue(self, user: str, *hosts: str, organization: str | None = None) -> trustme.LeafCert:
+        return self._authority.issue_cert(user, *hosts, common_name=user, organization_name=organization)

@@ -17,6 +17,7 @@ from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.client.errors import (
     ApiError,
     Conflict,
+    Forbidden,
     NotFound,
     ServerError,
     ServiceUnavailable,
@@ -767,6 +768,25 @@ async def test_a_call_that_does_not_end_is_named_after_minutes() -> None:
     go_on.set()
     await settle()
     assert kind.controller.hanging(now()) == []
+
+
+@virtual_time
+async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -> None:
+    kind, errors = Quotas(), {"ns/a": Forbidden("may not", status=403), "ns/b": ValueError("a mistake")}
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        if error := errors.get(key):
+            raise error
+
+    kind.controller.on_change("fails", fails)
+    await kind.start()
+    kind.put("a", "ns")
+    kind.put("b", "ns")
+    await asyncio.sleep(1)
+    assert kind.controller.refused() == ["fails: ns/a: Forbidden: may not"]
+    errors.clear()
+    await asyncio.sleep(100)
+    assert kind.controller.refused() == []
 
 
 @virtual_time

@@ -1,4 +1,4 @@
-"""The basic queue: what client-go promises, and the priorities."""
+"""The basic queue beside what the model shows (test_queue_model): getters, cancels and drains."""
 
 from __future__ import annotations
 
@@ -29,38 +29,6 @@ def add(*items: str, priority: int = 0) -> Callable[[Queue[str]], None]:
     return step
 
 
-ORDERS: dict[str, tuple[list[Callable[[Queue[str]], None]], list[str]]] = {
-    "items come out in the order they went in": ([add("a", "b", "c")], ["a", "b", "c"]),
-    "an item added twice comes out once, at its first place": ([add("a", "b", "a")], ["a", "b"]),
-    "a higher priority goes first": ([add("a"), add("b", priority=1)], ["b", "a"]),
-    "within a priority it is first in first out": (
-        [add("l1", priority=LOW_PRIORITY), add("h1"), add("l2", priority=LOW_PRIORITY), add("h2")],
-        ["h1", "h2", "l1", "l2"],
-    ),
-    "re-adding with a higher priority moves an item up, behind those that are there": (
-        [add("a", "b", priority=LOW_PRIORITY), add("c"), add("b")],
-        ["c", "b", "a"],
-    ),
-    "re-adding with a lower priority changes nothing": ([add("a", "b"), add("a", priority=-5)], ["a", "b"]),
-    "an item moved up twice comes out once": (
-        [add("a", "b"), add("b", priority=1), add("b", priority=2)],
-        ["b", "a"],
-    ),
-    "nothing in, nothing out": ([], []),
-}
-
-
-@pytest.mark.parametrize("case", ORDERS)
-@virtual_time
-async def test_order(case: str) -> None:
-    steps, expected = ORDERS[case]
-    queue: Queue[str] = Queue()
-    for step in steps:
-        step(queue)
-    assert len(queue) == len(expected)
-    assert await take_all(queue) == expected
-
-
 @virtual_time
 async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     queue: Queue[str] = Queue()
@@ -73,49 +41,6 @@ async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     assert not second.done()
     queue.done("a")
     assert await second == "a"
-
-
-@virtual_time
-async def test_many_additions_while_processing_lead_to_one_more_round() -> None:
-    queue: Queue[str] = Queue()
-    queue.add("a")
-    await queue.get()
-    for _ in range(5):
-        queue.add("a")
-    queue.done("a")
-    assert await take_all(queue) == ["a"]
-
-
-@virtual_time
-async def test_the_highest_priority_asked_for_while_processing_counts_afterwards() -> None:
-    queue: Queue[str] = Queue()
-    queue.add("a")
-    await queue.get()
-    for priority in (-1, 7, 3):
-        queue.add("a", priority)
-    queue.add("b", 5)
-    queue.done("a")
-    assert await take_all(queue) == ["a", "b"]
-
-
-@virtual_time
-async def test_a_low_priority_from_the_first_round_does_not_stick_to_the_second() -> None:
-    queue: Queue[str] = Queue()
-    queue.add("a", LOW_PRIORITY)
-    await queue.get()
-    queue.done("a")
-    queue.add("b", -1)
-    queue.add("a", 0)
-    assert await take_all(queue) == ["a", "b"]
-
-
-@virtual_time
-async def test_done_of_an_item_that_is_not_processed_changes_nothing() -> None:
-    queue: Queue[str] = Queue()
-    queue.add("a")
-    queue.done("a")
-    queue.done("never seen")
-    assert await take_all(queue) == ["a"]
 
 
 @virtual_time
@@ -209,17 +134,6 @@ async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(queue.get(), 0.001)
     assert not queue._getters
-
-
-@virtual_time
-async def test_after_the_shutdown_nothing_is_added() -> None:
-    queue: Queue[str] = Queue()
-    queue.shut_down()
-    queue.add("a")
-    assert queue.shutting_down
-    assert len(queue) == 0
-    with pytest.raises(ShutDown):
-        await queue.get()
 
 
 @virtual_time
@@ -317,33 +231,6 @@ async def test_two_drains_both_end() -> None:
     assert await asyncio.gather(*drains) == [True, True]
 
 
-@virtual_time
-async def test_no_item_is_ever_with_two_workers() -> None:
-    queue: Queue[int] = Queue()
-    busy: set[int] = set()
-    rounds = dict.fromkeys(range(5), 0)
-
-    async def work() -> None:
-        while True:
-            item = await queue.get()
-            assert item not in busy
-            busy.add(item)
-            await asyncio.sleep(0.01 * (item + 1))
-            rounds[item] += 1
-            busy.remove(item)
-            queue.done(item)
-
-    workers = [asyncio.create_task(work()) for _ in range(4)]
-    for _ in range(200):
-        for item in rounds:
-            queue.add(item)
-        await asyncio.sleep(0.003)
-    await queue.shut_down_with_drain()
-    ends = await asyncio.gather(*workers, return_exceptions=True)
-    assert {type(end) for end in ends} == {ShutDown}
-    assert all(count > 1 for count in rounds.values())
-
-
 def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:
     assert loop_time() <= loop_time()
     queue: Queue[str] = Queue("outside a loop")
@@ -360,15 +247,4 @@ async def test_ten_thousand_items_whose_priority_rises_are_each_handed_out_once_
     assert len(queue) == 10_000
     got = [await queue.get() for _ in range(10_000)]
     assert got == [*reversed(range(5_000)), *range(5_000, 10_000)]
-    assert len(queue) == 0
-
-
-async def test_an_item_that_left_its_place_comes_back_at_the_end() -> None:
-    queue: Queue[str] = Queue()
-    for item in ("a", "b"):
-        queue.add(item, LOW_PRIORITY)
-    queue.add("a")
-    queue.done(await queue.get())
-    queue.add("a", LOW_PRIORITY)
-    assert [await queue.get(), await queue.get()] == ["b", "a"]
     assert len(queue) == 0

@@ -14,14 +14,13 @@ from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.polling import eventually
 from lab.demo import run as module
 from lab.demo.run import Settings
+from lab.headroom import COMMAND
 from pkg.cmd.main import run
 
-PROGRAM = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
 INTERRUPTIBLE = [
     sys.executable,
     "-c",
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from pkg.cmd.main import main; main()",
+    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND[-1]}",
 ]
 """The same where the tests run in the background, whose programs a shell starts deaf to SIGINT."""
 
@@ -133,7 +132,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     # Choices for other clusters are not for this one.
     chosen = {"HEADROOM_ESTIMATE": "harvester", "HEADROOM_MODE": "assist", "HEADROOM_KUBECONFIG": "/nowhere"}
     done = subprocess.run(
-        [*PROGRAM, "demo", "--speed", "3", "--record", str(picture)],
+        [*COMMAND, "demo", "--speed", "3", "--record", str(picture)],
         capture_output=True,
         text=True,
         timeout=300,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubeloop.testing.cluster import cluster
+from lab.headroom import COMMAND, ROOT
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).parents[3]
 SERVERS = ["etcd", "kube-apiserver", "kube-controller-manager"]
 
 
@@ -29,9 +28,8 @@ def _listening(url: str) -> bool:
 
 def _command(*words: str) -> subprocess.CompletedProcess[str]:
     """`headroom testcluster …` as a program of its own."""
-    program = "from pkg.cmd.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, "testcluster", *words],
+        [*COMMAND, "testcluster", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 from lab.demo import bars, palette
 from lab.demo.chart import Scale
-
-from .builder import HistoryBuilder, sample
+from tests.lab.builder import RecordBuilder, sample
 
 SCALE = Scale(20.0, 40)
 
 
 def test_a_migrations_phases_and_its_old_pod() -> None:
-    history = sample().history
-    spans = list(bars.spans_of(history, history.migrations["m1"], 20.0))
+    record = sample().record
+    spans = list(bars.spans_of(record, record.migrations["m1"], 20.0))
     seen = [(span.start, span.end, span.colour) for span in spans if span.end > span.start]
     assert seen == [
         (3, 7, palette.REFUSED),
@@ -21,19 +20,19 @@ def test_a_migrations_phases_and_its_old_pod() -> None:
 
 
 def test_a_migration_under_way_reaches_to_now() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.migration(1, "Pending")
-    (span,) = bars.spans_of(builder.history, builder.history.migrations["m1"], 9.0)
+    (span,) = bars.spans_of(builder.record, builder.record.migrations["m1"], 9.0)
     assert (span.start, span.end, span.colour) == (1, 9.0, palette.PENDING)
 
 
 def test_an_old_pod_that_still_counts_reaches_to_now() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(1, "Running")
     builder.pod(2, "target", "Running", of="m1")
     builder.migration(3, "Succeeded")
-    *_, last = bars.spans_of(builder.history, builder.history.migrations["m1"], 9.0)
+    *_, last = bars.spans_of(builder.record, builder.record.migrations["m1"], 9.0)
     assert (last.start, last.end, last.colour) == (3, 9.0, palette.LINGERING)
 
 
@@ -53,7 +52,7 @@ def test_a_short_phase_is_seen_too() -> None:
 
 
 def test_when_headroom_ran_and_with_what() -> None:
-    (run,) = bars.runs_of_headroom(sample().history, 20.0)
+    (run,) = bars.runs_of_headroom(sample().record, 20.0)
     assert (run.start, run.end) == (5, 19)
     assert run.texts == (
         "headroom controller --estimate harvester",
@@ -63,38 +62,38 @@ def test_when_headroom_ran_and_with_what() -> None:
 
 
 def test_a_short_run_shows_its_last_flag() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.mark(10, "headroom", "headroom controller --estimate harvester --webhook")
-    (line,) = bars.bar(bars.runs_of_headroom(builder.history, 16.0), SCALE).lines()
+    (line,) = bars.bar(bars.runs_of_headroom(builder.record, 16.0), SCALE).lines()
     assert line.plain.strip() == "--webhook"
 
 
 def test_ranchers_restart_says_what_came_of_it() -> None:
     said = "Rancher's agent restarts: reverted, repaired after 10 ms"
-    (right,) = bars.rancher(sample().history, Scale(20.0, 120)).lines()
-    (left,) = bars.rancher(sample().history, Scale(12.0, 100)).lines()
-    (cut,) = bars.rancher(sample().history, Scale(20.0, 60)).lines()
+    (right,) = bars.rancher(sample().record, Scale(20.0, 120)).lines()
+    (left,) = bars.rancher(sample().record, Scale(12.0, 100)).lines()
+    (cut,) = bars.rancher(sample().record, Scale(20.0, 60)).lines()
     assert (right.plain.index("▲"), right.plain.strip()) == (54, f"▲ {said}")
     assert (left.plain.index("▲"), left.plain.strip()) == (75, f"{said} ▲")
     assert (cut.plain.index("▲"), cut.plain.strip()) == (27, f"▲ {said[:31]}")
 
 
 def test_two_restarts_do_not_write_over_each_other() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.mark(8, "rancher", "restarts")
     builder.mark(8.1, "note", "reverted")
     builder.mark(10, "rancher", "restarts ×5")
     builder.mark(11, "good", "no revert visible")
-    (line,) = bars.rancher(builder.history, Scale(20.0, 80)).lines()
+    (line,) = bars.rancher(builder.record, Scale(20.0, 80)).lines()
     assert line.plain.strip() == "restarts: reverted ▲       ▲ restarts ×5: no revert visible"
     colours = {str(span.style) for span in line.spans if line.plain[span.start] == "▲"}
     assert colours == {palette.BAD, palette.GOOD}
 
 
 def test_a_step_is_named_where_there_is_room() -> None:
-    history = sample().history
-    (wide,) = bars.steps(history, Scale(20.0, 100)).lines()
-    (narrow,) = bars.steps(history, Scale(20.0, 30)).lines()
+    record = sample().record
+    (wide,) = bars.steps(record, Scale(20.0, 100)).lines()
+    (narrow,) = bars.steps(record, Scale(20.0, 30)).lines()
     assert wide.plain.split("  ")[0] == "(a) refused"
     assert wide.plain[25:].startswith("(b) with headroom")
     assert narrow.plain.startswith("(a)    ")

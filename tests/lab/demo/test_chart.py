@@ -6,10 +6,9 @@ import pytest
 
 from lab.demo import palette
 from lab.demo.chart import Canvas, Column, Plateau, Scale, chart, columns, plateaus
-from lab.demo.history import Amounts
+from lab.record import Amounts
 from pkg.util.quantity import Quantity
-
-from .builder import BASE, HELD, ONE, RAISED, TWO, sample
+from tests.lab.builder import BASE, HELD, ONE, RAISED, TWO, sample
 
 
 def q(value: float) -> Quantity:
@@ -141,7 +140,7 @@ def test_which_column_a_moment_lies_in(at: float, column: int) -> None:
 
 
 def test_nothing_is_shown_before_the_first_version_and_after_now() -> None:
-    found = columns(sample().history.quotas, cpu, SECONDS, now=14.5)
+    found = columns(sample().record.quotas, cpu, SECONDS, now=14.5)
     assert [column is None for column in found] == [True] + [False] * 14 + [True] * 5
 
 
@@ -163,20 +162,20 @@ def test_what_a_column_shows(
     hard: tuple[str, str],
     used: tuple[str, str],
 ) -> None:
-    column = columns(sample().history.quotas, cpu, SECONDS, now=20.0)[second]
+    column = columns(sample().record.quotas, cpu, SECONDS, now=20.0)[second]
     assert column is not None
     seen = (column.low, column.high, column.hard, column.used)
     assert seen == tuple(map(quantity, (low, high, hard, used)))
 
 
 def test_however_few_the_columns_nothing_is_lost() -> None:
-    found = columns(sample().history.quotas, cpu, Scale(20.0, 1), now=20.0)
+    found = columns(sample().record.quotas, cpu, Scale(20.0, 1), now=20.0)
     assert found[0] is not None
     assert (found[0].low, found[0].high) == (quantity(BASE), quantity(HELD))
 
 
 def test_plateaus_are_runs_of_one_value() -> None:
-    found = columns(sample().history.quotas, cpu, SECONDS, now=20.0)
+    found = columns(sample().record.quotas, cpu, SECONDS, now=20.0)
     assert plateaus(found, lambda column: column.hard) == [
         Plateau(1, 5, quantity(BASE)),
         Plateau(6, 6, quantity(RAISED)),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lab.demo.checks import Check, Report
-from lab.demo.history import Amounts
+from lab.record import Amounts
 
 GOOD = Check("a", "it is so", 1, 1)
 BAD = Check("b", "it is so", 1, 2)

@@ -11,7 +11,7 @@ from kubeloop.api import registry
 from kubeloop.client.errors import NotFound
 from kubeloop.testing.scripted_server import PATCH, Reply, ScriptedServer, body, status
 from lab.demo.driver import is_refused
-from lab.demo.history import Amounts
+from lab.record import Amounts
 
 QUOTA = registry.RESOURCE_QUOTAS.path("quota-test", "default-abc")
 DENIED = 'admission webhook "guard.headroom" denied the request: vm2 migrates'

@@ -5,11 +5,10 @@ import io
 import pytest
 
 from lab.demo.checks import Check, Report
-from lab.demo.history import History
 from lab.demo.lines import Lines, is_terminal
 from lab.demo.picture import show
-
-from .builder import BASE, ENTRY, ONE, REFUSAL, HistoryBuilder, sample
+from lab.record import Record
+from tests.lab.builder import BASE, ENTRY, ONE, REFUSAL, RecordBuilder, sample
 
 
 class Terminal(io.StringIO):
@@ -28,14 +27,14 @@ class Closed(io.StringIO):
 
 def retold(stream: io.StringIO) -> Report:
     """The sample, printed as it happens."""
-    source, report, builder = sample(), Report(), HistoryBuilder()
-    Lines(stream).follow(builder.history, report)
-    replay(source.history, builder.history)
+    source, report, builder = sample(), Report(), RecordBuilder()
+    Lines(stream).follow(builder.record, report)
+    replay(source.record, builder.record)
     return report
 
 
-def replay(source: History, target: History) -> None:
-    target.migrations, target.pods = source.migrations, source.pods
+def replay(source: Record, target: Record) -> None:
+    target.migrations, target.pods, target.targets = source.migrations, source.pods, source.targets
     changes = [
         change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
     ]
@@ -66,8 +65,8 @@ def test_a_pipe_gets_the_story_in_plain_lines() -> None:
 
 def test_an_entry_alone_is_no_line() -> None:
     stream = io.StringIO()
-    builder = HistoryBuilder()
-    Lines(stream).follow(builder.history, Report())
+    builder = RecordBuilder()
+    Lines(stream).follow(builder.record, Report())
     builder.quota(1, BASE, ONE)
     builder.quota(2, BASE, ONE, ENTRY)
     assert len(stream.getvalue().splitlines()) == 1
@@ -96,7 +95,7 @@ def test_a_terminal_gets_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream, report = Terminal(), Report()
     report.add(Check("b", "raised", 1, 2))
-    show(stream, sample().history, report, 20.0)
+    show(stream, sample().record, report, 20.0)
     assert "\x1b[" in stream.getvalue()
     assert "limits.memory" in stream.getvalue()
     assert "FAILED  (b) raised: expected 1; seen 2" in stream.getvalue()

@@ -7,14 +7,13 @@ from rich.console import Console
 
 from lab.demo.checks import Check, Report
 from lab.demo.picture import svg, view
+from tests.lab.builder import REFUSAL, RecordBuilder, sample
 
-from .builder import REFUSAL, HistoryBuilder, sample
 
-
-def text_of(builder: HistoryBuilder, report: Report, now: float = 20.0) -> list[str]:
+def text_of(builder: RecordBuilder, report: Report, now: float = 20.0) -> list[str]:
     console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
     with console.capture() as captured:
-        console.print(view(builder.history, report, now=now, width=WIDTH, rows=ROWS))
+        console.print(view(builder.record, report, now=now, width=WIDTH, rows=ROWS))
     return captured.get().splitlines()
 
 
@@ -36,7 +35,7 @@ def test_it_shows_the_steps_the_quota_and_the_migration() -> None:
 
 
 def test_before_anything_was_seen_it_has_its_size_already() -> None:
-    empty = text_of(HistoryBuilder(), Report())
+    empty = text_of(RecordBuilder(), Report())
     assert 2 * (ROWS + 1) < len(empty) <= len(text_of(sample(), Report()))
 
 
@@ -53,7 +52,7 @@ def test_the_picture_tells_the_whole_story() -> None:
 
 
 def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
-    drawn = [svg(sample().history, checked(SAID), 20.0) for _ in range(2)]
+    drawn = [svg(sample().record, checked(SAID), 20.0) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].startswith("<svg")
     assert "http" not in drawn[0].replace("http://www.w3.org/2000/svg", "")
@@ -62,8 +61,8 @@ def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
 def test_the_picture_has_colours_also_where_the_environment_wants_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with_colours = svg(sample().history, checked(SAID), 20.0)
+    with_colours = svg(sample().record, checked(SAID), 20.0)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "40")
-    assert svg(sample().history, checked(SAID), 20.0) == with_colours
+    assert svg(sample().record, checked(SAID), 20.0) == with_colours

@@ -14,8 +14,7 @@ from kubeloop.testing.polling import until
 from lab.demo import driver as drivers
 from lab.demo import seed
 from lab.demo.driver import Agent
-
-from .builder import HistoryBuilder, driver_of
+from tests.lab.builder import RecordBuilder, driver_of
 
 WROTE = (
     f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
@@ -43,13 +42,13 @@ signal.sigwait({signal.SIGTERM})
 """Answers a number of SIGHUPs with a write each."""
 
 
-async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, HistoryBuilder]:
+async def restarted(directory: Path, *, answers: int, times: int) -> tuple[int, RecordBuilder]:
     """How often the program wrote when it was restarted so often."""
     argv = [sys.executable, "-c", PROGRAM, WROTE, str(answers)]
     process = processes.spawn("rancher", argv, directory)
     try:
         await until(lambda: process.log.exists() and "blocked" in process.log.read_text("utf-8"))
-        builder = HistoryBuilder()
+        builder = RecordBuilder()
         cluster = type("Cluster", (), {"directory": directory})
         return await driver_of(builder, cluster=cluster).restart_agent(times), builder
     finally:
@@ -73,7 +72,7 @@ def test_without_a_log_it_has_written_nothing(tmp_path: Path) -> None:
 async def test_every_restart_is_waited_for_and_counted(tmp_path: Path) -> None:
     written, builder = await restarted(tmp_path, answers=5, times=5)
     assert written == 5
-    assert [(mark.kind, mark.text) for mark in builder.history.marks] == [("rancher", "agent restarts ×5")]
+    assert [(mark.kind, mark.text) for mark in builder.record.marks] == [("rancher", "agent restarts ×5")]
 
 
 async def test_an_agent_that_writes_nothing_any_more_is_noticed(
@@ -87,9 +86,9 @@ async def test_an_agent_that_writes_nothing_any_more_is_noticed(
 @pytest.mark.parametrize("seen", [True, False], ids=["the newest version was seen", "there is one more"])
 async def test_whether_all_versions_were_seen(seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.05)
-    builder, server = HistoryBuilder(), FakeCluster()
+    builder, server = RecordBuilder(), FakeCluster()
     quota = {"metadata": {"name": "default-abc", "namespace": seed.NAMESPACE}, "spec": {"hard": {}}}
-    builder.history.see_quota(server.put(RESOURCE_QUOTAS, quota))
+    builder.record.see_quota(server.put(RESOURCE_QUOTAS, quota))
     if not seen:
         server.put(RESOURCE_QUOTAS, quota)
     assert await driver_of(builder, client=server.client()).catch_up() is seen

@@ -19,9 +19,9 @@ from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import EmbeddedCluster
 from lab.demo.checks import Report
 from lab.demo.driver import Driver
-from lab.demo.history import History
 from lab.demo.run import run_steps, watching_of
 from lab.demo.scenario import SCENARIO
+from lab.record import Record
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = [ROOT / "deploy" / name for name in ("namespace.yaml", "rbac.yaml")]
@@ -110,13 +110,13 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.cluster
 async def test_the_demo_with_no_more_rights_than_these(cluster: Cluster, tmp_path: Path) -> None:
     began = time.monotonic()
-    history, report = History(lambda: time.monotonic() - began), Report()
+    seen, report = Record(lambda: time.monotonic() - began), Report()
     async with (
         Client(load_config(str(cluster.kubeconfig))) as client,
-        watching_of(client, history) as watching,
+        watching_of(client, seen) as watching,
     ):
         own = await account(client, cluster.kubeconfig, tmp_path)
-        driver = Driver(cluster, client, history, watching, report, speed=8.0, kubeconfig=own)
+        driver = Driver(cluster, client, seen, watching, report, speed=8.0, kubeconfig=own)
         await run_steps(driver, [step for step in SCENARIO if step.letter in "ab"])
         await driver.stop_headroom()
     log = processes.log_path(cluster.directory, "headroom").read_text("utf-8")

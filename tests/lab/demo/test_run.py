@@ -10,8 +10,7 @@ from lab.demo import driver as drivers
 from lab.demo.driver import Driver, Stopped
 from lab.demo.run import run_steps
 from lab.demo.scenario import SCENARIO, Step
-
-from .builder import HistoryBuilder, driver_of
+from tests.lab.builder import RecordBuilder, driver_of
 
 
 def step(letter: str, *, error: Exception | None = None) -> Step:
@@ -24,11 +23,11 @@ def step(letter: str, *, error: Exception | None = None) -> Step:
 
 
 async def test_steps_run_in_order_each_under_its_letter() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     driver = driver_of(builder)
     await run_steps(driver, [step("a"), step("b")])
     assert [(check.step, check.ok) for check in driver.report.checks] == [("a", True), ("b", True)]
-    assert [mark.text for mark in builder.history.marks] == ["(a) step a", "(b) step b"]
+    assert [mark.text for mark in builder.record.marks] == ["(a) step a", "(b) step b"]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ async def test_steps_run_in_order_each_under_its_letter() -> None:
     ids=["a fact that did not come true", "the API server says no", "the cluster fails"],
 )
 async def test_a_step_that_cannot_go_on_ends_the_demo_as_failed(error: Exception) -> None:
-    driver = driver_of(HistoryBuilder())
+    driver = driver_of(RecordBuilder())
     await run_steps(driver, [step("a"), step("b", error=error), step("c")])
     assert [check.step for check in driver.report.checks] == ["a", "b", "b"]
     assert driver.report.exit_code == 1
@@ -46,7 +45,7 @@ async def test_a_step_that_cannot_go_on_ends_the_demo_as_failed(error: Exception
 
 async def test_a_fact_may_come_true_late() -> None:
     answers = iter(["not yet", "not yet", "yes"])
-    driver = driver_of(HistoryBuilder())
+    driver = driver_of(RecordBuilder())
     await driver.expect("it comes", "yes", lambda: next(answers))
     assert driver.report.passed == 1
 
@@ -55,7 +54,7 @@ async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.01)
-    driver = driver_of(HistoryBuilder())
+    driver = driver_of(RecordBuilder())
     with pytest.raises(Stopped, match="it comes"):
         await driver.expect("it comes", "yes", lambda: "no")
     (check,) = driver.report.checks
@@ -63,13 +62,13 @@ async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(
 
 
 async def test_a_closed_output_ends_the_demo() -> None:
-    driver = driver_of(HistoryBuilder(), deserted=True)
+    driver = driver_of(RecordBuilder(), deserted=True)
     with pytest.raises(Stopped, match="the output is closed"):
         await driver.expect("it comes", "yes", lambda: "no")
 
 
 async def test_to_stop_headroom_where_none_runs_is_nothing() -> None:
-    driver = driver_of(HistoryBuilder())
+    driver = driver_of(RecordBuilder())
     await driver.stop_headroom()
     assert driver.report.checks == []
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from lab.demo import seed
-from lab.demo.history import Amounts
 from lab.kubevirt.objects import VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options, migration_options
+from lab.record import Amounts
 from pkg.api.kubevirt import DomainSpec, VirtualMachineInstanceSpec
 from pkg.util.kubevirt.overhead import harvester_delta
 
@@ -26,7 +26,7 @@ def test_harvesters_estimate_on_top_of_the_base(domain: object, raised: Amounts)
     hard = {"limits.cpu": "3", "limits.memory": "5000Mi"}
     delta = harvester_delta(spec(domain), hard, ratio=seed.RATIO, arch="amd64")
     assert delta is not None
-    assert seed.BASE + Amounts.of_quantities(delta) == raised
+    assert seed.BASE + delta == raised
 
 
 @pytest.mark.parametrize(

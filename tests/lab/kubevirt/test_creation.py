@@ -8,18 +8,13 @@ import pytest
 
 from kubeloop.api.core import Node
 from kubeloop.client.errors import (
-    AlreadyExists,
     ApiError,
-    BadRequest,
     Conflict,
     Forbidden,
     Invalid,
-    ServerError,
-    Unreachable,
 )
 from lab.kubevirt.creation import Refusals, is_quota_refusal, natural_order, pick_node
-from tests.lab.kubevirt.fakes import Cluster
-from tests.lab.kubevirt.samples import NAMESPACE, launcher, node, vmi
+from tests.lab.kubevirt.samples import node
 from tests.objects import build
 
 THREE = [node("node-10"), node("node-2"), node("node-1")]
@@ -60,135 +55,7 @@ def test_numbers_in_names_count_as_numbers() -> None:
     ]
 
 
-BODY: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
 QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
-async def test_a_pod_is_created(cluster: Cluster) -> None:
-    assert await cluster.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert cluster.pods.verbs == [("create", "p")]
-
-
-REFUSALS: dict[str, tuple[ApiError, bool]] = {
-    "quota": (QUOTA, True),
-    "another plugin": (Forbidden("no service account", status=403), False),
-    "validation": (Invalid("spec.hostname: Invalid value", status=422), False),
-    "a body that makes no sense": (BadRequest("what?", status=400), False),
-}
-
-
-@pytest.mark.parametrize(("error", "by_quota"), REFUSALS.values(), ids=REFUSALS.keys())
-async def test_a_refusal_is_remembered_and_told(cluster: Cluster, error: ApiError, by_quota: bool) -> None:
-    cluster.pods.errors["create"] = [error]
-    creator = cluster.creator()
-    refusal = await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert refusal is not None
-    assert (refusal.message, refusal.by_quota) == (error.message, by_quota)
-    assert creator.refusals.last("t1/a") == refusal
-    assert cluster.events.told == [("t1/vm1", "FailedCreate", f"Error creating pod: {error.message}")]
-
-
-RAISED: dict[str, ApiError] = {
-    "a busy quota": Conflict("try again", status=409),
-    "a failing server": ServerError("oh", status=500),
-    "no server": Unreachable("unreachable"),
-}
-
-
-@pytest.mark.parametrize("error", RAISED.values(), ids=RAISED.keys())
-async def test_what_says_nothing_about_the_pod_is_raised(cluster: Cluster, error: ApiError) -> None:
-    cluster.pods.errors["create"] = [error]
-    creator = cluster.creator()
-    with pytest.raises(type(error)):
-        await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert creator.refusals.last("t1/a") is None
-    assert cluster.events.told == []
-
-
-async def test_success_ends_the_backoff(cluster: Cluster) -> None:
-    cluster.pods.errors["create"] = [QUOTA, None]
-    creator = cluster.creator()
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert creator.refusals.last("t1/a") is None
-
-
-async def test_a_pod_that_the_cache_does_not_show_yet_is_not_asked_for_again(cluster: Cluster) -> None:
-    """Quota would be charged once more, for a name that is taken."""
-    cluster.pods.lagging = True
-    creator = cluster.creator()
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert cluster.pods.verbs == [("create", "p")]
-
-
-async def test_a_pod_that_the_cache_never_shows_is_asked_for_again(cluster: Cluster) -> None:
-    creator = cluster.creator()
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    await cluster.pods.client.delete(name="p", namespace=NAMESPACE)
-    cluster.clock.now += 6
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert cluster.pods.verbs.count(("create", "p")) == 2
-
-
-async def test_after_a_lost_answer_the_server_is_asked_first(cluster: Cluster) -> None:
-    cluster.pods.errors["create"] = [Unreachable("reset"), None]
-    creator = cluster.creator()
-    with pytest.raises(Unreachable):
-        await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    assert cluster.pods.verbs == [("create", "p"), ("get", "p"), ("create", "p")]
-
-
-async def test_after_a_lost_answer_a_pod_that_is_there_is_enough(cluster: Cluster) -> None:
-    cluster.pods.errors["create"] = [Unreachable("reset")]
-    creator = cluster.creator()
-    with pytest.raises(Unreachable):
-        await creator.create("t1/a", BODY, vmi(), "launcher pod")
-    cluster.pods.seed(launcher("p"))
-    assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert cluster.pods.verbs == [("create", "p"), ("get", "p")]
-
-
-async def test_a_name_that_is_taken_is_our_pod(cluster: Cluster) -> None:
-    cluster.pods.errors["create"] = [AlreadyExists("p", status=409)]
-    assert await cluster.creator().create("t1/a", BODY, vmi(), "launcher pod") is None
-
-
-def test_a_burst_of_pods_spreads_over_the_nodes_before_the_cache_shows_any(cluster: Cluster) -> None:
-    chosen = [cluster.placement.choose(f"t1/p{number}") for number in range(6)]
-    assert chosen == ["node-1", "node-2", "node-3"] * 2
-
-
-def test_what_the_cache_shows_counts_once(cluster: Cluster) -> None:
-    assert cluster.placement.choose("t1/source") == "node-1"
-    cluster.pods.seed(launcher("source", node="node-1"))
-    assert [cluster.placement.choose("t1/b"), cluster.placement.choose("t1/c")] == ["node-2", "node-3"]
-    assert cluster.placement.choose("t1/d") == "node-1"
-
-
-def test_launchers_that_have_ended_are_no_load(cluster: Cluster) -> None:
-    cluster.pods.seed(launcher("a", node="node-1", phase="Succeeded"))
-    assert cluster.placement.choose("t1/b") == "node-1"
-
-
-async def test_a_refused_pod_takes_no_place(cluster: Cluster) -> None:
-    cluster.pods.errors["create"] = [QUOTA]
-    assert cluster.placement.choose("t1/p") == "node-1"
-    await cluster.creator().create("t1/a", BODY, vmi(), "launcher pod")
-    assert cluster.placement.choose("t1/q") == "node-1"
-
-
-def test_no_node_no_place(cluster: Cluster) -> None:
-    cluster.nodes.indexer.replace([])
-    assert cluster.placement.choose("t1/p") is None
-    cluster.nodes.indexer.replace([node("late")])
-    assert cluster.placement.choose("t1/p") == "late"
 
 
 # -- when a refused pod is asked for again

@@ -12,7 +12,6 @@ from lab.kubevirt.instance import (
     ended_as,
     leftovers,
     next_phase,
-    refused_patch,
     status_patch,
     wants_pod,
 )
@@ -100,54 +99,6 @@ def test_current_pod(instance: VirtualMachineInstance, pods: list[Pod], name: st
     assert (pod.name if pod else None) == name
 
 
-def test_a_new_vmi_gets_a_finalizer_a_phase_and_a_ready_condition() -> None:
-    assert status_patch(vmi(), [], NOW) == {
-        "metadata": {"finalizers": ["kubevirt.io/virtualMachineControllerFinalize"]},
-        "status": {
-            "phase": "Pending",
-            "phaseTransitionTimestamps": [{"phase": "Pending", "phaseTransitionTimestamp": NOW}],
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "False",
-                    "reason": "GuestNotRunning",
-                    "message": "Guest VM is not reported as running",
-                    "lastTransitionTime": NOW,
-                }
-            ],
-        },
-    }
-
-
-def test_a_vmi_that_starts_to_run_says_where_and_how() -> None:
-    refused = {"type": "Synchronized", "status": "False", "reason": "FailedCreate"}
-    instance = vmi(status={"phase": "Pending", "conditions": [refused]}, finalizers=["a/b"])
-    patch = status_patch(instance, [launcher()], NOW)
-    assert patch is not None
-    assert patch["metadata"] == {
-        "finalizers": ["a/b", "kubevirt.io/virtualMachineControllerFinalize"],
-        "labels": {"kubevirt.io/nodeName": "node-1"},
-    }
-    written = patch["status"]
-    assert [stamp["phase"] for stamp in written.pop("phaseTransitionTimestamps")] == [
-        "Pending",
-        "Scheduling",
-        "Scheduled",
-        "Running",
-    ]
-    assert written == {
-        "phase": "Running",
-        "nodeName": "node-1",
-        "activePods": {"uid-source": "node-1"},
-        "migrationMethod": "LiveMigration",
-        "migrationTransport": "Unix",
-        "conditions": [
-            {"type": "Ready", "status": "True", "lastTransitionTime": NOW},
-            {"type": "LiveMigratable", "status": "True", "lastTransitionTime": NOW},
-        ],
-    }
-
-
 NOTHING_TO_SAY = {
     "a VMI that runs": (running(), [launcher()]),
     "a VMI that migrates": (
@@ -162,39 +113,12 @@ def test_nothing_is_written_twice(instance: VirtualMachineInstance, pods: list[P
     assert status_patch(instance, pods, NOW) is None
 
 
-def test_active_pods_are_those_that_exist() -> None:
-    before = running(status={"activePods": {"uid-source": "node-1", "uid-gone": "node-3"}})
-    patch = status_patch(before, [launcher(phase="Running"), TARGET], NOW)
-    assert patch == {
-        "status": {"activePods": {"uid-source": "node-1", "uid-target": "node-2", "uid-gone": None}},
-    }
-
-
 def test_the_overhead_is_reported_where_kubevirt_does() -> None:
     assert status_patch(running(), [launcher()], NOW, report_overhead=True) == {
         "status": {"memory": {"memoryOverhead": "442497017"}}
     }
     told = running(status={"memory": {"memoryOverhead": 442497017}})
     assert status_patch(told, [launcher()], NOW, report_overhead=True) is None
-
-
-def test_the_node_stays_the_source_s_until_the_migration_says_otherwise() -> None:
-    patch = status_patch(running(), [launcher(), TARGET], NOW)
-    assert patch is not None
-    assert "nodeName" not in patch["status"]
-
-
-def test_a_refusal_is_a_condition() -> None:
-    patch = refused_patch(vmi(), "exceeded quota: default", NOW)
-    assert patch is not None
-    (condition,) = patch["status"]["conditions"]
-    assert (condition["type"], condition["status"], condition["reason"]) == (
-        "Synchronized",
-        "False",
-        "FailedCreate",
-    )
-    assert condition["message"] == "failed to create virtual machine pod: exceeded quota: default"
-    assert refused_patch(vmi(status={"conditions": [condition]}), "exceeded quota: default", NOW) is None
 
 
 def moved(**state: Any) -> VirtualMachineInstance:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,9 +16,11 @@ from kubeloop.api.core import Pod
 from kubeloop.api.registry import EVENTS
 from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import KUBEVIRTS
 from pkg.util.quotacount.usage import pod_usage
+from tests.e2e.api import Api
 from tests.lab.kubevirt.live import (
     PODS,
     QUOTAS,
@@ -56,52 +57,44 @@ SETTING = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with EmbeddedCluster(options=Options(kubevirt=True, rancher=True, nodes=3)) as cluster:
-        asyncio.run(prepare(cluster))
+        Api(cluster.kubeconfig).create("/apis/harvesterhci.io/v1beta1/settings", SETTING)
         yield cluster
 
 
-async def prepare(cluster: Cluster) -> None:
-    async with Live(cluster) as live:
-        await live.send("POST", "/apis/harvesterhci.io/v1beta1/settings", SETTING)
-
-
 @pytest.fixture
-async def seed(cluster: Cluster) -> AsyncIterator[Live]:
+def seed(cluster: Cluster) -> Live:
     """A namespace with the seed's quota."""
-    async with Live(cluster, SEED) as live:
-        await live.quota()
-        yield live
+    live = Live(cluster, SEED)
+    live.quota()
+    return live
 
 
 @pytest.fixture
-async def free(cluster: Cluster) -> AsyncIterator[Live]:
+def free(cluster: Cluster) -> Live:
     """A namespace without a quota."""
-    async with Live(cluster) as live:
-        yield live
+    return Live(cluster)
 
 
-async def test_the_seed_s_vm_runs_and_counts_what_the_seed_saw(seed: Live) -> None:
-    await seed.started()
-    await seed.quota(used(**ONE))
-    vmi = await seed.get(VMIS, "vm1")
-    (pod,) = await seed.launchers()
-    assert vmi is not None
+def test_the_seed_s_vm_runs_and_counts_what_the_seed_saw(seed: Live) -> None:
+    seed.started()
+    seed.quota(used(**ONE))
+    vmi = seed.get(VMIS, "vm1")
+    (pod,) = seed.launchers()
     assert vmi["status"]["nodeName"] == pod["spec"]["nodeName"]
     assert vmi["status"]["activePods"] == {pod["metadata"]["uid"]: pod["spec"]["nodeName"]}
     assert conditions(vmi) == {"Ready": "True", "LiveMigratable": "True"}
     assert vmi["metadata"]["ownerReferences"][0]["kind"] == "VirtualMachine"
-    vm = await seed.get(VMS, "vm1")
-    assert vm is not None
+    vm = seed.get(VMS, "vm1")
     assert (vm["status"]["created"], vm["status"]["ready"]) == (True, True)
 
 
-async def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_room(seed: Live) -> None:
-    await seed.started(source_linger_seconds="2")
-    await seed.migrate()
-    refused = await seed.wait(VMIMS, "m1", lambda m: conditions(m).get(REJECTED) == "True")
+def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_room(seed: Live) -> None:
+    seed.started(source_linger_seconds="2")
+    seed.migrate()
+    refused = seed.wait(VMIMS, "m1", lambda m: conditions(m).get(REJECTED) == "True")
     assert refused["status"]["phase"] == "Pending"
     assert refused["metadata"]["finalizers"] == ["kubevirt.io/migrationJobFinalize"]
-    said = await events(seed, "FailedCreate")
+    said = events(seed, "FailedCreate")
     assert "exceeded quota" in said[0]["message"]
     assert "requested: limits.cpu=2015m,limits.memory=4797464313" in said[0]["message"]
     assert (said[0]["involvedObject"]["kind"], said[0]["involvedObject"]["name"]) == (
@@ -109,42 +102,37 @@ async def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_ro
         "vm1",
     )
     began = time.monotonic()
-    await seed.set_hard({"limits.cpu": "5", "limits.memory": "9980344313"})
-    await seed.phase("m1", "Scheduling")
+    seed.set_hard({"limits.cpu": "5", "limits.memory": "9980344313"})
+    seed.phase("m1", "Scheduling")
     assert time.monotonic() - began < 4, "it asks again when the quota changes, not when its backoff ends"
-    done = await seed.phase("m1", "Succeeded")
+    done = seed.phase("m1", "Succeeded")
     assert phases(done) == WAY
     assert "conditions" not in done["status"]
-    await seed.quota(used(**BOTH))
-    vmi = await seed.get(VMIS, "vm1")
-    assert vmi is not None
+    seed.quota(used(**BOTH))
+    vmi = seed.get(VMIS, "vm1")
     state = vmi["status"]["migrationState"]
     assert state == done["status"]["migrationState"]
     assert state["completed"] is True
     assert vmi["status"]["nodeName"] == state["targetNode"] != state["sourceNode"]
-    await seed.wait(PODS, state["sourcePod"], status("phase", "Succeeded"))
-    await seed.quota(used(**ONE))
-    assert (await seed.get(PODS, state["targetPod"]) or {})["status"]["phase"] == "Running"
+    seed.wait(PODS, state["sourcePod"], status("phase", "Succeeded"))
+    seed.quota(used(**ONE))
+    assert seed.get(PODS, state["targetPod"])["status"]["phase"] == "Running"
 
 
-async def events(live: Live, reason: str) -> list[Body]:
-    for _ in range(100):
-        found = [event for event in await live.list(EVENTS) if event["reason"] == reason]
-        if found:
-            return found
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"no event {reason}")
+def events(live: Live, reason: str) -> list[Body]:
+    found: list[Body] = eventually(
+        lambda: [event for event in live.items(EVENTS) if event["reason"] == reason]
+    )
+    return found
 
 
-async def test_a_migrated_pod_looks_like_kubevirt_s_own(free: Live) -> None:
-    await free.started()
-    await free.migrate()
-    await free.phase("m1", "Succeeded")
-    vmi = await free.get(VMIS, "vm1")
-    assert vmi is not None
-    ours = await free.get(PODS, vmi["status"]["migrationState"]["targetPod"])
+def test_a_migrated_pod_looks_like_kubevirt_s_own(free: Live) -> None:
+    free.started()
+    free.migrate()
+    free.phase("m1", "Succeeded")
+    vmi = free.get(VMIS, "vm1")
+    ours = free.get(PODS, vmi["status"]["migrationState"]["targetPod"])
     theirs = recorded("pod-t1-virt-launcher-vm1-hq9zx")
-    assert ours is not None
     meta, expected = ours["metadata"], theirs["metadata"]
     harvester = {"harvesterhci.io/migrationState", "harvesterhci.io/migrationUID", "kubevirt.io/nonroot"}
     assert meta["labels"].keys() == expected["labels"].keys()
@@ -158,76 +146,75 @@ async def test_a_migrated_pod_looks_like_kubevirt_s_own(free: Live) -> None:
     assert {k: v for k, v in ours_used.items() if k not in memory} == {
         k: v for k, v in theirs_used.items() if k not in memory
     }
-    migration = await free.get(VMIMS, "m1")
-    assert migration is not None
+    migration = free.get(VMIMS, "m1")
     state = recorded("virtualmachineinstancemigration-t1-m1")["status"]["migrationState"]
     beyond = {"migrationConfiguration", "targetDirectMigrationNodePorts", "targetMemoryOverhead"}
     assert migration["status"]["migrationState"].keys() == state.keys() - beyond
 
 
-async def test_a_deleted_vm_goes_with_everything(free: Live) -> None:
-    await free.started()
-    await free.delete(VMS, "vm1")
-    await free.wait(VMIS, "vm1", lambda body: not body)
-    assert await free.launchers() == []
+def test_a_deleted_vm_goes_with_everything(free: Live) -> None:
+    free.started()
+    free.delete(VMS, "vm1")
+    free.wait(VMIS, "vm1", lambda body: not body)
+    assert free.launchers() == []
 
 
-async def test_a_launcher_that_quota_refuses_leaves_the_vm_waiting(seed: Live) -> None:
-    await seed.started("vm1")
-    await seed.start("vm2")
-    await seed.wait(VMS, "vm2", status("printableStatus", "ErrorUnschedulable"))
-    vmi = await seed.get(VMIS, "vm2") or {}
+def test_a_launcher_that_quota_refuses_leaves_the_vm_waiting(seed: Live) -> None:
+    seed.started("vm1")
+    seed.start("vm2")
+    seed.wait(VMS, "vm2", status("printableStatus", "ErrorUnschedulable"))
+    vmi = seed.get(VMIS, "vm2")
     assert vmi["status"]["phase"] == "Pending"
     assert conditions(vmi)["Synchronized"] == "False"
-    await seed.set_hard(ROOMY)
-    await seed.wait(VMS, "vm2", status("printableStatus", "Running"))
-    assert "Synchronized" not in conditions(await seed.get(VMIS, "vm2") or {})
+    seed.set_hard(ROOMY)
+    seed.runs("vm2")
+    assert "Synchronized" not in conditions(seed.get(VMIS, "vm2"))
 
 
-async def test_deleting_a_running_migration_aborts_it(free: Live) -> None:
-    await free.started()
-    await free.migrate(phase_seconds="Running=60")
-    running = await free.phase("m1", "Running")
-    await free.delete(VMIMS, "m1")
-    await free.wait(VMIMS, "m1", lambda body: not body)
-    vmi = await free.get(VMIS, "vm1") or {}
+def test_deleting_a_running_migration_aborts_it(free: Live) -> None:
+    free.started()
+    free.migrate(phase_seconds="Running=60")
+    running = free.phase("m1", "Running")
+    free.delete(VMIMS, "m1")
+    free.wait(VMIMS, "m1", lambda body: not body)
+    vmi = free.get(VMIS, "vm1")
     state = vmi["status"]["migrationState"]
     assert (state["abortRequested"], state["abortStatus"], state["failed"]) == (True, "Succeeded", True)
     assert vmi["status"]["nodeName"] == state["sourceNode"]
     assert state["migrationUid"] == running["metadata"]["uid"]
-    await free.wait(PODS, state["targetPod"], status("phase", "Failed"))
-    await free.migrate("m2")
-    await free.phase("m2", "Succeeded")
+    free.wait(PODS, state["targetPod"], status("phase", "Failed"))
+    free.migrate("m2")
+    free.phase("m2", "Succeeded")
 
 
-async def test_hotplugged_volumes_bring_an_attachment_pod_to_the_target(free: Live) -> None:
-    await free.create(
+def test_hotplugged_volumes_bring_an_attachment_pod_to_the_target(free: Live) -> None:
+    free.create(
         VMIS, {"metadata": {"name": "vm1"}, "spec": {"domain": SEED_DOMAIN, "volumes": [HOTPLUG_VOLUME]}}
     )
-    vmi = await free.wait(VMIS, "vm1", lambda v: _volume_phase(v) == "Ready")
+    vmi = free.wait(VMIS, "vm1", lambda v: _volume_phase(v) == "Ready")
     first = vmi["status"]["volumeStatus"][0]["hotplugVolume"]["attachPodName"]
-    await free.migrate(source_linger_seconds="0")
-    done = await free.phase("m1", "Succeeded")
-    moved = await free.wait(VMIS, "vm1", lambda v: _volume_phase(v) == "Ready" and _attachment(v) != first)
-    pod = await free.get(PODS, _attachment(moved)) or {}
+    free.migrate(source_linger_seconds="0")
+    done = free.phase("m1", "Succeeded")
+    moved = free.wait(VMIS, "vm1", lambda v: _volume_phase(v) == "Ready" and _attachment(v) != first)
+    pod = free.get(PODS, _attachment(moved))
     assert pod["metadata"]["name"].startswith("hp-volume-")
     assert pod["metadata"]["labels"]["kubevirt.io/migrationJobUID"] == done["metadata"]["uid"]
     assert pod["spec"]["nodeName"] == moved["status"]["nodeName"]
     assert pod["metadata"]["uid"] == moved["status"]["migrationState"]["targetAttachmentPodUID"]
-    await free.wait(PODS, first, lambda body: not body)
+    free.wait(PODS, first, lambda body: not body)
 
 
-async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(free: Live) -> None:
+def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(free: Live) -> None:
     domain = {**SEED_DOMAIN, "devices": {"tpm": {"persistent": True}}}
-    await free.create(VMIS, {"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
-    await free.wait(VMIS, "vm1", status("phase", "Running"))
-    own = [claim["metadata"]["name"] for claim in await free.list(CLAIMS)]
-    await free.migrate(fail_at_phase="Scheduled")
-    failed = await free.phase("m1", "Failed")
+    free.create(VMIS, {"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
+    free.wait(VMIS, "vm1", status("phase", "Running"))
+    own = [claim["metadata"]["name"] for claim in free.items(CLAIMS)]
+    free.migrate(fail_at_phase="Scheduled")
+    failed = free.phase("m1", "Failed")
     state = failed["status"]["migrationState"]
     assert state["sourcePersistentStatePVCName"] == own[0] != state["targetPersistentStatePVCName"]
-    await free.wait(CLAIMS, state["targetPersistentStatePVCName"], lambda body: not body)
-    assert [claim["metadata"]["name"] for claim in await free.list(CLAIMS)] == own
+    free.wait(CLAIMS, state["targetPersistentStatePVCName"], lambda body: not body)
+    assert [claim["metadata"]["name"] for claim in free.items(CLAIMS)] == own
 
 
 def _volume_phase(vmi: Body) -> Any:
@@ -240,60 +227,55 @@ def _attachment(vmi: Body) -> str:
     return name
 
 
-async def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(
-    cluster: Cluster, free: Live
-) -> None:
+def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(cluster: Cluster, free: Live) -> None:
     limits = {"migrations": {"parallelMigrationsPerCluster": 3, "parallelOutboundMigrationsPerNode": 2}}
-    await free.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
-    await free.wait(KUBEVIRTS, "kubevirt", status("phase", "Deployed"))
+    free.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
+    free.wait(KUBEVIRTS, "kubevirt", status("phase", "Deployed"))
     names = [f"vm{number}" for number in range(8)]
     for name in names:
-        await free.start(name)
+        free.start(name)
+    free.runs(*names)
     for name in names:
-        await free.wait(VMS, name, status("printableStatus", "Running"))
-    for name in names:
-        await free.migrate(name, vmi=name)
+        free.migrate(name, vmi=name)
     most = 0
     while True:
-        found = [m["status"].get("phase", "") for m in await free.list(VMIMS) if "status" in m]
+        found = [m["status"].get("phase", "") for m in free.items(VMIMS) if "status" in m]
         most = max(most, sum(phase not in ("", "Pending", "Succeeded") for phase in found))
         assert "Failed" not in found
         assert most <= 3
         if found.count("Succeeded") == len(names):
             break
-        await asyncio.sleep(0.05)
+        time.sleep(0.05)
     assert most == 3
-    await free.delete(KUBEVIRTS, "kubevirt")
+    free.delete(KUBEVIRTS, "kubevirt")
 
 
 @pytest.mark.parametrize("kill_after", ["Pending", "Scheduling", "PreparingTarget", "Running"])
-async def test_killed_and_started_again_it_goes_on(cluster: Cluster, seed: Live, kill_after: str) -> None:
-    await seed.started(source_linger_seconds="1")
-    await seed.migrate(phase_seconds="0.6")
+def test_killed_and_started_again_it_goes_on(cluster: Cluster, seed: Live, kill_after: str) -> None:
+    seed.started(source_linger_seconds="1")
+    seed.migrate(phase_seconds="0.6")
     if kill_after != "Pending":
-        await seed.set_hard(ROOMY)
-    await seed.phase("m1", kill_after)
+        seed.set_hard(ROOMY)
+    seed.phase("m1", kill_after)
     cluster.restart("kubevirt")
-    await seed.set_hard(ROOMY)
-    done = await seed.phase("m1", "Succeeded")
+    seed.set_hard(ROOMY)
+    done = seed.phase("m1", "Succeeded")
     assert phases(done) == WAY
     # Never two targets, and quota was charged for nothing that does not exist.
-    assert len(await seed.launchers()) == 2
-    await seed.quota(used(**ONE))
+    assert len(seed.launchers()) == 2
+    seed.quota(used(**ONE))
 
 
-async def test_thirty_vms_are_charged_once_each(cluster: Cluster) -> None:
+def test_thirty_vms_are_charged_once_each(cluster: Cluster) -> None:
     """A pod asked for twice would be charged twice until the quota is next counted."""
-    async with Live(cluster, '{"limit":{"limitsCpu":"60450m"}}') as live:
-        await live.quota()
-        names = [f"vm{number}" for number in range(30)]
-        for name in names:
-            await live.start(name)
-        for name in names:
-            await live.wait(VMS, name, status("printableStatus", "Running"), timeout=120)
-        quota = await live.quota()
-        assert quota["status"]["used"]["limits.cpu"] == "60450m"
-        assert len(await live.list(QUOTAS)) == 1
+    live = Live(cluster, '{"limit":{"limitsCpu":"60450m"}}')
+    live.quota()
+    names = [f"vm{number}" for number in range(30)]
+    for name in names:
+        live.start(name)
+    live.runs(*names, timeout=120)
+    assert live.quota()["status"]["used"]["limits.cpu"] == "60450m"
+    assert len(live.items(QUOTAS)) == 1
 
 
 def test_sigterm_ends_it(cluster: Cluster) -> None:

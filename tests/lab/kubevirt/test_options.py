@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.meta import Object
 from lab.bodies import stand_in
 from lab.kubevirt.__main__ import options_of, parse_arguments
 from lab.kubevirt.options import MigrationOptions, Options, migration_options
+from lab.kubevirt.register import within
 from tests.lab.kubevirt.samples import running, vm, vmim
 
 
@@ -95,3 +97,26 @@ def test_a_wrong_command_line_ends_with_2(argv: list[str], capsys: pytest.Captur
         parse_arguments(argv)
     assert exit_.value.code == 2
     assert argv[0] in capsys.readouterr().err
+
+
+SCALE = "headroom-scale-0123ab-001/vm"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("", ["tenant/vm", "headroom-scaled/vm"]),
+        ("headroom-scale-0123ab-", [SCALE]),
+    ],
+    ids=["all but those of scale runs", "those of one run alone"],
+)
+async def test_one_stand_in_leaves_the_other_its_namespaces(prefix: str, told: list[str]) -> None:
+    seen: list[str] = []
+
+    async def handle(key: str, obj: Object | None) -> None:
+        seen.append(key)
+
+    handler = within(prefix, handle)
+    for key in ("tenant/vm", SCALE, "headroom-scaled/vm", "headroom-scale-4567cd-001/vm"):
+        await handler(key, None)
+    assert seen == told

@@ -10,14 +10,11 @@ from lab.kubevirt import phases
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.phases import NEXT, TABLE, decide, fail, rejected
 from lab.kubevirt.steps import (
-    CreateAttachment,
-    CreateTarget,
     Step,
     View,
     Wait,
     WriteInstance,
     WriteMigration,
-    WriteTarget,
 )
 from tests.lab.kubevirt.samples import (
     HOTPLUG_VOLUME,
@@ -36,7 +33,6 @@ STARTED = {**ADDRESSED, "startTimestamp": NOW}
 COMPLETED = {**STARTED, "completed": True, "endTimestamp": NOW}
 DELETED = {"deletionTimestamp": NOW}
 FAIL_AT = "testcluster.headroom.harvesterhci.io/fail-at-phase"
-ABORT = {"type": "migrationAbortRequested", "status": "True"}
 REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 
 
@@ -156,74 +152,10 @@ def test_a_migration_waits(view: View, seconds: float | None) -> None:
     assert step.seconds == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_a_pending_migration_asks_for_its_target() -> None:
-    assert decide(look("Pending")) == CreateTarget()
-
-
-def test_a_running_target_of_a_vmi_with_hotplugged_volumes_asks_for_an_attachment_pod() -> None:
-    view = look("Pending", target=TARGET, vmi=running(spec={"volumes": [HOTPLUG_VOLUME]}))
-    assert decide(view) == CreateAttachment()
-
-
-def test_a_new_migration_becomes_pending_before_it_is_marked() -> None:
-    assert status(decide(look(migration=vmim(finalizers=[], labels={}))))["phase"] == "Pending"
-
-
-def test_a_pending_migration_is_marked_before_anything_is_created_for_it() -> None:
-    step = decide(look(migration=vmim(phase="Pending", finalizers=["example.com/s"], labels={})))
-    assert step == WriteMigration(
-        {
-            "metadata": {
-                "finalizers": ["example.com/s", "kubevirt.io/migrationJobFinalize"],
-                "labels": {"kubevirt.io/vmi-name": "vm1"},
-            }
-        },
-        subresource="",
-    )
-
-
 def test_a_vmi_name_that_is_no_label_value_is_not_made_one() -> None:
     step = decide(look(migration=vmim(phase="Pending", vmi_name="v" * 64, labels={}, finalizers=[])))
     assert isinstance(step, WriteMigration)
     assert "labels" not in step.patch["metadata"]
-
-
-def test_pending_names_the_source_pod() -> None:
-    assert status(decide(look("")))["migrationState"] == {"sourcePod": "source"}
-
-
-def test_scheduling_takes_the_refusal_away_and_leaves_other_conditions() -> None:
-    other = {"type": "Other", "status": "True"}
-    view = look("Pending", target=TARGET, vmim={"status": {"conditions": [REJECTED, other]}})
-    assert status(decide(view))["conditions"] == [other]
-
-
-def test_the_last_condition_leaves_no_empty_list() -> None:
-    view = look("Pending", target=TARGET, vmim={"status": {"conditions": [REJECTED]}})
-    assert status(decide(view))["conditions"] is None
-
-
-def test_earlier_times_stay() -> None:
-    earlier = {"phase": "Pending", "phaseTransitionTimestamp": "2026-11-21T16:00:00Z"}
-    view = look("Pending", target=TARGET, vmim={"status": {"phaseTransitionTimestamps": [earlier]}})
-    assert status(decide(view))["phaseTransitionTimestamps"][0] == earlier
-
-
-def test_the_hand_over_names_both_sides_and_forgets_the_migration_before() -> None:
-    before = {**COMPLETED, "migrationUid": "uid-m0", "abortStatus": "Succeeded", "failed": True}
-    step = decide(look("Scheduled", state=before))
-    assert isinstance(step, WriteInstance)
-    assert step.patch["metadata"] == {"labels": {"kubevirt.io/migrationTargetNodeName": "node-2"}}
-    assert state(step) == {
-        "migrationUid": "uid-m1",
-        "sourceNode": "node-1",
-        "sourcePod": "source",
-        "targetNode": "node-2",
-        "targetPod": "target",
-        **dict.fromkeys(
-            ("completed", "failed", "abortStatus", "startTimestamp", "endTimestamp", "targetNodeAddress")
-        ),
-    }
 
 
 def test_the_hand_over_names_the_attachment_pod_and_the_overhead() -> None:
@@ -236,35 +168,6 @@ def test_the_hand_over_names_the_attachment_pod_and_the_overhead() -> None:
     written = state(decide(view))
     assert written["targetAttachmentPodUID"] == "uid-hp-volume-a"
     assert written["targetMemoryOverhead"] == "442497017"
-
-
-def test_virt_handler_reports_an_address_and_then_a_start() -> None:
-    assert state(decide(look("PreparingTarget", state=STATE))) == {"targetNodeAddress": "10.1.1.1"}
-    assert state(decide(look("TargetReady", state=ADDRESSED))) == {"startTimestamp": NOW}
-
-
-def test_before_it_arrives_the_target_is_marked_as_ready() -> None:
-    step = decide(look("Running", state=STARTED))
-    key = "kubevirt.io/migration-target-ready-timestamp"
-    assert step == WriteTarget({"metadata": {"annotations": {key: "2026-11-21 16:31:33 +0000 UTC"}}})
-
-
-def test_on_arrival_the_vmi_lives_on_the_target_node() -> None:
-    ready = {"annotations": {"kubevirt.io/migration-target-ready-timestamp": NOW}}
-    step = decide(look("Running", state=STARTED, target=launcher("target", node="node-2", job="m1", **ready)))
-    assert isinstance(step, WriteInstance)
-    assert step.patch["status"]["nodeName"] == "node-2"
-    assert step.patch["metadata"]["labels"] == {"kubevirt.io/nodeName": "node-2"}
-    assert state(step)["completed"] is True
-    assert state(step)["endTimestamp"] == NOW
-
-
-def test_success_copies_the_state_and_is_told() -> None:
-    step = decide(look("Running", state=COMPLETED))
-    assert status(step)["migrationState"] == COMPLETED
-    assert isinstance(step, WriteMigration)
-    assert step.note is not None
-    assert (step.note.type, step.note.reason) == ("Normal", "SuccessfulMigration")
 
 
 RESIZING: dict[str, tuple[str, str, bool]] = {
@@ -282,13 +185,6 @@ def test_a_completed_migration_stays_running_while_its_vmi_is_resized(
     vmi = running(state=COMPLETED, status={"conditions": [{"type": kind, "status": value}]})
     step = decide(look("Running", vmi=vmi))
     assert step == Wait() if stays else status(step)["phase"] == "Succeeded"
-
-
-def test_a_finished_migration_loses_its_finalizer_and_no_other() -> None:
-    finished = vmim(phase="Failed", finalizers=["a/b", "kubevirt.io/migrationJobFinalize"])
-    assert decide(look(migration=finished)) == WriteMigration(
-        {"metadata": {"finalizers": ["a/b"]}}, subresource=""
-    )
 
 
 FAILS = {
@@ -346,35 +242,6 @@ def test_a_failure_that_is_asked_for_comes_after_the_phase_has_lasted() -> None:
 def test_a_migration_fails_only_in_the_phase_that_is_named() -> None:
     view = look("Scheduling", vmim={"annotations": {FAIL_AT: "Running"}})
     assert status(decide(view))["phase"] == "Scheduled"
-
-
-def test_failing_copies_the_state_that_virt_handler_left() -> None:
-    failed = {**STARTED, "failed": True, "completed": True, "endTimestamp": NOW}
-    assert status(decide(look("Running", state=failed)))["migrationState"] == failed
-
-
-def test_a_cancelled_migration_says_that_it_was() -> None:
-    written = status(decide(look("Pending", vmim=DELETED)))
-    assert written["conditions"] == [{**ABORT, "lastProbeTime": NOW}]
-
-
-def test_a_migration_that_merely_fails_was_not_cancelled() -> None:
-    assert "conditions" not in status(decide(look("Scheduling", target=None)))
-
-
-def test_an_abort_goes_through_virt_handler_step_by_step() -> None:
-    deleted = look("Running", state=STARTED, vmim=DELETED)
-    assert status(decide(deleted)) == {"conditions": [{**ABORT, "lastProbeTime": NOW}]}
-    told = {**DELETED, "status": {"conditions": [ABORT]}}
-    assert state(decide(look("Running", state=STARTED, vmim=told))) == {
-        "abortRequested": True,
-        "abortStatus": "Aborting",
-    }
-    aborting = {**STARTED, "abortRequested": True, "abortStatus": "Aborting"}
-    ended = state(decide(look("Running", state=aborting, vmim=told)))
-    assert (ended["abortStatus"], ended["failed"], ended["completed"]) == ("Succeeded", True, True)
-    aborted = {**aborting, "abortStatus": "Succeeded", "failed": True, "completed": True}
-    assert status(decide(look("Running", state=aborted, vmim=told)))["phase"] == "Failed"
 
 
 def test_an_abort_that_comes_too_late_changes_nothing() -> None:

@@ -13,7 +13,6 @@ from kubeloop.client.errors import Forbidden
 from lab.kubevirt.creation import is_quota_refusal
 from lab.kubevirt.quota_lag import QuotaLag
 from tests.kinds import Kind
-from tests.lab.kubevirt.fakes import FakeClock
 from tests.lab.kubevirt.samples import made
 
 POD = {
@@ -26,20 +25,20 @@ class Setup:
     """A quota with 1 of `cpu` used, and what is seen of it."""
 
     def __init__(self, seconds: float, **spec: Any) -> None:
-        self.clock = FakeClock()
+        self.now = 1_000.0
         self.spec = spec
         self.quotas = Kind(RESOURCE_QUOTAS)
-        self.lag = QuotaLag(seconds, self.quotas.cache, self.clock.loop)
+        self.lag = QuotaLag(seconds, self.quotas.cache, lambda: self.now)
 
     def set(self, cpu: str, after: float = 0.0) -> None:
-        self.clock.now += after
+        self.now += after
         status = {"hard": {"limits.cpu": cpu}, "used": {"limits.cpu": "1"}}
         quota = made(ResourceQuota, "default", {"hard": status["hard"], **self.spec}, status)
         self.quotas.seed(quota)
         self.lag.observe(quota)
 
     def refused(self, after: float = 0.0) -> bool:
-        self.clock.now += after
+        self.now += after
         try:
             self.lag.admit(POD, "t1")
         except Forbidden as error:

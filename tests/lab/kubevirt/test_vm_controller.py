@@ -125,39 +125,6 @@ def test_a_vmi_of_the_same_name_need_not_be_the_vm_s() -> None:
     assert owned_by(running(ownerReferences=[{"kind": "VirtualMachine", "uid": "uid-vm1"}]), vm())
 
 
-def test_the_status_patch_follows_the_vmi() -> None:
-    assert status_patch(vm(), running(), NOW) == {
-        "status": {
-            "printableStatus": "Running",
-            "created": True,
-            "ready": True,
-            "conditions": [{"type": "Ready", "status": "True"}, {"type": "LiveMigratable", "status": "True"}],
-        }
-    }
-
-
-def test_a_vm_without_vmi_is_not_ready_and_says_why() -> None:
-    old = {"type": "LiveMigratable", "status": "True"}
-    machine = vm(
-        strategy="Halted", status={"printableStatus": "Stopping", "created": True, "conditions": [old]}
-    )
-    assert status_patch(machine, None, NOW) == {
-        "status": {
-            "printableStatus": "Stopped",
-            "created": False,
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "False",
-                    "reason": "VMINotExists",
-                    "message": "VMI does not exist",
-                    "lastTransitionTime": NOW,
-                }
-            ],
-        }
-    }
-
-
 def test_a_condition_that_the_vmi_no_longer_has_goes_from_the_vm_as_well() -> None:
     conditions = [
         {"type": "Synchronized", "status": "False"},

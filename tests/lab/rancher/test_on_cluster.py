@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kubeloop.api.registry import RESOURCE_QUOTAS
-from kubeloop.client.client import Client
-from kubeloop.client.errors import Forbidden, Invalid
-from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
+from lab.bodies import new_name
 from lab.cluster import EmbeddedCluster, Options
 from pkg.util.quantity import Quantity
-from tests.lab.kubevirt.live import QUOTAS, SEED, Body, Live
+from tests.e2e.api import CORE, ApiFailure
+from tests.lab.kubevirt.live import QUOTAS, SEED, Live
 
 pytestmark = pytest.mark.cluster
 
+NAMESPACES = f"{CORE}/namespaces"
 RESTART = "testcluster.headroom.harvesterhci.io/restart-agent"
 BASE = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
@@ -33,11 +32,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def live(cluster: Cluster) -> AsyncIterator[Live]:
+def live(cluster: Cluster) -> Live:
     """A namespace whose quota Rancher has written."""
-    async with Live(cluster, SEED) as live:
-        await live.quota(hard_is(BASE))
-        yield live
+    live = Live(cluster, SEED)
+    live.quota(hard_is(BASE))
+    return live
 
 
 def hard_is(hard: dict[str, str]) -> Any:
@@ -48,53 +47,48 @@ def hard_is(hard: dict[str, str]) -> Any:
     )
 
 
-async def raise_quota(live: Live) -> Body:
+def raise_quota(live: Live) -> None:
     """Scale the quota as headroom does, with an annotation of its own."""
-    name = (await live.quota())["metadata"]["name"]
     note = {"metadata": {"annotations": {"harvesterhci.io/migrating-vm1": "{}"}}}
-    return await live.patch(QUOTAS, name, {**note, "spec": {"hard": RAISED}})
+    live.patch_quota({**note, "spec": {"hard": RAISED}})
 
 
-async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, live: Live) -> None:
-    await live.delete(QUOTAS, (await live.quota())["metadata"]["name"])
+def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, live: Live) -> None:
+    live.delete(QUOTAS, live.quota()["metadata"]["name"])
     processes.find(cluster.directory, "rancher").signal(signal.SIGHUP)
-    await live.quota(hard_is(BASE))
+    live.quota(hard_is(BASE))
 
 
-async def test_a_restarted_process_puts_the_quota_back(cluster: Cluster, live: Live) -> None:
-    await raise_quota(live)
+def test_a_restarted_process_puts_the_quota_back(cluster: Cluster, live: Live) -> None:
+    raise_quota(live)
     cluster.restart("rancher")
-    after = await live.quota(hard_is(BASE))
+    after = live.quota(hard_is(BASE))
     assert "harvesterhci.io/migrating-vm1" in after["metadata"]["annotations"]
 
 
-async def test_a_raised_quota_stays_until_the_agent_restarts(cluster: Cluster, live: Live) -> None:
-    await raise_quota(live)
+def test_a_raised_quota_stays_until_the_agent_restarts(cluster: Cluster, live: Live) -> None:
+    raise_quota(live)
     # Whatever else happens to the namespace does not bring Rancher back: this one is rendered after it.
-    path = f"/api/v1/namespaces/{live.namespace}"
-    await live.send("PATCH", path, {"metadata": {"labels": {"touched": "true"}}}, patch=True)
-    async with Live(cluster, SEED) as other:
-        await other.quota(hard_is(BASE))
-    assert hard_is(RAISED)(await live.quota())
-    await restart_by_annotation(live, "first")
-    await live.quota(hard_is(BASE))
+    live.api.patch(f"{NAMESPACES}/{live.namespace}", {"metadata": {"labels": {"touched": "true"}}})
+    Live(cluster, SEED).quota(hard_is(BASE))
+    assert hard_is(RAISED)(live.quota())
+    restart_by_annotation(live, "first")
+    live.quota(hard_is(BASE))
 
 
-async def restart_by_annotation(live: Live, value: str) -> None:
-    path = "/api/v1/namespaces/cattle-system"
+def restart_by_annotation(live: Live, value: str) -> None:
     body = {"metadata": {"name": "cattle-system", "annotations": {RESTART: value}}}
-    names = [item["metadata"]["name"] for item in (await live.send("GET", "/api/v1/namespaces"))["items"]]
-    if "cattle-system" in names:
-        await live.send("PATCH", path, body, patch=True)
+    if live.api.find(f"{NAMESPACES}/cattle-system"):
+        live.api.patch(f"{NAMESPACES}/cattle-system", body)
     else:
-        await live.send("POST", "/api/v1/namespaces", body)
+        live.api.create(NAMESPACES, body)
 
 
-async def test_fifty_restarts_in_a_row_are_fifty_restarts(cluster: Cluster, live: Live) -> None:
+def test_fifty_restarts_in_a_row_are_fifty_restarts(cluster: Cluster, live: Live) -> None:
     for number in range(50):
-        await raise_quota(live)
-        await restart_by_annotation(live, f"number {number}")
-        await live.quota(hard_is(BASE))
+        raise_quota(live)
+        restart_by_annotation(live, f"number {number}")
+        live.quota(hard_is(BASE))
 
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -103,7 +97,7 @@ RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "res
 RANCHER = "system:serviceaccount:cattle-system:rancher"
 
 
-async def test_admission_sees_rancher_as_rancher(cluster: Cluster, live: Live) -> None:
+def test_admission_sees_rancher_as_rancher(cluster: Cluster, live: Live) -> None:
     """A policy that refuses what Rancher, and no other client, writes."""
     spec = {
         "matchConstraints": {"resourceRules": [RULE]},
@@ -114,40 +108,27 @@ async def test_admission_sees_rancher_as_rancher(cluster: Cluster, live: Live) -
         f"{ADMISSION}/validatingadmissionpolicies",
         f"{ADMISSION}/validatingadmissionpolicybindings",
     )
-    await live.send("POST", policies, {**POLICY, "kind": "ValidatingAdmissionPolicy", "spec": spec})
-    await live.send("POST", bindings, {**POLICY, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
+    live.api.create(policies, {**POLICY, "kind": "ValidatingAdmissionPolicy", "spec": spec})
+    live.api.create(bindings, {**POLICY, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
     try:
-        await until_refused(cluster, live)
-        await raise_quota(live)
-        await restart_by_annotation(live, "refused")
-        await logged(cluster, "denied request")
-        assert hard_is(RAISED)(await live.quota())
+        eventually(lambda: is_refused(live), 20.0)
+        raise_quota(live)
+        restart_by_annotation(live, "refused")
+        log = processes.log_path(cluster.directory, "rancher")
+        eventually(lambda: "denied request" in log.read_text("utf-8"), 20.0)
+        assert hard_is(RAISED)(live.quota())
     finally:
-        await live.send("DELETE", f"{bindings}/no-rancher")
-        await live.send("DELETE", f"{policies}/no-rancher")
-    await live.quota(hard_is(BASE))
+        live.api.delete(f"{bindings}/no-rancher")
+        live.api.delete(f"{policies}/no-rancher")
+    live.quota(hard_is(BASE))
 
 
-async def logged(cluster: Cluster, text: str) -> None:
-    """Until Rancher's log has it."""
-    log = processes.log_path(cluster.directory, "rancher")
-    for _ in range(400):
-        if text in log.read_text("utf-8"):
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(log.read_text("utf-8"))
-
-
-async def until_refused(cluster: Cluster, live: Live) -> None:
+def is_refused(live: Live) -> bool:
     """The API server takes a moment to act by a new policy."""
-    config = load_config(str(cluster.kubeconfig)).impersonate(RANCHER, ["system:masters"])
-    name = (await live.quota())["metadata"]["name"]
-    async with Client(config) as client:
-        for number in range(400):
-            note = {"metadata": {"annotations": {"try": str(number)}}}
-            try:
-                await client.resource(RESOURCE_QUOTAS).merge_patch(note, name=name, namespace=live.namespace)
-            except (Forbidden, Invalid):
-                return
-            await asyncio.sleep(0.05)
-    raise AssertionError("the policy never took effect")
+    name = live.quota()["metadata"]["name"]
+    note = {"metadata": {"annotations": {"try": new_name()}}}
+    try:
+        live.api.as_user(RANCHER, "system:masters").patch(QUOTAS.path(live.namespace, name), note)
+    except ApiFailure as failure:
+        return failure.status in (403, 422)
+    return False

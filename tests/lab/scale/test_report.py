@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lab.counters import added, requests_of_client, requests_of_server
 from lab.scale import report as reports
-from lab.scale.counters import added, requests_of_client, requests_of_server
-from lab.scale.measurements import Measurements, Migration
+from lab.scale.measurements import Measurements
 from lab.scale.plan import SIZES, Plan, Settings
 from lab.scale.report import Costs, Moment
+from tests.lab.builder import BASE, RAISED, RecordBuilder
 
 DOCS = Path(__file__).parents[3] / "docs" / "scale.md"
 SERVER = """\
@@ -27,13 +28,20 @@ apiserver_request_total_other{code="200",resource="pods",verb="GET"} 9
 
 
 def measured() -> Measurements:
-    found = Measurements()
-    found.begin(0, {"ns": (1.0, 1.0)})
-    found.migrations = {
-        "ns/a": Migration("a", 10, "Succeeded", refused=11, target=11.5, ended=40),
-        "ns/b": Migration("b", 10, "Failed", ended=30),
-    }
-    found.quota_writes = 3
+    """Two migrations, of which one succeeds, and three writes of a quota."""
+    found, builder = Measurements(), RecordBuilder()
+    found.records["ns"] = builder.record
+    builder.quota(0, BASE)
+    found.begin(0)
+    for name in ("a", "b"):
+        builder.migration(10, "", name=name, vm=name)
+    builder.migration(11, "Pending", name="a", vm="a", refused=True)
+    builder.pod(11.5, "target", "Pending", vm="a", of="a")
+    for at, hard in ((12, RAISED), (13, BASE), (14, RAISED)):
+        builder.quota(at, hard)
+    builder.migration(30, "Failed", name="b", vm="b")
+    builder.migration(40, "Succeeded", name="a", vm="a")
+    found.end(41)
     return found
 
 

@@ -32,7 +32,7 @@ SECRET = "hunter2"
 OWN = "headroom-system"
 EARLIER = "2026-01-01T11:58:00Z"
 
-LIMITED = HARD | {"count/resourceclaims.resource.k8s.io": "1"}
+LIMITED = HARD | {"count/resourceclaims.resource.k8s.io": "1", "requests.storage": "10Gi"}
 
 
 def poisoned(document: dict[str, Any]) -> dict[str, Any]:
@@ -61,11 +61,30 @@ def instance() -> dict[str, Any]:
         {"name": "cloudinit", "cloudInitNoCloud": cloud_init},
         {"name": "sysprep", "sysprep": {"secret": {"name": SECRET}}},
         {"name": "env", "secret": {"secretName": SECRET}},
+        disk("old"),
     ]
     spec["accessCredentials"] = [{"userPassword": {"source": {"secret": {"secretName": SECRET}}}}]
     spec["livenessProbe"] = {"exec": {"command": ["login", SECRET]}}
     spec["domain"]["firmware"] = {"serial": SECRET, "kernelBoot": {"kernelArgs": SECRET}}
     return found
+
+
+def disk(claim: str) -> dict[str, Any]:
+    return {"name": "root", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def machine() -> dict[str, Any]:
+    """It asks for its disk on another claim, which KubeVirt has not recorded yet."""
+    template = poisoned({"spec": {**instance()["spec"], "volumes": [disk("new")]}})
+    metadata = {"namespace": NS, "name": "vm1"}
+    return poisoned(
+        {"metadata": metadata, "spec": {"updateVolumesStrategy": "Migration", "template": template}}
+    )
+
+
+def claim(name: str) -> dict[str, Any]:
+    resources = {"requests": {"storage": "10Gi"}}
+    return poisoned({"metadata": {"namespace": NS, "name": name}, "spec": {"resources": resources}})
 
 
 def pod() -> dict[str, Any]:
@@ -121,8 +140,8 @@ def server() -> Iterator[ThreadedServer]:
             of = {
                 registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
                 registry.RESOURCE_CLAIMS: [resource_claim()],
-                registry.PERSISTENT_VOLUME_CLAIMS: [],
-                VIRTUAL_MACHINES: [],
+                registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
+                VIRTUAL_MACHINES: [machine()],
                 VIRTUAL_MACHINE_INSTANCES: [instance()],
                 registry.PODS: [pod()],
                 registry.LIMIT_RANGES: [],
@@ -194,7 +213,7 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
     }
     assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
     assert "ResourceClaim" in kinds
-    assert "another" not in files["more.jsonl"]
+    assert "another" not in files["more.jsonl"] + files["objects.jsonl"]
     assert json.dumps("hooks.kubevirt.io/hookSidecars") + ':"[{}]"' in files["objects.jsonl"]  # they count
     asked = {(seen.verb, seen.path) for seen in server.server.requests}
     assert {verb for verb, _ in asked} <= {GET, LIST, "create"}
@@ -213,6 +232,7 @@ def test_explain_says_the_same_of_the_folder_as_of_the_cluster(call: Call, tmp_p
     live, read = call("explain", f"{NS}/vm1"), call("explain", f"{NS}/vm1", "--from", str(folder))
     assert (read.code, read.out) == (0, live.out)
     assert "does not fit" in read.out
+    assert "its volumes root move, so that 10.0Gi count twice" in read.out
 
 
 def test_delta_reads_the_folder(call: Call, tmp_path: Path) -> None:

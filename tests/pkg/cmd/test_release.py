@@ -72,15 +72,18 @@ def test_what_is_ours_is_given_back_with_one_patch_each(
     assert after == {"a": quota("a", order), "c": quota("c", order)}
 
 
+@pytest.mark.parametrize("chosen", [[], ["--namespace", "typo"]])
 def test_a_controller_is_looked_for_in_the_usual_namespaces(
-    server: ThreadedServer, call: Call, tmp_path: Path
+    chosen: list[str], server: ThreadedServer, call: Call, tmp_path: Path
 ) -> None:
     given(server, quota("a", MARKS))
     usual = registry.LEASES.path("headroom-system", "headroom")
     server.server.always(GET, usual, body(lease("pod-0", 1)))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", *chosen, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
     assert (result.code, server.seen(PATCH)) == (1, [])
-    assert "pod-0 runs and holds the Lease headroom-system/headroom" in result.said_in_one_line()
+    said = result.said_in_one_line()
+    assert "pod-0 runs and holds the Lease headroom-system/headroom" in said
+    assert "--namespace headroom-system" in said
 
 
 def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def lease(holder: str | None, ago: float) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
 
 
-UNKNOWN = "whether a controller runs is not known: there is no Lease headroom in own, or it may not be read\n"
+UNKNOWN = "whether a controller runs is not known: there is no Lease headroom in own, "
 RUNS = "pod-0 runs and holds the Lease own/headroom: stop it first"
 BESIDE: dict[str, tuple[Callable[[], Reply], list[str], int, str]] = {
     "one runs": (lambda: body(lease("pod-0", 1)), [], 1, RUNS),

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, rfc3339
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
@@ -233,7 +234,8 @@ def test_how_large_a_quota_must_be(call: Call) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
-    assert "migrates already" in call("plan", "-n", NS).out
+    (row,) = [line.split() for line in call("plan", "-n", NS).out.splitlines() if "migrates already" in line]
+    assert row[2:] == ["migrates", "already", "waits", "for", "quota"]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -311,6 +313,33 @@ def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(
     assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is None, "it is not known"
 
 
+@pytest.mark.usefixtures("cluster")
+def test_what_keeps_a_controller_from_its_work_is_said_first(server: ThreadedServer, call: Call) -> None:
+    published(server, "takeover", "exact", problem="not synced: pods (pods is forbidden)")
+    said = "headroom cannot do its work: not synced: pods (pods is forbidden)\n"
+    assert call("explain", f"{NS}/vm1").out.startswith(said)
+    checked = call("status", "--check", "controller")
+    assert (checked.out, checked.code) == (said, 1)
+
+
+@pytest.mark.usefixtures("dead")
+@sentences({"it goes on": (30, True), "it was long ago": (3600, False)})
+def test_a_replica_without_the_rights_to_the_lease_is_said(
+    case: tuple[int, bool], server: ThreadedServer, call: Call
+) -> None:
+    ago, shown = case
+    event = {
+        "metadata": {"name": "e", "namespace": OWN},
+        "involvedObject": {"kind": "ConfigMap", "name": "headroom"},
+        "reason": "LeaseNotAcquired",
+        "message": "lease headroom-system/headroom: leases is forbidden",
+        "lastTimestamp": rfc3339(time.time() - ago),
+    }
+    server.server.always(LIST, registry.EVENTS.path(OWN), listing([event], "10"))
+    said = "headroom cannot do its work: lease headroom-system/headroom: leases is forbidden\n"
+    assert (said in call("status").out) is shown
+
+
 @pytest.mark.usefixtures("dead")
 def test_in_the_past_nothing_is_raised(call: Call) -> None:
     assert "headroom: would raise limits.cpu from 3 to 5015m" in call("explain", f"{NS}/vm1").out
@@ -326,13 +355,26 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
 
 
+@pytest.mark.usefixtures("cluster")
+def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(
+    server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
+    published(server, "takeover", "exact", "default")
+    published(server, "assist", "harvester", OWN)
+    found = json.loads(call("status", "-o", "json").out)
+    assert (found["headroom"]["running"], found["basis"]["mode"]) == (True, "assist")
+    assert found["basis"]["source"] == f"ConfigMap {OWN}/headroom"
+
+
 @pytest.mark.usefixtures("dead")
 def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
     where = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
     assert f"{where} do not answer\n" in call("status").out
     mark = {"metadata": {"annotations": {"headroom.harvesterhci.io/answered-by": "of-now"}}}
     server.server.always(POST, PROBE, body(mark))
-    assert f"{where} answer, and were registered with other flags" in call("status").out
+    assert f"{where} answer\n" in call("status").out
+    assert "webhooks were registered with other flags" in call("status", "--check", "webhooks").out
     assert json.loads(call("status", "-o", "json").out)["headroom"]["drift"] is True
 
 
@@ -476,10 +518,9 @@ def published(
     mode: str,
     estimate: str,
     namespace: str = "headroom-system",
-    *,
-    kubernetes: str = "",
+    **more: str,
 ) -> None:
-    data = {"mode": mode, "estimate": estimate, "version": "1", "kubernetes": kubernetes}
+    data = {"mode": mode, "estimate": estimate, "version": "1", **more}
     path = registry.CONFIG_MAPS.path(namespace, "headroom")
     server.server.always(
         GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data})

@@ -84,7 +84,19 @@ def test_a_pod_past_its_grace_period_counts_as_an_object(call: Call) -> None:
         (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
         (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
         (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
-        (POD, {"now": "2026-03-01"}, "--now must be a time such as 2026-11-21T16:30:14Z, not '2026-03-01'"),
+        (
+            POD
+            | {
+                "metadata": {
+                    "name": "p",
+                    "deletionTimestamp": "soon",
+                    "deletionGracePeriodSeconds": 30,
+                }
+            },
+            {},
+            "Pod p: 'soon' is not a time such as 2026-11-21T16:30:14Z",
+        ),
+        (POD, {"now": "2026-03-01"}, "--now: '2026-03-01' is not a time such as 2026-11-21T16:30:14Z"),
         (POD, {"file": "/no/such"}, "/no/such: No such file or directory"),
     ],
 )

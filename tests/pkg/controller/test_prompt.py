@@ -1,195 +1,27 @@
 """No migration waits for quota: headroom's controllers and KubeVirt's stand-in on one API server in process, in virtual
-time, so that no figure depends on how busy the machine is.
-
-What the API server in process does not have is played here: quota admission from a cache that lags, the quota
-controller, kubelets, and Rancher's agent that writes its base over every quota.
-"""
+time, so that no figure depends on how busy the machine is."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 import time
-from collections import deque
-from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.registry import NODES
-from kubeloop.client.errors import Forbidden
-from kubeloop.testing.fake.objects import Request
-from kubeloop.testing.fake.server import FakeCluster
-from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now, run
 from lab.kubevirt import options as stand_in
 from lab.kubevirt.register import register
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.resourcequota.resourcequota_controller import Handler
-from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
-from pkg.util.quantity import Quantity
-from pkg.util.quotacount.usage import is_live, pod_usage
-from pkg.util.resource_list import format_resource_list, parse_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.bench.sightings import Sightings
+from tests.bench.sightings import report
+from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
-LAG = 0.1
-"""Seconds that quota admission lags behind status.hard."""
-COUNTED = 0.02
-"""Seconds until the quota controller has counted, and copied spec.hard."""
-REQUEST = (0.002, 0.008)
-"""Seconds that a request takes."""
-RESTART = 3.0
-"""Seconds between restarts of Rancher's agent."""
-NAMESPACES, MACHINES = 2, 2
-ONE_VM = 515
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
-
-
-class SimulatedCluster:
-    """The cluster, and those who are neither headroom nor KubeVirt."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.server = FakeCluster()
-        self.base = {"limits.cpu": f"{ONE_VM * MACHINES}m", "limits.memory": "20Gi"}
-        self.seen = Sightings(Quantity.parse(self.base["limits.cpu"]), LAG, clock=now)
-        self.names = [f"ns{number}" for number in range(NAMESPACES)]
-        self.shown: dict[str, deque[tuple[float, dict[str, str]]]] = {}
-        self.server.reactors += [self.latency, self.admission]
-        self.ended = 0
-        self.changed = asyncio.Event()
-
-    def build(self) -> None:
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        for number in range(3):
-            self.server.put(NODES, {"metadata": {"name": f"node-{number}"}, "status": ready})
-        limit = json.dumps({"limit": {"limitsCpu": self.base["limits.cpu"], "limitsMemory": "20Gi"}})
-        annotations = {ANNOTATION_RANCHER_RESOURCE_QUOTA: limit}
-        for name in self.names:
-            self.server.put(registry.NAMESPACES, {"metadata": {"name": name, "annotations": annotations}})
-            metadata = {"name": "q", "namespace": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: "true"}}
-            status = {"hard": self.base, "used": {"limits.cpu": "0", "limits.memory": "0"}}
-            body = {"metadata": metadata, "spec": {"hard": self.base}, "status": status}
-            self.server.put(registry.RESOURCE_QUOTAS, body)
-            self.shown[name] = deque([(-LAG, self.base)])
-
-    # What the server lacks.
-
-    async def latency(self, request: Request) -> None:
-        await asyncio.sleep(self.random.uniform(*REQUEST))
-
-    def admission(self, request: Request) -> None:
-        """Quota: what lives is charged against status.hard as it was a moment ago."""
-        if (request.verb, request.plural) != ("create", "pods"):
-            return
-        namespace = request.key
-        asked = pod_usage(msgspec.convert(request.body, Pod))
-        used = total(pod_usage(pod) for pod in self.pods(namespace) if is_live(pod, time.time()))
-        history = self.shown[namespace]
-        while len(history) > 1 and history[1][0] <= now() - LAG:
-            history.popleft()
-        hard = parse_resource_list(history[0][1])
-        if any(used.get(name, Quantity.of(0)) + asked[name] > hard[name] for name in hard if name in asked):
-            raise Forbidden("pods is forbidden: exceeded quota: q", status=403, reason="Forbidden")
-
-    def pods(self, namespace: str) -> list[Pod]:
-        return [pod for pod in self.server.all(registry.PODS) if pod.namespace == namespace]
-
-    async def quota_controller(self) -> None:
-        while True:
-            await self.changed.wait()
-            self.changed.clear()
-            await asyncio.sleep(COUNTED)
-            for name in self.names:
-                quota = self.server.get(registry.RESOURCE_QUOTAS, f"{name}/q")
-                assert quota is not None
-                counted = total(pod_usage(pod) for pod in self.pods(name) if is_live(pod, time.time()))
-                used = format_resource_list({key: counted.get(key, Quantity.of(0)) for key in self.base})
-                hard = {key: str(limit) for key, limit in quota.hard.items()}
-                if (quota.status.hard, quota.status.used) == (hard, used):
-                    continue
-                if quota.status.hard != hard:
-                    self.shown[name].append((now(), hard))
-                raw = dict(self.server.raw(registry.RESOURCE_QUOTAS)[f"{name}/q"])
-                self.server.put(registry.RESOURCE_QUOTAS, {**raw, "status": {"hard": hard, "used": used}})
-
-    def see_pod(self, pod: Pod) -> None:
-        """A pod with a node runs a moment later; one that is deleted is gone."""
-        self.changed.set()
-        if pod.deleting or (pod.spec.node_name and (pod.status.phase or "Pending") == "Pending"):
-            asyncio.get_running_loop().call_later(0.05, self.kubelet, pod.key)
-
-    def kubelet(self, key: str) -> None:
-        pod = self.server.get(registry.PODS, key)
-        if pod is not None and pod.deleting:
-            self.server.remove(registry.PODS, key)
-        elif pod is not None and (pod.status.phase or "Pending") == "Pending":
-            raw = dict(self.server.raw(registry.PODS)[key])
-            self.server.put(registry.PODS, {**raw, "status": {"phase": "Running"}})
-
-    def see_quota(self, quota: ResourceQuota) -> None:
-        self.changed.set()
-        self.seen.see_quota(quota)
-
-    async def rancher(self) -> None:
-        while True:
-            await asyncio.sleep(RESTART)
-            for name in self.names:
-                raw = dict(self.server.raw(registry.RESOURCE_QUOTAS)[f"{name}/q"])
-                self.server.put(registry.RESOURCE_QUOTAS, {**raw, "spec": {"hard": self.base}})
-
-    # What people do, and what is seen.
-
-    async def machine(self, namespace: str, name: str) -> None:
-        resources = {"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "125m"}}
-        domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
-        spec = {"runStrategy": "Always", "template": {"spec": {"domain": domain}}}
-        self.server.put(VIRTUAL_MACHINES, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
-        await until(
-            lambda: any(pod.status.phase == "Running" and name in pod.name for pod in self.pods(namespace)),
-            seconds=60.0,
-            pause=0.1,
-        )
-
-    async def migrate(self, namespace: str, vm: str, goal: int) -> None:
-        number = 0
-        while self.ended < goal:
-            await asyncio.sleep(self.random.uniform(0.5, 2.5))
-            number += 1
-            name = f"{vm}-{number}"
-            metadata = {"name": name, "namespace": namespace}
-            body = {"metadata": metadata, "spec": {"vmiName": vm}}
-            self.server.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, body)
-            await until(
-                lambda key=f"{namespace}/{name}": self.phase(key) in ("Succeeded", "Failed"),
-                seconds=60.0,
-                pause=0.1,
-            )
-            assert self.phase(f"{namespace}/{name}") == "Succeeded"
-            self.ended += 1
-
-    def phase(self, key: str) -> str:
-        found = self.server.get(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, key)
-        return found.phase if found else "gone"
-
-    async def follow(self, resource: registry.Resource[Any], see: Any) -> None:
-        client = self.server.client().resource(resource)
-        found = await client.list()
-        for obj in found:
-            see(obj)
-        async with client.watch(resource_version=found.resource_version) as events:
-            async for event in events:
-                if event.type in ("ADDED", "MODIFIED"):
-                    see(event.object)
-                else:
-                    self.changed.set()
 
 
 async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> SimulatedCluster:
@@ -214,16 +46,15 @@ async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> Sim
         cluster.quota_controller(),
         cluster.follow(registry.PODS, cluster.see_pod),
         cluster.rancher(),
-        cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.seen.see_migration),
+        cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration),
         cluster.follow(registry.RESOURCE_QUOTAS, cluster.see_quota),
     ]
     tasks = [asyncio.create_task(player) for player in players]
     await headroom.start()
     await kubevirt.start()
-    machines = [(name, f"vm{number}") for name in cluster.names for number in range(MACHINES)]
-    for machine in machines:
+    for machine in cluster.machines:
         await cluster.machine(*machine)
-    await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in machines))
+    await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in cluster.machines))
     await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
     for task in tasks:
         task.cancel()
@@ -234,9 +65,9 @@ async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> Sim
 def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report = run(simulate(0, 40, monkeypatch)).seen.report()
-    assert report["reverts"] >= 3, report
-    assert report["refused"] > 0, "admission never lagged"
-    assert report["refused_after_room"] == 0, report
-    assert report["waited_over_half_a_second"] == 0, report
-    assert report["seconds_to_the_raise"]["max"] < 0.1, report
+    found = report(list(run(simulate(0, 40, monkeypatch)).seen.values()))
+    assert found["reverts"] >= 3, found
+    assert found["refused"] > 0, "admission never lagged"
+    assert found["refused_after_room"] == 0, found
+    assert found["waited_over_half_a_second"] == 0, found
+    assert found["seconds_to_the_raise"]["max"] < 0.1, found

@@ -26,6 +26,7 @@ class Found:
     alarms: Sequence[str] = ()
     stopped: bool = False
     absent: Sequence[str] = ()
+    problem: str = ""
 
 
 PODS = "pods.headroom.harvesterhci.io"
@@ -70,6 +71,11 @@ FOUND = {
             f"and is not checked ({REFUSED})"
         ],
     ),
+    "it runs and may not write": Found(
+        Held("pod-0", 2.0, 15.0),
+        problem="resourceQuotaController: ns1/q: Forbidden",
+        alarms=["headroom cannot do its work: resourceQuotaController: ns1/q: Forbidden"],
+    ),
     "nobody may ask whether they answer": Found(None, {PODS: "Fail"}, None),
     "it was never installed": Found(
         absent=["a", "b"],
@@ -84,7 +90,7 @@ FOUND = {
 
 @sentences(FOUND)
 def test_what_is_wrong_is_said(case: Found) -> None:
-    installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent)
+    installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent, problem=case.problem)
     assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
 
 
@@ -140,12 +146,6 @@ def test_the_document(running: bool | None, lease: Held | None) -> None:
         "they answer": (
             Installed(None, {PODS: "Fail"}, "", endpoint="Service ns/headroom-webhook"),
             "webhooks registered at Service ns/headroom-webhook: pods (Fail); they answer",
-        ),
-        "they are left of before": (
-            Installed(None, {PODS: "Fail"}, "", endpoint="https://10.0.0.1:9443", drift=True),
-            "webhooks registered at https://10.0.0.1:9443: pods (Fail); they answer, and were registered with "
-            "other flags than those of the headroom that answers: `headroom release --only webhooks` removes "
-            "what is left of before",
         ),
     }
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
 from pkg.webhook.configurations import fingerprint
 from pkg.webhook.leftovers import PERIOD, Leftovers
 from pkg.webhook.options import FailurePolicy, Options
-from pkg.webhook.registration import Registrar
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
 from tests.pkg.webhook.test_registration import URL, Server
 
+Said = list[tuple[str, str]]
 STRICT = Options(failure_policies={"pods": FailurePolicy.FAIL})
 
 
@@ -29,12 +29,12 @@ def shown() -> float | None:
     return REGISTRY.get_sample_value("headroom_webhook_unreachable")
 
 
-def leftovers(server: Server, said: list[str], *, remove: bool = False) -> Leftovers:
-    return Leftovers(server.client, "default", remove=remove, tell=said.append)
+def leftovers(server: Server, said: Said, *, remove: bool = False) -> Leftovers:
+    return Leftovers(server.client, "default", remove=remove, tell=lambda *told: said.append(told))
 
 
 async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies() -> None:
-    server, said = await registered(), list[str]()
+    server, said = await registered(), Said()
     looked = leftovers(server, said)
     await looked.check()
     assert (said, shown()) == ([], 0)
@@ -43,7 +43,8 @@ async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies
     assert (said, shown()) == ([], 1)  # it may have been started again
     await looked.check()
     await looked.check()
-    (what,) = said
+    ((reason, what),) = said
+    assert reason == EVENT_NOT_REACHED
     assert "pods.headroom.harvesterhci.io (Fail)" in what
     assert "resourcequotas.headroom.harvesterhci.io (Ignore)" in what
     assert "connection refused" in what
@@ -52,18 +53,17 @@ async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies
     assert shown() == 0
 
 
-async def test_webhooks_of_before_are_logged_once_where_the_running_one_registers_none(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    server, said = await registered(), list[str]()
+async def test_webhooks_of_before_are_reported_once_where_the_running_one_registers_none() -> None:
+    server, said = await registered(), Said()
     server.mark = fingerprint(URL, replace(STRICT, register=False))
     looked = leftovers(server, said)
     for _ in range(3):
         await looked.check()
-    (line,) = [record.getMessage() for record in caplog.records if "with other flags" in record.getMessage()]
+    ((reason, line),) = said
+    assert reason == EVENT_OTHER_FLAGS
     assert "pods.headroom.harvesterhci.io (Fail)" in line
-    assert "`headroom release --only webhooks`" in line
-    assert (said, shown()) == ([], 0), "they answer"
+    assert "`headroom release --only webhooks --force`" in line
+    assert shown() == 0, "they answer"
     assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 1
     server.mark = fingerprint(URL, STRICT)
     await looked.check()
@@ -71,7 +71,7 @@ async def test_webhooks_of_before_are_logged_once_where_the_running_one_register
 
 
 async def test_where_nothing_is_registered_nothing_is_asked() -> None:
-    server, said = Server(), list[str]()
+    server, said = Server(), Said()
     looked = leftovers(server, said)
     await looked.check()
     assert (said, server.writes) == ([], [])
@@ -91,7 +91,7 @@ async def test_where_none_shall_be_served_all_three_are_removed_also_those_that_
 
 @virtual_time
 async def test_an_api_server_that_is_away_is_asked_again() -> None:
-    server, said = await registered(), list[str]()
+    server, said = await registered(), Said()
     server.away = True
     running = asyncio.create_task(leftovers(server, said).run())
     await asyncio.sleep(3 * PERIOD)

@@ -27,7 +27,7 @@ from pkg.webhook.configurations import (
     validating,
 )
 from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
-from pkg.webhook.registration import Registrar, unregister
+from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
 from tests.kinds import Clock, Kind
 
 URL = Endpoint(url="https://127.0.0.1:9443")
@@ -251,10 +251,10 @@ class TestReach:
 
     @pytest.mark.parametrize("policy", FailurePolicy)
     async def test_withdrawn_after_a_minute_and_back_at_once(self, policy: FailurePolicy) -> None:
-        server, clock, told = Server(), Clock(), list[str]()
+        server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policy=policy)
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client, URL, options, clock=clock, tell=told.append)
+        registrar = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds, standing in ((0.0, True), (59.0, True), (2.0, policy is FailurePolicy.FAIL)):
@@ -281,10 +281,10 @@ class TestReach:
         assert clock.now - began == 70.0
 
     async def test_only_the_webhooks_with_ignore_are_withdrawn(self) -> None:
-        server, clock, told = Server(), Clock(), list[str]()
+        server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policies={"pods": FailurePolicy.FAIL})
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client, URL, options, clock=clock, tell=told.append)
+        registrar = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds in (0.0, 61.0, 10.0):
@@ -294,7 +294,7 @@ class TestReach:
         assert [webhook["name"] for webhook in server.webhooks()] == [f"pods.{WEBHOOK_CONFIGURATION_NAME}"]
         assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
         assert len(told) == 1
-        assert "writes to pods fail" in told[0]
+        assert "writes to pods fail" in told[0][1]
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, options, b"ca")
@@ -362,9 +362,13 @@ class TestReach:
     async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self) -> None:
         server, clock = Server(), Clock()
         await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
-        other = Registrar(server.client, URL, Options(reserve=False), clock=clock)
+        told: list[tuple[str, str]] = []
+        options = Options(reserve=False)
+        other = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
         before = len(server.writes)
-        await other.ensure(b"ca")
+        for seen in (0, 1, 1):  # a rollout is over by the second look
+            await other.ensure(b"ca")
+            assert [reason for reason, _ in told] == [EVENT_OTHER_FLAGS] * seen
         server.mark = other.mark  # now and then it answers itself
         await other.ensure(b"ca")
         assert server.webhooks() == validating(URL, OPTIONS, b"ca")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import rfc3339
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -129,31 +129,29 @@ def refusal(
     )
 
 
+@dataclass(eq=False)
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    def __init__(
-        self, locks: Locks, accounts: Accounts, is_granted: Callable[[str, Pod], Awaitable[bool]]
-    ) -> None:
-        """`is_granted`: of a namespace and a target's pod, see above; raises NoAnswer."""
-        self._locks = locks
-        self._accounts = accounts
-        self._is_granted = is_granted
+    locks: Locks
+    accounts: Accounts
+    is_granted: Callable[[str, Pod], Awaitable[bool]]
+    """Of a namespace and a target's pod, see above; raises NoAnswer."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Whatever a lock's rules name."""
-        is_passed = passes(request, self._accounts)
+        is_passed = passes(request, self.accounts)
         if is_passed and request.resource.resource != "pods":
             return ALLOW
         try:
-            lock = await self._locks.find(request.namespace)
+            lock = await self.locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
         if is_passed and (lock is None or await self._admits(lock, request)):
             return ALLOW
-        if lock is None or (left := self._locks.left(lock)) <= 0:
+        if lock is None or (left := self.locks.left(lock)) <= 0:
             return ALLOW  # it has ended, or would have, did its controller run
-        refused = refusal(request, lock, self._locks.since(lock), left)
+        refused = refusal(request, lock, rfc3339(lock.since), left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
@@ -163,7 +161,7 @@ class Validator:
         if entry in admitted_by(lock):
             return True
         try:
-            return await self._is_granted(request.namespace, pod)
+            return await self.is_granted(request.namespace, pod)
         except NoAnswer:
             return False
 
@@ -198,9 +196,3 @@ class Locks:
     def left(self, lock: Lock) -> float:
         """Seconds that it lasts at most, infinite when that is not known."""
         return lock.lasts - age_of(lock, self._clock()) if lock.lasts else math.inf
-
-    @staticmethod
-    def since(lock: Lock) -> str:
-        """When it was made, for people; to the second."""
-        moment = datetime.fromtimestamp(lock.since, UTC).isoformat(timespec="seconds")
-        return moment.replace("+00:00", "Z")

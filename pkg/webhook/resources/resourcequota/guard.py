@@ -6,14 +6,14 @@ in the same write. The base is from before the write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.names import EntryKey, migrating_key
+from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.base import base_of, hard
@@ -47,15 +47,9 @@ def migrating(
     instances: Iterable[VirtualMachineInstance],
 ) -> tuple[str, ...]:
     """The names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
-    by_uid = {vmi.uid: vmi.name for vmi in instances}
-    by_key = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
-    return tuple(sorted({_name(entry.key, entry.vm, by_uid, by_key) for entry in entries(quota.annotations)}))
-
-
-def _name(key: str, target: EntryKey, by_uid: Mapping[str, str], by_key: Mapping[str, str]) -> str:
-    if target.by_uid:
-        return by_uid.get(target.value, target.value)
-    return by_key.get(key, target.value)
+    names = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
+    names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
+    return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))
 
 
 def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -73,15 +74,15 @@ def switching_off(what: str, names: Sequence[str]) -> Decision:
     )
 
 
+@dataclass(eq=False)
 class Guard:
     """Answers both webhooks. The caches suggest, the API server decides: a live look precedes every refusal."""
 
-    def __init__(self, view: View, policy: Policy, options: Options, tell: Tell = _no_event) -> None:
-        """`tell` writes an Event."""
-        self._tell = tell
-        self._view = view
-        self._policy = policy
-        self._options = options
+    view: View
+    policy: Policy
+    options: Options
+    tell: Tell = _no_event
+    """Writes an Event."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """UPDATE and DELETE."""
@@ -93,11 +94,11 @@ class Guard:
         if request.sub_resource == "status":
             old, quota = _as_enforced(old), _as_enforced(quota)
         if switched_off(quota):
-            names = () if switched_off(old) or not is_served(old) else self._view.migrating(old)
+            names = () if switched_off(old) or not is_served(old) else self.view.migrating(old)
             return switching_off(f"resource quota {quota.key}", names)
         lowest = await self._too_low(old, quota)
         if lowest:
-            return refusal(quota, lowest, self._view.migrating(quota))
+            return refusal(quota, lowest, self.view.migrating(quota))
         later = "" if quota.deleting else self._after_the_migrations(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
@@ -114,45 +115,45 @@ class Guard:
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """UPDATE by Rancher: the write goes through with the limits that it may have."""
-        corrects = self._options.quota_guard is QuotaGuard.CORRECT
-        if not corrects or not self._options.is_rancher(request.user_info.username):
+        corrects = self.options.quota_guard is QuotaGuard.CORRECT
+        if not corrects or not self.options.is_rancher(request.user_info.username):
             return ALLOW
         quota = request.new(ResourceQuota)
         lowest = await self._too_low(request.old(ResourceQuota), quota)
         if not lowest:
             return ALLOW
-        what = corrected(quota, lowest, self._view.migrating(quota))
+        what = corrected(quota, lowest, self.view.migrating(quota))
         if request.authenticated and not request.dry_run:
             # The same words each time: repeats are counted in one event.
-            self._tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
+            self.tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
         audit = {"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())}
         return Decision(patch=correction(lowest), warnings=[what], audit=audit)
 
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
         always = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
-        return self._options.quota_guard is QuotaGuard.OFF or user in (
+        return self.options.quota_guard is QuotaGuard.OFF or user in (
             NAMESPACE_CONTROLLER,
             *always,
-            *self._options.passes,
+            *self.options.passes,
         )
 
     async def _too_low(self, old: ResourceQuota, new: ResourceQuota) -> Mapping[str, Quantity]:
         """The limits that a write lowers too far, with the lowest allowed values."""
         if not is_managed(old) or switched_off(new):
             return {}
-        cached = self._view.namespace(new.namespace)
+        cached = self.view.namespace(new.namespace)
         if cached is not None and switched_off(cached):
             return {}
-        lowest = too_low(old, new, annotation_of(cached), self._policy)
+        lowest = too_low(old, new, annotation_of(cached), self.policy)
         if not lowest:
             return {}
         live = None
         with suppress(NoAnswer):
-            live = await self._view.namespace_live(new.namespace)
+            live = await self.view.namespace_live(new.namespace)
         if live is None:
             return lowest
-        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self._policy)
+        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self.policy)
 
     async def _validate_delete(self, quota: ResourceQuota) -> Decision:
         if not is_managed(quota):
@@ -165,11 +166,11 @@ class Guard:
         if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
         with suppress(NoAnswer):
-            namespace = await self._view.namespace_live(quota.namespace)
+            namespace = await self.view.namespace_live(quota.namespace)
             if namespace is None or namespace.deleting or switched_off(namespace):
                 return ALLOW
         return deny(
-            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self._view.migrating(quota))}): "
+            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self.view.migrating(quota))}): "
             f"{what} when they are done",
             reason="migrating",
         )

@@ -1,4 +1,5 @@
-"""Launcher pods: the recorded ones come out byte for byte, and each rule of KubeVirt's template by itself."""
+"""Launcher pods: the recorded ones come out byte for byte; what is beside KubeVirt's own renderings (test_rendered):
+VMIs that no API server completed, and text that does not parse."""
 
 from __future__ import annotations
 
@@ -9,39 +10,36 @@ import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from pkg.util.kubevirt.launcher import (
-    attachment_container,
-    render_containers,
-)
+from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quantity import QuantityError
+from tests.decisions import sentences
 from tests.pkg.util import vectors
 
-OVERHEAD = 300 * 1024**2
 
-
-def render(spec: dict[str, Any], config: dict[str, Any] | None = None, **options: Any) -> PodSpec:
-    annotations = options.pop("annotations", {})
-    document = {"metadata": {"name": "vm1", "annotations": annotations}, "spec": spec}
-    vmi = msgspec.convert(document, VirtualMachineInstance)
-    kubevirt = msgspec.convert(config or {}, KubeVirtConfiguration)
-    return render_containers(vmi, Rendering(kubevirt=kubevirt), overhead=OVERHEAD, **options)
+def render(domain: dict[str, Any], annotations: dict[str, str] | None = None, **options: Any) -> PodSpec:
+    spec = {"domain": domain, "networks": options.pop("networks", None)}
+    vmi = msgspec.convert(
+        {"metadata": {"name": "vm1", "annotations": annotations}, "spec": spec}, VirtualMachineInstance
+    )
+    return render_containers(vmi, Rendering(**options), overhead=300 * 1024**2)
 
 
 def without_image(containers: list[Container] | None) -> list[Container]:
     return [msgspec.structs.replace(container, image=None) for container in containers or ()]
 
 
-@pytest.mark.parametrize(
-    ("name", "ratio"),
-    [
-        pytest.param(vectors.SOURCE_POD, "", id="the source pod, without a ratio"),
-        pytest.param(vectors.TARGET_POD, "", id="the target pod, without a ratio"),
-        pytest.param(vectors.POD_WITH_RATIO, "1.5", id="a pod with ratio 1.5"),
-    ],
+@sentences(
+    {
+        "the source pod, without a ratio": (vectors.SOURCE_POD, ""),
+        "the target pod, without a ratio": (vectors.TARGET_POD, ""),
+        "a pod with ratio 1.5": (vectors.POD_WITH_RATIO, "1.5"),
+    }
 )
-def test_the_recorded_pods_come_out_byte_for_byte(name: str, ratio: str) -> None:
+def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None:
+    name, ratio = case
     pod = vectors.recorded(name, Pod)
     vmi = vectors.recorded(vectors.VMI, VirtualMachineInstance)
     overhead = memory_overhead(vmi.spec, ratio=ratio, profile=PROFILES["main"])
@@ -51,136 +49,83 @@ def test_the_recorded_pods_come_out_byte_for_byte(name: str, ratio: str) -> None
     assert rendered.init_containers == without_image(pod.spec.init_containers)
 
 
-def names_of(containers: list[Container]) -> list[str]:
-    return [container.name for container in containers]
+@sentences({"no topology is one vCPU": ({}, "100m"), "no vCPUs, no request": ({"cpu": {"cores": 0}}, None)})
+def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None]) -> None:
+    domain, request = case
+    assert (render(domain).containers[0].resources.requests or {}).get("cpu") == request
 
 
-@pytest.mark.parametrize(
-    ("devices", "config", "logged"),
-    [
-        pytest.param({}, {}, True, id="by default"),
-        pytest.param({"logSerialConsole": False}, {}, False, id="switched off on the VMI"),
-        pytest.param({"autoattachSerialConsole": False}, {}, False, id="without a serial console"),
-        pytest.param(
-            {"autoattachSerialConsole": False, "logSerialConsole": True},
-            {},
-            False,
-            id="a log without a console",
-        ),
-        pytest.param(
-            {}, {"virtualMachineOptions": {"disableSerialConsoleLog": {}}}, False, id="off in the cluster"
-        ),
-        pytest.param(
-            {"logSerialConsole": True},
-            {"virtualMachineOptions": {"disableSerialConsoleLog": {}}},
-            True,
-            id="on on the VMI, off in the cluster",
-        ),
-        pytest.param({}, {"virtualMachineOptions": {}}, True, id="options that say nothing"),
-    ],
-)
-def test_the_console_log_is_there_unless_it_is_switched_off(
-    devices: dict[str, Any], config: dict[str, Any], logged: bool
-) -> None:
-    rendered = render({"domain": {"devices": devices}}, config)
-    assert names_of(rendered.init_containers) == (["guest-console-log"] if logged else [])
-
-
-GUARANTEED = {
-    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
+    "a pod interface that is attached by itself": ({}, {}, {"kvm", "tun"}),
+    "no interface at all": ({"devices": {"autoattachPodInterface": False}}, {}, {"kvm"}),
+    "a virtio interface": ({"devices": {"interfaces": [{"name": "a"}]}}, {}, {"kvm", "tun", "vhost-net"}),
+    "another model": (
+        {"devices": {"interfaces": [{"name": "a", "model": "e1000"}]}},
+        {},
+        {"kvm", "tun"},
+    ),
+    "software emulation": (
+        {"devices": {"interfaces": [{"name": "a"}]}},
+        {"developerConfiguration": {"useEmulation": True}},
+        {"tun"},
+    ),
+    "a vsock": ({"devices": {"autoattachVSOCK": True}}, {}, {"kvm", "tun", "vhost-vsock"}),
+    "SEV": ({"launchSecurity": {"sev": {}}}, {}, {"kvm", "tun", "sev"}),
+    "SEV-SNP": ({"launchSecurity": {"snp": {}}}, {}, {"kvm", "tun", "sev"}),
+    "TDX up to 1.8": ({"launchSecurity": {"tdx": {}}}, {}, {"kvm", "tun"}),
+    "a reserved LUN": (
+        {"devices": {"disks": [{"name": "d", "lun": {"reservation": True}}]}},
+        {},
+        {"kvm", "tun", "pr-helper"},
+    ),
 }
-DEDICATED = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
 
 
-@pytest.mark.parametrize("domain", [GUARANTEED, DEDICATED], ids=["Guaranteed", "dedicated CPUs"])
-def test_support_containers_of_a_pinned_vm_request_their_limits(domain: dict[str, Any]) -> None:
-    spec = {
-        "domain": domain | {"devices": {"filesystems": [{"name": "fs"}]}},
-        "volumes": [{"name": "fs"}, {"name": "disk", "containerDisk": {"image": "i"}}],
-    }
-    rendered = render(spec, annotations={"hooks.kubevirt.io/hookSidecars": "[{}]"})
-    support = rendered.containers[1:] + rendered.init_containers
-    assert len(support) == 6
-    for container in support:
-        requests = dict(container.resources.requests or {})
-        requests.pop("ephemeral-storage", None)
-        assert requests == container.resources.limits, container.name
-
-
-def test_the_cr_changes_what_support_containers_ask_for() -> None:
-    config = {
-        "supportContainerResources": [
-            {"type": "guest-console-log", "resources": {"limits": {"cpu": "0", "memory": "90M"}}},
-            {"type": "guest-console-log", "resources": {"limits": {"cpu": "20m", "memory": "1M"}}},
-            {"type": "other", "resources": {"limits": {"cpu": "9"}}},
-        ]
-    }
-    (log,) = render({"domain": {}}, config).init_containers
-    assert log.resources.limits == {"cpu": "20m", "memory": "90M"}
-    assert log.resources.requests == {"cpu": "5m", "memory": "35M"}
-    assert log.restart_policy == "Always"
-
-
-def test_container_disks_cost_a_container_and_two_init_containers() -> None:
-    rendered = render(
-        {"domain": {}, "volumes": [{"name": "root", "containerDisk": {"image": "i"}}, {"name": "data"}]}
+@sentences(DEVICES)
+def test_devices_of_kubevirt(case: tuple[dict[str, Any], dict[str, Any], set[str]]) -> None:
+    domain, config, names = case
+    resources = (
+        render(domain, kubevirt=msgspec.convert(config, KubeVirtConfiguration)).containers[0].resources
     )
-    assert names_of(rendered.containers) == ["compute", "volumeroot"]
-    assert names_of(rendered.init_containers) == [
-        "guest-console-log",
-        "container-disk-binary",
-        "volumeroot-init",
-    ]
-    assert rendered.containers[1].resources.requests == {
-        "cpu": "1m",
-        "memory": "1M",
-        "ephemeral-storage": "50M",
+    for counted in (resources.limits or {}, resources.requests or {}):
+        devices = {name: value for name, value in counted.items() if "/" in name}
+        assert devices == {f"devices.kubevirt.io/{name}": "1" for name in names}
+
+
+def test_other_devices_are_counted_by_kind() -> None:
+    devices = {
+        "gpus": [{"name": "a", "deviceName": "nvidia.com/x"}, {"name": "b", "deviceName": "nvidia.com/x"}],
+        "hostDevices": [
+            {"name": "c", "deviceName": "nvidia.com/x"},
+            {"name": "d", "deviceName": "intel.com/qat"},
+            {"name": "e", "claimName": "claim"},
+        ],
     }
-    assert rendered.containers[1].resources.limits == {"cpu": "10m", "memory": "40M"}
-    assert rendered.init_containers[1].resources.requests == {"cpu": "10m", "memory": "1M"}
-    assert rendered.init_containers[1].resources.limits == {"cpu": "100m", "memory": "40M"}
+    networks = [{"name": n, "multus": {"networkName": n}} for n in ("ns/a", "ns/b", "ns/c")]
+    resources = {"ns/a": "intel.com/sriov", "ns/b": "", "ns/c": "intel.com/sriov"}
+    rendered = render({"devices": devices}, networks=networks, network_resources=resources)
+    limits = rendered.containers[0].resources.limits or {}
+    others = {name: value for name, value in limits.items() if "/" in name and "kubevirt" not in name}
+    assert others == {"nvidia.com/x": "3", "intel.com/qat": "1", "intel.com/sriov": "2"}
 
 
-def test_with_image_volumes_container_disks_only_cost_an_init_container() -> None:
-    config = {"developerConfiguration": {"featureGates": ["ImageVolume"]}}
-    rendered = render({"domain": {}, "volumes": [{"name": "root", "containerDisk": {"image": "i"}}]}, config)
-    assert names_of(rendered.containers) == ["compute"]
-    assert names_of(rendered.init_containers) == ["guest-console-log", "volumeroot"]
+HOOKS = {
+    "two": ('[{"image": "a"}, {"image": "b"}]', 2),
+    "none": ("[]", 0),
+    "no list": ("{}", 0),
+    "no JSON": ("[", 0),
+}
 
 
-def test_a_kernel_image_costs_what_a_container_disk_costs() -> None:
-    rendered = render({"domain": {"firmware": {"kernelBoot": {"container": {"image": "k"}}}}})
-    assert names_of(rendered.containers) == ["compute", "volumekernel-boot-volume"]
+@sentences(HOOKS)
+def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(case: tuple[str, int]) -> None:
+    annotation, count = case
+    rendered = render({}, {"hooks.kubevirt.io/hookSidecars": annotation})
+    sidecars = rendered.containers[1:]
+    assert [each.name for each in sidecars] == [f"hook-sidecar-{index}" for index in range(count)]
+    assert all(each.resources == ResourceRequirements() for each in sidecars)
 
 
-def test_each_shared_filesystem_has_its_container() -> None:
-    spec = {
-        "domain": {"devices": {"filesystems": [{"name": "a"}, {"name": "b"}, {"name": "missing"}]}},
-        "volumes": [{"name": "a"}, {"name": "b", "containerPath": {"path": "/"}}, {"name": "c"}],
-    }
-    rendered = render(spec)
-    assert names_of(rendered.containers) == ["compute", "virtiofs-a"]
-    assert rendered.containers[1].resources == ResourceRequirements(
-        limits={"cpu": "100m", "memory": "80M"}, requests={"cpu": "10m", "memory": "1M"}
-    )
-
-
-@pytest.mark.parametrize(
-    ("annotation", "count"),
-    [
-        pytest.param('[{"image": "a"}, {"image": "b"}]', 2, id="two sidecars"),
-        pytest.param("[]", 0, id="none"),
-        pytest.param("{}", 0, id="no list"),
-        pytest.param("[", 0, id="no JSON"),
-    ],
-)
-def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(annotation: str, count: int) -> None:
-    rendered = render({"domain": {}}, annotations={"hooks.kubevirt.io/hookSidecars": annotation})
-    assert names_of(rendered.containers[1:]) == [f"hook-sidecar-{index}" for index in range(count)]
-    assert all(container.resources == ResourceRequirements() for container in rendered.containers[1:])
-
-
-def test_an_attachment_pod_has_one_small_container() -> None:
-    assert attachment_container(Rendering()).resources == ResourceRequirements(
-        limits={"cpu": "100m", "memory": "80M"}, requests={"cpu": "10m", "memory": "2M"}
-    )
+def test_a_quantity_that_is_none_is_an_error() -> None:
+    with pytest.raises(QuantityError, match="memory: 'much'"):
+        render({"resources": {"limits": {"memory": "much"}}})

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.compensation import compensation_for
-from tests.decisions import drawn, sentences
+from tests.decisions import drawn
 
 MARGIN = 128 * 2**20
-
-
-@dataclass(frozen=True)
-class Case:
-    """Bytes: in use, the limit without compensation, the compensation that stands, the pod's need."""
-
-    used: int
-    without: int
-    stands: int
-    need: int
-    wanted: int
-
-
-CASES = {
-    "room enough and nothing stands": Case(0, 100, 0, 100, 0),
-    "room enough with what stands": Case(100, 100, 50, 50, 50),
-    "one byte is missing": Case(1, 100, 0, 100, 1 + MARGIN),
-    "a small one that stands is replaced by what is missing, as upstream": Case(
-        1000, 1000, 100, 150, 50 + MARGIN
-    ),
-    "a large one that stands is not lost when more is missing": Case(
-        2**40, 2**40, 2**33, 2**33 + 1, 2**33 + 1 + MARGIN
-    ),
-    "a quota used beyond its limit": Case(500, 100, 0, 10, 410 + MARGIN),
-}
-
-
-@sentences(CASES)
-def test_compensation(case: Case) -> None:
-    amounts = map(Quantity.of, (case.used, case.without, case.stands, case.need))
-    assert compensation_for(*amounts).value() == case.wanted
 
 
 amounts = st.integers(min_value=0, max_value=2**45)

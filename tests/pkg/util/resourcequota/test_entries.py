@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.names import EntryKey, migrating_key
+from pkg.util.names import migrating_key
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.entries import Entries, entries, has_migrating_vm, parse_resources
+from pkg.util.resourcequota.entries import Entries, entries, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
@@ -61,30 +61,17 @@ def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
         "example.com/migrating-vm1": "{}",
         "harvesterhci.io/migrating": "{}",
     }
-    found = {entry.key: entry.vm for entry in entries(annotations)}
+    found = {entry.key: (entry.vm, entry.by_uid) for entry in entries(annotations)}
     assert found == {
-        by_name(): EntryKey("vm1"),
-        by_name("a.b-c"): EntryKey("a.b-c"),
-        migrating_key(LONG_NAME): EntryKey(migrating_key(LONG_NAME).partition("migrating-")[2]),
-        by_uid(): EntryKey("uid-vm1", by_uid=True),
+        by_name(): ("vm1", False),
+        by_name("a.b-c"): ("a.b-c", False),
+        migrating_key(LONG_NAME): (migrating_key(LONG_NAME).partition("migrating-")[2], False),
+        by_uid(): ("uid-vm1", True),
     }
     assert [entry.key for entry in entries(annotations)] == sorted(found)
 
 
-@pytest.mark.parametrize("key", [by_uid(), by_name(), migrating_key(LONG_NAME)])
-def test_a_quota_has_a_migrating_vm_even_when_its_entry_is_garbage(key: str) -> None:
-    assert has_migrating_vm({key: "{nope", "other": "x"})
-
-
-def test_a_quota_without_entries_has_no_migrating_vm() -> None:
-    assert not has_migrating_vm({COMPENSATION: "{}", RESYNC: "true", SKIP: "true"})
-
-
 class TestEntries:
-    def test_nothing_done_is_no_change(self) -> None:
-        entries_ = Entries({by_uid(): ENTRY})
-        assert entries_.changes() == {}
-
     def test_what_is_set_and_taken_back_is_no_change(self) -> None:
         entries_ = Entries({RESYNC: "true"})
         entries_.set({RESYNC: "false"})
@@ -92,12 +79,6 @@ class TestEntries:
         entries_.put(by_uid(), ENTRY_VALUES)
         entries_.remove(by_uid())
         assert entries_.changes() == {}
-
-    def test_removed_keys_become_null(self) -> None:
-        entries_ = Entries({by_uid(): ENTRY, "example.com/other": "kept"})
-        assert entries_.remove(by_uid())
-        assert not entries_.remove(by_uid())
-        assert entries_.changes() == {by_uid(): None}
 
     def test_the_object_itself_is_never_touched(self) -> None:
         annotations = {by_uid(): ENTRY}
@@ -110,26 +91,6 @@ class TestEntries:
         entries_ = Entries({by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'})
         entries_.put(by_uid(), ENTRY_VALUES)
         assert entries_.changes() == {}
-
-    @pytest.mark.parametrize("text", ["{nope", '{"limits.cpu":"1"}', "{}", ""])
-    def test_an_entry_that_says_something_else_is_written(self, text: str) -> None:
-        entries_ = Entries({by_uid(): text})
-        entries_.put(by_uid(), ENTRY_VALUES)
-        assert entries_.changes() == {by_uid(): ENTRY}
-
-    @pytest.mark.parametrize("vm", ["vm1", LONG_NAME])
-    def test_the_keys_of_a_vm_are_all_its_forms(self, vm: str) -> None:
-        keys = sorted({by_name(vm), migrating_key(vm), by_uid(vm)})
-        others = {by_name(vm + "-2"): ENTRY, by_uid(vm + "-2"): ENTRY}
-        entries_ = Entries(dict.fromkeys(keys, ENTRY) | others)
-        assert entries_.keys_of(vm, f"uid-{vm}") == keys
-        assert entries_.keys_of(vm, "") == [key for key in keys if "UID" not in key]
-
-    @pytest.mark.parametrize(
-        "annotations", [{}, {COMPENSATION: ""}, {COMPENSATION: "{}"}, {COMPENSATION: "null"}]
-    )
-    def test_no_compensation(self, annotations: dict[str, str]) -> None:
-        assert dict(Entries(annotations).compensation) == {}
 
     def test_a_compensation_that_is_garbage(self) -> None:
         with pytest.raises(InvalidEntry, match="migratingCompensation"):

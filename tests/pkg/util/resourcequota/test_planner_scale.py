@@ -248,18 +248,6 @@ def test_a_quota_without_annotations_gets_some_and_one_that_got_some_meanwhile_i
     assert {"op": "add", "path": "/metadata/annotations", "value": {}} in patch
 
 
-ENTRY_THERE = {
-    "by uid": by_uid(),
-    "by name": by_name(),
-}
-
-
-@sentences(ENTRY_THERE)
-def test_beside_harvester_a_vm_that_stands_there_already_is_not_written_again(case: str) -> None:
-    before = quota(RAISED, {case: ENTRY})
-    assert not plan(observed(before, [vmim()]), Policy(Mode.ASSIST))
-
-
 def test_an_entry_keeps_its_value_when_the_ratio_changes_under_way() -> None:
     before = quota(RAISED, {by_uid(): ENTRY})
     assert not plan(observed(before, [vmim("Running")], ratio="4.5"), Policy(Mode.ASSIST))
@@ -280,23 +268,6 @@ def test_an_entry_stays_while_a_second_migration_of_the_vm_is_announced(mode: Mo
     assert after.annotations == before.annotations
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_two_migrations_of_one_vm_count_once(mode: Mode) -> None:
-    after = settled(quota(), [vmim("Running"), vmim("Pending", name="second")], mode=mode)
-    assert by_value(after.hard) == by_value(RAISED)
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_several_vms_add_up(mode: Mode) -> None:
-    after = settled(quota(), [vmim(vm=f"vm{n}") for n in range(5)], mode=mode)
-    assert by_value(after.hard) == by_value(
-        {"limits.cpu": "13", "limits.memory": 5000 * 2**20 + 5 * 4737464313}
-    )
-    key = by_uid if mode is Mode.ASSIST else by_name
-    assert [text for name, text in after.annotations.items() if "migrating" in name] == [ENTRY] * 5
-    assert {key(f"vm{n}") for n in range(5)} <= set(after.annotations)
-
-
 def test_a_long_name_is_hashed_into_a_key_that_the_api_server_takes() -> None:
     after = settled(quota(), [vmim(vm=LONG_NAME)], mode=Mode.TAKEOVER)
     (key,) = set(after.annotations) - set(MARKS)
@@ -304,13 +275,6 @@ def test_a_long_name_is_hashed_into_a_key_that_the_api_server_takes() -> None:
     assert len(key.partition("/")[2]) <= 63
     assert key.startswith("harvesterhci.io/migrating-a-very-long-name-exceeds")
     assert by_value(after.hard) == by_value(RAISED)
-
-
-def test_two_long_names_with_one_beginning_are_two_vms() -> None:
-    names = [LONG_NAME + "-a", LONG_NAME + "-b"]
-    after = settled(quota(), [vmim(vm=name) for name in names], mode=Mode.TAKEOVER)
-    assert len(set(after.annotations) - set(MARKS)) == 2
-    assert by_value(after.hard) == by_value({"limits.cpu": "7", "limits.memory": 5242880000 + 2 * 4737464313})
 
 
 def test_a_vm_without_limits_is_told_and_does_not_hold_up_the_others() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
-from kubeloop.api.meta import RawResourceList
-from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.decisions import by_value, entries_by_value, observed, sentences, settled
+from tests.decisions import Case, by_value, observed, sentences, settled
 from tests.objects import (
     ENTRY,
     HARD,
@@ -72,70 +70,59 @@ def test_a_person_who_removes_our_mark_and_leaves_the_skip_switches_off() -> Non
     assert not plan(observed(quota(raised.hard, kept), [vmim("Running")]), TAKEOVER)
 
 
-@dataclass(frozen=True)
-class Adoption:
-    """Entries that Harvester left, and what becomes of them while the VM migrates on."""
-
-    before: dict[str, str]
-    after: dict[str, str]
-    hard: RawResourceList
-    vm: str = "vm1"
-    instances: Sequence[VirtualMachineInstance] | None = None
-    abort: bool = False
-
-
 LARGER = '{"limits.cpu":"2","limits.memory":"5622461313"}'
 SMALLER = '{"limits.cpu":"1","limits.memory":"1Gi"}'
 SMALLER_CPU = '{"limits.cpu":"1","limits.memory":"4737464313"}'
 RAISED_SMALLER = {"limits.cpu": "4", "limits.memory": "6024Mi"}
 MIXED = '{"limits.cpu":"3","limits.memory":"1Gi"}'
+adopted = partial(Case, raised=HARD)
+LONG, ABORTED = [vmim("Running", vm=LONG_NAME)], [vmim("Running", abort=True)]
 ADOPTED = {
-    "an entry by uid goes under the name": Adoption({by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
-    "an entry by name stays where it is": Adoption({by_name(): ENTRY}, {by_name(): ENTRY}, RAISED),
-    "a VM under both forms counts once": Adoption(
+    "an entry by uid goes under the name": adopted({by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "an entry by name stays where it is": adopted({by_name(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "a VM under both forms counts once": adopted(
         {by_name(): ENTRY, by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED
     ),
-    "an entry that is too large follows what the VM needs": Adoption(
+    "an entry that is too large follows what the VM needs": adopted(
         {by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
     ),
-    "an entry that is too small follows what the VM needs": Adoption(
+    "an entry that is too small follows what the VM needs": adopted(
         {by_uid(): SMALLER}, {by_name(): ENTRY}, RAISED
     ),
-    "a long name's entry by uid goes under its hashed key": Adoption(
-        {by_uid(LONG_NAME): ENTRY}, {migrating_key(LONG_NAME): ENTRY}, RAISED, vm=LONG_NAME
+    "a long name's entry by uid goes under its hashed key": adopted(
+        {by_uid(LONG_NAME): ENTRY}, {migrating_key(LONG_NAME): ENTRY}, RAISED, migrations=LONG
     ),
-    "a long name's unhashed key cannot be": Adoption(
+    "a long name's unhashed key cannot be": adopted(
         {migrating_key(LONG_NAME): ENTRY, by_uid(LONG_NAME): ENTRY},
         {migrating_key(LONG_NAME): ENTRY},
         RAISED,
-        vm=LONG_NAME,
+        migrations=LONG,
     ),
-    "garbage beside a readable entry is left out": Adoption(
+    "garbage beside a readable entry is left out": adopted(
         {by_name(): "{nope", by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
     ),
-    "while it is aborted, no more stays than it would be granted": Adoption(
-        {by_name(): ENTRY, by_uid(): LARGER}, {by_name(): ENTRY}, RAISED, abort=True
+    "while it is aborted, no more stays than it would be granted": adopted(
+        {by_name(): ENTRY, by_uid(): LARGER}, {by_name(): ENTRY}, RAISED, migrations=ABORTED
     ),
-    "while it is aborted, nothing is added to what stands": Adoption(
-        {by_uid(): SMALLER}, {by_name(): SMALLER}, RAISED_SMALLER, abort=True
+    "while it is aborted, nothing is added to what stands": adopted(
+        {by_uid(): SMALLER}, {by_name(): SMALLER}, RAISED_SMALLER, migrations=ABORTED
     ),
-    "while it is aborted, the greater is taken of each resource by itself": Adoption(
+    "while it is aborted, the greater is taken of each resource by itself": adopted(
         {by_name(): MIXED, by_uid(): SMALLER_CPU},
         {by_name(): '{"limits.cpu":"2","limits.memory":"4737464313"}'},
         RAISED,
-        abort=True,
+        migrations=ABORTED,
     ),
-    "once its VM is gone nothing stays": Adoption({by_name(): ENTRY}, {}, HARD, instances=[], abort=True),
+    "once its VM is gone nothing stays": adopted(
+        {by_name(): ENTRY}, {}, HARD, instances=[], migrations=ABORTED
+    ),
 }
 
 
 @sentences(ADOPTED)
-def test_adoption(case: Adoption) -> None:
-    migration = vmim("Running", vm=case.vm, abort=case.abort)
-    after = settled(quota(HARD, case.before), [migration], case.instances, mode=Mode.TAKEOVER)
-    entries = {key: text for key, text in after.annotations.items() if key not in MARKS}
-    assert entries_by_value(entries) == entries_by_value(case.after)
-    assert by_value(after.hard) == by_value(case.hard)
+def test_adoption(case: Case) -> None:
+    after = settled(case.seen().quota, case.migrations, case.instances, mode=Mode.TAKEOVER)
+    replace(case, left={**MARKS, **case.left}).check(after)
 
 
 def test_an_entry_harvester_writes_beside_ours_does_not_count_twice() -> None:

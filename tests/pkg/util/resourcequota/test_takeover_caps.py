@@ -67,7 +67,7 @@ def test_max_extra(case: Capped) -> None:
     found, made = after(
         namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=case.namespace)
     )
-    assert sorted(entry.vm.value for entry in entries(found.annotations)) == list(case.entered)
+    assert sorted(entry.vm for entry in entries(found.annotations)) == list(case.entered)
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(case.entered))
 
 
@@ -78,7 +78,7 @@ def test_a_migration_that_waits_for_a_cap_gets_its_room_when_another_is_over() -
     second, _made = after(
         namespace(first, [migrations[0], vmim("Succeeded", "vm1")], pods, instances, max_extra=ROOM_FOR_ONE)
     )
-    assert [entry.vm.value for entry in entries(second.annotations)] == ["vm0"]
+    assert [entry.vm for entry in entries(second.annotations)] == ["vm0"]
 
 
 def test_a_cap_that_comes_later_takes_nothing_away_from_who_has_it() -> None:
@@ -91,7 +91,7 @@ def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
     migrations, instances, pods = moving(2)
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD})
     found, _made = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
-    assert [entry.vm.value for entry in entries(found.annotations)] == ["vm0"]
+    assert [entry.vm for entry in entries(found.annotations)] == ["vm0"]
 
 
 def arrived() -> tuple[VirtualMachineInstance, Pod]:
@@ -122,7 +122,7 @@ def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Seq
         max_extra=ROOM_FOR_ONE,
     )
     found, _made = after(seen)
-    names = [entry.vm.value.removeprefix("uid-") for entry in entries(found.annotations)]
+    names = [entry.vm.removeprefix("uid-") for entry in entries(found.annotations)]
     assert sorted(names) == list(left)
 
 
@@ -149,7 +149,7 @@ def test_a_compensation_that_stands_counts_for_the_cap() -> None:
             with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5
         )
         found, _made = after(seen)
-        assert [entry.vm.value for entry in entries(found.annotations)] == entered
+        assert [entry.vm for entry in entries(found.annotations)] == entered
 
 
 def test_a_compensation_keeps_to_the_cap_too() -> None:
@@ -190,12 +190,12 @@ def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
     others = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
     crowded = quota(HARD, {**MARKS, "note": "x" * others})
     found, made = after(namespace(crowded, migrations, pods, instances))
-    assert sorted(entry.vm.value for entry in entries(found.annotations)) == ["vm1", "vm2"]
+    assert sorted(entry.vm for entry in entries(found.annotations)) == ["vm1", "vm2"]
     assert [problem.reason for problem in made.problems] == ["TooManyMigrations"]
     assert "migration of VM vm0 waits" in str(made.problems[0])
     assert by_value(found.hard) == by_value(TWO_MORE)
     then, _made = after(namespace(found, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
-    assert sorted(entry.vm.value for entry in entries(then.annotations)) == ["vm0", "vm1"]
+    assert sorted(entry.vm for entry in entries(then.annotations)) == ["vm0", "vm1"]
 
 
 def test_an_entry_that_stands_stays_although_the_annotations_are_too_large() -> None:

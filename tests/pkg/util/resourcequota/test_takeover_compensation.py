@@ -23,7 +23,6 @@ from tests.objects import (
     COMPENSATION,
     HARD,
     MARKS,
-    RAISED_AT_4_5,
     by_name,
     launcher,
     quota,
@@ -70,17 +69,6 @@ SEED = {
     "5000Mi grows to 10865341313": Seed("5000Mi", 10865341313),
     "6000Mi grows to 11913917313": Seed("6000Mi", 11913917313),
 }
-
-
-@sentences(SEED)
-def test_under_harvesters_estimate_the_entry_alone_is_the_seeds_number(case: Seed) -> None:
-    seen = after_the_ratio_was_raised(
-        f'{{"limit":{{"limitsCpu":"3000m","limitsMemory":"{case.base}"}}}}',
-        {"limits.cpu": "3", MEMORY: case.base},
-    )
-    pending = replace(seen, migrations=[vmim()])
-    found, _made = after(pending, HARVESTER)
-    assert by_value(found.hard) == by_value({"limits.cpu": "5", MEMORY: str(case.raised)})
 
 
 @sentences(SEED)
@@ -312,9 +300,3 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
     assert hard == by_value(HARD)
     assert rq.annotations == MARKS  # type: ignore[attr-defined]
-
-
-def test_the_numbers_of_the_seed_are_those_of_the_builders() -> None:
-    assert by_value(RAISED_AT_4_5)[MEMORY] == Quantity.parse(5000 * 1024**2 + 5622461313)
-    assert pod_usage(at("a"))[MEMORY] == Quantity.parse(POD_1_5)
-    assert pod_usage(at("a", ratio="4.5"))[MEMORY] == Quantity.parse(POD_4_5)

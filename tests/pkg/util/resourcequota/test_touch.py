@@ -155,9 +155,7 @@ def test_each_touch_changes_the_annotation_and_says_when_the_next_is_due(raised:
     raised.look(0.25, [vmim(refused=True)])
     first = raised.quota.annotations[ANNOTATION_TOUCHED]
     assert json.loads(first) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
-    assert last_touch(raised.quota.annotations) == Touched(
-        "2023-11-14T22:13:20.250Z", "2023-11-14T22:13:20.750Z"
-    )
+    assert last_touch(raised.quota.annotations) == Touched(START + 0.25, START + 0.75)
     raised.look(0.75, [vmim(refused=True)])
     assert raised.quota.annotations[ANNOTATION_TOUCHED] != first
 

@@ -1,4 +1,5 @@
-"""A short demo as the API server would show it: one migration, refused at first, then done; by the second."""
+"""Records of runs: what the API server would show, by the second. `sample` is a short demo: one migration, refused at
+first, then done."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ import msgspec
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from lab.demo.checks import Report
 from lab.demo.driver import Driver
-from lab.demo.history import History
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from lab.record import Record
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA as REJECTED
 from tests.kinds import Clock
-from tests.objects import build, pod
+from tests.objects import build, controlled_by, pod
 
 NAMESPACE = "quota-test"
 QUOTA = "default-abc"
@@ -23,27 +24,32 @@ REFUSAL = "exceeded quota: default-abc, requested: limits.cpu=2015m"
 ENTRY = "harvesterhci.io/migrating-vm1"
 
 
-class HistoryBuilder:
-    """Writes a history; every call is the next version, `at` seconds after the beginning."""
+class RecordBuilder:
+    """Writes a record; every call is the next version, `at` seconds after the beginning."""
 
     def __init__(self) -> None:
         self.clock = Clock(0.0)
-        self.history = History(self.clock)
+        self.record = Record(self.clock)
         self._version = 100
 
-    def quota(self, at: float, hard: tuple[str, str], used: tuple[str, str], *entries: str) -> None:
-        annotations = dict.fromkeys(entries, "{}")
-        status = {"used": _resources(used)}
-        self.history.see_quota(
-            build(
-                ResourceQuota,
-                QUOTA,
-                {"hard": _resources(hard)},
-                status,
-                annotations=annotations,
-                **self._meta(at),
-            )
+    def quota(
+        self,
+        at: float,
+        hard: tuple[str, str],
+        used: tuple[str, str] = ("0", "0"),
+        *keys: str,
+        text: str = "{}",
+    ) -> None:
+        annotations = dict.fromkeys(keys, text)
+        body = build(
+            ResourceQuota,
+            QUOTA,
+            {"hard": _resources(hard)},
+            {"used": _resources(used), "hard": _resources(hard)},
+            annotations=annotations,
+            **self._meta(at),
         )
+        self.record.see_quota(body)
 
     def migration(
         self, at: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False
@@ -51,30 +57,47 @@ class HistoryBuilder:
         conditions = [{"type": REJECTED, "status": "True"}] if refused else None
         status = {"phase": phase or None, "conditions": conditions}
         spec = {"vmiName": vm}
-        self.history.see_migration(
+        self.record.see_migration(
             build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(at))
         )
 
-    def pod(self, at: float, name: str, phase: str, *, vm: str = "vm1", of: str = "") -> None:
-        self.history.see_pod(self._pod(at, name, phase, vm, of))
+    def pod(
+        self,
+        at: float,
+        name: str,
+        phase: str,
+        *,
+        vm: str = "vm1",
+        of: str = "",
+        takes: tuple[str, str] | None = None,
+    ) -> None:
+        self.record.see_pod(self._pod(at, name, phase, vm, of, takes or ONE))
 
     def pod_deleted(self, at: float, name: str, *, vm: str = "vm1", of: str = "") -> None:
-        self.history.lose_pod(self._pod(at, name, "Running", vm, of))
+        self.record.lose_pod(self._pod(at, name, "Running", vm, of, ONE))
 
-    def event(self, at: float, message: str, about: str = "vm1") -> None:
-        content = {"involvedObject": {"name": about}, "reason": "FailedCreate", "message": message}
-        metadata = {"name": f"{about}.1", "namespace": NAMESPACE, **self._meta(at)}
-        self.history.see_event(msgspec.convert({"metadata": metadata, **content}, Event))
+    def instance(self, name: str, **status: str) -> None:
+        self.record.see_instance(build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE))
+
+    def event(
+        self, at: float, message: str, about: str = "vm1", *, name: str = "", count: int | None = None
+    ) -> None:
+        involved = {"name": about, "kind": "VirtualMachineInstance"}
+        content = {"involvedObject": involved, "reason": "FailedCreate", "message": message, "count": count}
+        metadata = {"name": name or f"{about}.{self._version}", **self._meta(at)}
+        self.record.see_event(msgspec.convert({"metadata": metadata, **content}, Event))
 
     def mark(self, at: float, kind: str, text: str) -> None:
         self.clock.now = at
-        self.history.mark(kind, text)
+        self.record.mark(kind, text)
 
-    def _pod(self, at: float, name: str, phase: str, vm: str, of: str) -> Pod:
-        labels = {constants.LABEL_VM_NAME: vm}
+    def _pod(self, at: float, name: str, phase: str, vm: str, of: str, takes: tuple[str, str]) -> Pod:
+        labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER}
         if of:
             labels[constants.LABEL_MIGRATION_JOB_UID] = f"uid-{of}"
-        return pod("2015m", "4797464313", name=name, phase=phase, labels=labels, **self._meta(at))
+        owners = controlled_by("VirtualMachineInstance", vm, f"uid-{vm}")
+        metadata = {"labels": labels, "ownerReferences": owners, **self._meta(at)}
+        return pod(*takes, name=name, phase=phase, **metadata)
 
     def _meta(self, at: float) -> dict[str, str]:
         self.clock.now = at
@@ -90,20 +113,20 @@ class Watching:
 
 
 def driver_of(
-    builder: HistoryBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False
+    builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False
 ) -> Driver:
     """A driver of steps without a cluster, or with what the test gives it."""
     watching: Any = Watching()
-    return Driver(cluster, client, builder.history, watching, Report(), speed=1.0, deserted=lambda: deserted)
+    return Driver(cluster, client, builder.record, watching, Report(), speed=1.0, deserted=lambda: deserted)
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")
 NOTHING, ONE, TWO = ("0", "0"), ("2015m", "4797464313"), ("4030m", "9594928626")
 
 
-def sample() -> HistoryBuilder:
+def sample() -> RecordBuilder:
     """Twenty seconds: refused, headroom starts at 5, raised, through at 12, held, the old pod ends at 18."""
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.mark(0, "step", "(a) refused: a quota too small")
     builder.quota(1, BASE, NOTHING)
     builder.quota(2, BASE, ONE)

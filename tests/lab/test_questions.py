@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.demo import questions
-from lab.demo.history import Amounts, Quota
-
-from .builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, HistoryBuilder, sample
+from lab import questions
+from lab.questions import Quota
+from lab.record import Amounts
+from tests.lab.builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, RecordBuilder, sample
 
 
 @pytest.mark.parametrize(
@@ -20,21 +20,21 @@ from .builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, HistoryBuilde
     ],
 )
 def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
-    assert questions.hard_since(sample().history, at, Amounts.of(*wanted)) == Amounts.of(*answer)
+    assert questions.hard_since(sample().record, at, Amounts.of(*wanted)) == Amounts.of(*answer)
 
 
 def test_used_since() -> None:
-    history = sample().history
-    assert questions.used_since(history, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
-    assert questions.used_since(history, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
+    record = sample().record
+    assert questions.used_since(record, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
+    assert questions.used_since(record, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
 
 
 def test_hard_and_used_are_looked_at_in_one_version() -> None:
-    history = sample().history
+    record = sample().record
     both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
     never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
-    assert questions.quota_since(history, 0, both) == both
-    assert questions.quota_since(history, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    assert questions.quota_since(record, 0, both) == both
+    assert questions.quota_since(record, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_hard_and_used_are_looked_at_in_one_version() -> None:
     ],
 )
 def test_the_most_that_was_allowed(at: float, most: tuple[str, str]) -> None:
-    assert questions.highest_since(sample().history, at) == Amounts.of(*most)
+    assert questions.highest_since(sample().record, at) == Amounts.of(*most)
 
 
 def test_the_most_is_found_for_each_resource_by_itself() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.quota(1, ("5", "1"), ONE)
     builder.quota(2, ("3", "9"), ONE)
-    assert questions.highest_since(builder.history, 0) == Amounts.of("5", "9")
+    assert questions.highest_since(builder.record, 0) == Amounts.of("5", "9")
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_the_most_is_found_for_each_resource_by_itself() -> None:
     ],
 )
 def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, str]) -> None:
-    assert questions.lowest_under_entries(sample().history, at) == Amounts.of(*least)
+    assert questions.lowest_under_entries(sample().record, at) == Amounts.of(*least)
 
 
 def test_the_least_is_found_for_each_resource_by_itself() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.quota(1, ("5", "1"), ONE, ENTRY)
     builder.quota(2, ("3", "9"), ONE, ENTRY)
-    assert questions.lowest_under_entries(builder.history, 0) == Amounts.of("3", "1")
+    assert questions.lowest_under_entries(builder.record, 0) == Amounts.of("3", "1")
 
 
 def test_where_no_entry_stood_there_is_no_least() -> None:
-    assert questions.lowest_under_entries(sample().history, 19) is None
+    assert questions.lowest_under_entries(sample().record, 19) is None
 
 
 @pytest.mark.parametrize(
@@ -95,32 +95,32 @@ def test_where_no_entry_stood_there_is_no_least() -> None:
     ],
 )
 def test_before_anything_was_seen_there_is_no_answer(ask: Callable[..., object]) -> None:
-    assert ask(HistoryBuilder().history) is None
+    assert ask(RecordBuilder().record) is None
 
 
 def test_the_state_of_a_migration() -> None:
-    builder = HistoryBuilder()
-    assert questions.state_of(builder.history, "m1") == "not there"
+    builder = RecordBuilder()
+    assert questions.state_of(builder.record, "m1") == "not there"
     builder.migration(1, "")
-    assert questions.state_of(builder.history, "m1") == "new, never refused"
+    assert questions.state_of(builder.record, "m1") == "new, never refused"
     builder.migration(2, "Pending", refused=True)
-    assert questions.state_of(builder.history, "m1") == "Pending, refused"
+    assert questions.state_of(builder.record, "m1") == "Pending, refused"
 
 
 def test_the_phases_of_a_migration() -> None:
-    assert questions.phases_of(sample().history, "m1") == "Pending Scheduling Running Succeeded"
-    assert questions.phases_of(sample().history, "m9") == ""
+    assert questions.phases_of(sample().record, "m1") == "Pending Scheduling Running Succeeded"
+    assert questions.phases_of(sample().record, "m9") == ""
 
 
 def test_quotas_own_words_are_taken_out_of_the_event() -> None:
-    history = sample().history
-    assert questions.refusal_of(history, "m1") == REFUSAL
-    assert questions.refusal_of(history, "m2") == ""
+    record = sample().record
+    assert questions.refusal_of(record, "m1") == REFUSAL
+    assert questions.refusal_of(record, "m2") == ""
 
 
 def test_source_and_target() -> None:
-    history = sample().history
-    source, target = questions.source_of(history, "m1"), questions.target_of(history, "m1")
+    record = sample().record
+    source, target = questions.source_of(record, "m1"), questions.target_of(record, "m1")
     assert source is not None
     assert target is not None
     assert (source.name, target.name) == ("source", "target")
@@ -131,36 +131,36 @@ def test_the_source_is_the_pod_that_the_vm_lived_in_last() -> None:
     builder.migration(21, "Pending", name="m2")
     builder.pod(22, "next", "Pending", of="m2")
     builder.pod(22, "of another VM", "Running", vm="vm2")
-    source = questions.source_of(builder.history, "m2")
+    source = questions.source_of(builder.record, "m2")
     assert source is not None
     assert source.name == "target"
 
 
 def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.quota(1, BASE, ONE)
     builder.pod(1, "source", "Running")
     builder.migration(2, "Pending")
     builder.pod(3, "target", "Running", of="m1")
-    assert questions.quota_after(builder.history, "m1") is None
+    assert questions.quota_after(builder.record, "m1") is None
     builder.pod(4, "source", "Succeeded")
-    assert questions.quota_after(builder.history, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    assert questions.quota_after(builder.record, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 def test_room_that_was_held() -> None:
-    assert questions.held_until_the_end(sample().history, "m1") == "held"
+    assert questions.held_until_the_end(sample().record, "m1") == "held"
 
 
 def test_room_that_was_taken_back_while_the_old_pod_counted() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Pending")
     builder.pod(3, "target", "Running", of="m1")
-    assert questions.held_until_the_end(builder.history, "m1") == "not over"
+    assert questions.held_until_the_end(builder.record, "m1") == "not over"
     builder.migration(4, "Succeeded")
     builder.quota(5, BASE, TWO)
     builder.pod(6, "source", "Succeeded")
-    answer = questions.held_until_the_end(builder.history, "m1")
+    answer = questions.held_until_the_end(builder.record, "m1")
     assert answer == f"lowered to {Amounts.of(*BASE)} while pods took {Amounts.of(*TWO)}"
 
 
@@ -168,7 +168,7 @@ def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
     """status.used says later than the pod that it has ended."""
     builder = sample()
     builder.quota(19, BASE, TWO)
-    assert questions.held_until_the_end(builder.history, "m1") == "held"
+    assert questions.held_until_the_end(builder.record, "m1") == "held"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
 def test_whether_another_migration_was_admitted(
     source_ends_at: float | None, target_comes_at: float | None, answer: str
 ) -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Succeeded")
     builder.pod(3, "target", "Running", of="m1")
@@ -193,7 +193,7 @@ def test_whether_another_migration_was_admitted(
             builder.pod(at, "source", "Succeeded")
         if at == target_comes_at:
             builder.pod(at, "other", "Pending", vm="vm2", of="m2")
-    assert questions.admission_of(builder.history, "m2", "m1") == answer
+    assert questions.admission_of(builder.record, "m2", "m1") == answer
 
 
 def refusal(limited: str) -> str:
@@ -207,23 +207,88 @@ def refusal(limited: str) -> str:
     [
         pytest.param("limits.cpu=3,limits.memory=5000Mi", 0, id="by the base, however late the event comes"),
         pytest.param("limits.cpu=3", 0, id="by the base, one resource"),
-        pytest.param("limits.cpu=4,limits.memory=9980344313", 0, id="by what was raised for another"),
-        pytest.param("limits.cpu=5,limits.memory=9980344313", 1, id="by the raised limit"),
-        pytest.param("limits.memory=9980344313", 1, id="by the raised limit, one resource"),
-        pytest.param("limits.cpu=6,limits.memory=9980344314", 1, id="by a higher one"),
+        pytest.param(
+            "limits.cpu=4,limits.memory=9980344313", 0, id="by limits that were never these together"
+        ),
+        pytest.param("limits.cpu=5,limits.memory=9980344313", 2, id="by the raised limit"),
+        pytest.param("limits.memory=9980344313", 2, id="by the raised limit, one resource"),
     ],
 )
 def test_a_refusal_after_the_raise_is_told_by_quotas_own_words(limited: str, count: int) -> None:
     builder = sample()
-    assert questions.refused_after_the_raise(builder.history) == 0
-    builder.event(20, refusal(limited))
+    assert questions.refused_after_raise(builder.record) == 0
+    builder.event(20, refusal(limited), count=2)
     builder.event(20, refusal(limited), about="a-pod-of-somebody-else")
-    assert questions.refused_after_the_raise(builder.history) == count
+    assert questions.refused_after_raise(builder.record) == count
+
+
+@pytest.mark.parametrize(
+    ("key", "limited", "count"),
+    [
+        pytest.param("harvesterhci.io/migrating-vm2", "limits.cpu=5", 0, id="raised for another VM"),
+        pytest.param(
+            "harvesterhci.io/migratingUID-uid-vm1", "limits.cpu=5", 1, id="an entry by the VMI's uid"
+        ),
+        pytest.param("", "limits.cpu=5", 1, id="raised without entries"),
+        pytest.param("", "limits.cpu=3", 0, id="raised without entries, not yet enforced"),
+    ],
+)
+def test_whose_headroom_the_limit_held(key: str, limited: str, count: int) -> None:
+    builder = RecordBuilder()
+    builder.instance("vm1")
+    builder.quota(1, BASE)
+    builder.migration(2, "Pending", refused=True)
+    builder.quota(3, RAISED, ONE, *filter(None, [key]))
+    builder.event(4, refusal(limited))
+    assert questions.refused_after_raise(builder.record) == count
 
 
 def test_without_a_raise_nothing_is_refused_after_it() -> None:
-    builder = HistoryBuilder()
+    builder = RecordBuilder()
     builder.quota(1, BASE, ONE)
     builder.migration(2, "Pending", refused=True)
     builder.event(2, refusal("limits.cpu=3"))
-    assert questions.refused_after_the_raise(builder.history) == 0
+    assert questions.refused_after_raise(builder.record) == 0
+
+
+def test_a_migration_waits_from_its_refusal_to_its_target_pod() -> None:
+    builder = sample()
+    builder.migration(21, "Pending", name="m2")
+    builder.pod(22, "next", "Pending", of="m2")
+    waits = [questions.pending_by_quota(builder.record, each) for each in builder.record.migrations.values()]
+    assert waits == [3.0, 0.0]
+
+
+def test_a_write_is_a_change_of_what_people_write() -> None:
+    assert [version.at for version in questions.writes(sample().record)] == [6, 9.5, 9.51, 12, 18]
+    assert [version.at for version in questions.writes(sample().record, 9.5, 12)] == [9.5, 9.51, 12]
+
+
+GIB = 1024.0**3
+
+
+def full() -> RecordBuilder:
+    """Two pods of a core and a GiB that fill the quota."""
+    builder = RecordBuilder()
+    for name in ("a", "b"):
+        builder.pod(0, name, "Running", takes=("1", "1Gi"))
+    builder.quota(0, ("2", "2Gi"))
+    return builder
+
+
+def test_overshoot_is_what_was_allowed_beyond_what_pods_took() -> None:
+    """Raised at 10, taken at 12, left at 20, restored at 23: two and three seconds of one core and 1 GiB."""
+    builder = full()
+    builder.quota(10, ("3", "3Gi"))
+    builder.pod(12, "target", "Pending", of="m1", takes=("1", "1Gi"))
+    builder.pod(20, "a", "Succeeded", takes=("1", "1Gi"))
+    builder.quota(23, ("2", "2Gi"))
+    base = Amounts.of("2", "2Gi")
+    assert questions.overshoot(builder.record, base, 1, 30) == (5.0, 5 * GIB)
+    assert questions.overshoot(builder.record, base, 11, 22) == (3.0, 3 * GIB)
+
+
+def test_pods_below_the_base_are_no_overshoot() -> None:
+    builder = full()
+    builder.pod_deleted(1, "a")
+    assert questions.overshoot(builder.record, Amounts.of("2", "2Gi"), 0, 10) == (0.0, 0.0)

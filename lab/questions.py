@@ -1,0 +1,237 @@
+"""What the record of a run says: the queries behind the demo's checks, scale's figures and benches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
+from pkg.util.names import migrating_key, migrating_uid_key
+from pkg.util.quantity import ZERO
+
+T = TypeVar("T")
+_FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a quota allows and what it counts, at one moment."""
+
+    hard: Amounts
+    used: Amounts
+
+    def __str__(self) -> str:
+        return f"hard {self.hard}; used {self.used}"
+
+
+# ---- the quota
+
+
+def hard_since(record: Record, at: float, wanted: Amounts) -> Amounts | None:
+    """`wanted` if spec.hard was that at any moment since `at`, else what it is now."""
+    return _since(record, at, wanted, lambda version: version.hard)
+
+
+def used_since(record: Record, at: float, wanted: Amounts) -> Amounts | None:
+    """The same about status.used."""
+    return _since(record, at, wanted, lambda version: version.used)
+
+
+def quota_since(record: Record, at: float, wanted: Quota) -> Quota | None:
+    """The same about both at one moment."""
+    return _since(record, at, wanted, _quota)
+
+
+def _since(record: Record, at: float, wanted: T, read: Callable[[QuotaVersion], T]) -> T | None:
+    found = first_version(record, at, lambda version: read(version) == wanted) or record.quota
+    return read(found) if found else None
+
+
+def quota_after(record: Record, migration: str) -> Quota | None:
+    """The quota now, None while the migration's source pod still counts."""
+    source = source_of(record, migration)
+    over = source is not None and source.ended is not None
+    return _quota(record.quota) if record.quota and over else None
+
+
+def highest_since(record: Record, at: float) -> Amounts:
+    """The most that was allowed at any moment since `at`, each resource by itself."""
+    hard = [version.hard for version in record.quotas if version.at >= at]
+    return Amounts({name: max((each[name] for each in hard), default=ZERO) for name in RESOURCES})
+
+
+def lowest_under_entries(record: Record, at: float) -> Amounts | None:
+    """The least that was allowed at any moment since `at` while an entry stood, each resource by itself.
+
+    The version that stood at `at` counts, too. None when no entry stood.
+    """
+    before = [version for version in record.quotas if version.at < at][-1:]
+    since = [version for version in record.quotas if version.at >= at]
+    hard = [version.hard for version in before + since if version.entries]
+    return Amounts({name: min(each[name] for each in hard) for name in RESOURCES}) if hard else None
+
+
+def first_version(record: Record, at: float, fits: Callable[[QuotaVersion], bool]) -> QuotaVersion | None:
+    """The first version seen since `at` that fits."""
+    return next((version for version in record.quotas if version.at >= at and fits(version)), None)
+
+
+def writes(record: Record, since: float = 0.0, until: float = _FOREVER) -> list[QuotaVersion]:
+    """The versions that a change of spec.hard, annotations or labels has made: those of status alone, which the API
+    server and its controller manager write, are left out."""
+    changed = (after for before, after in pairwise(record.quotas) if before.written != after.written)
+    return [version for version in changed if since <= version.at <= until]
+
+
+def overshoot(record: Record, base: Amounts, since: float, until: float) -> tuple[float, float]:
+    """Core seconds and byte seconds in which more was allowed than pods took, the base at least: the integral of
+    spec.hard − max(base, pods)."""
+    cores = size = 0.0
+    allowed, used, last = base, Amounts(), since
+    for at, hard, more in [*sorted(_changes(record), key=lambda change: change[0]), (until, None, Amounts())]:
+        free = allowed - Amounts({name: max(base[name], used[name]) for name in RESOURCES})
+        seconds = max(0.0, min(at, until) - last)
+        cores += seconds * max(0, free.cpu.milli_value()) / 1000
+        size += seconds * max(0, free.memory.value())
+        allowed, used, last = hard or allowed, used + more, max(last, at)
+    return cores, size
+
+
+def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
+    """When what is allowed became another, and when what pods take grew or shrank by how much."""
+    yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
+    for pod in record.pods.values():
+        yield pod.began.at, None, pod.usage
+        if pod.ended is not None:
+            yield pod.ended.at, None, Amounts() - pod.usage
+
+
+def _quota(version: QuotaVersion) -> Quota:
+    return Quota(version.hard, version.used)
+
+
+# ---- refusals
+
+
+def refusals(record: Record, since: float = 0.0) -> Iterator[tuple[EventSeen, Refusal]]:
+    """The events that tell of quota's refusal of a migration's pod."""
+    told = ((event, Refusal.of(event.message)) for event in record.events if event.at >= since)
+    return ((event, refusal) for event, refusal in told if refusal is not None)
+
+
+def refusal_of(record: Record, migration: str) -> str:
+    """Quota's own words about the migration's target pod, as the API server said them; "" when it said none."""
+    return next((refusal.words for event, refusal in refusals(record) if event.about == migration), "")
+
+
+def refused_after_raise(record: Record, since: float = 0.0) -> int:
+    """How many refusals came from a limit that held the headroom for the very migration, by quota's own words."""
+    return sum(event.count for event, refusal in refusals(record, since) if _is_after(record, event, refusal))
+
+
+def _is_after(record: Record, event: EventSeen, refusal: Refusal) -> bool:
+    """Without entries anywhere (VMMRQ, other controllers), any limit above the first was raised."""
+    limits, versions = refusal.limited, record.quotas
+    if not limits or not versions:
+        return False
+    if not any(version.entries for version in versions):
+        return any(limit > versions[0].hard[name] for name, limit in limits.items() if name in RESOURCES)
+    version = went_by(record, event, refusal)
+    return version is not None and has_entry(record, version, record.migrations[event.about])
+
+
+def went_by(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion | None:
+    """The version that admission went by, however late it is told: the latest whose limits are those that it names."""
+    seen = (version for version in reversed(record.quotas) if version.at <= event.at)
+    limits = refusal.limited.items()
+    return next(
+        (version for version in seen if all(version.hard.get(n) == limit for n, limit in limits)), None
+    )
+
+
+def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
+    """Whether a version of the quota grants headroom for the migration's VM: by its name or its VMI's uid."""
+    vmi = record.instances.get(migration.vm)
+    keys = (migrating_key(migration.vm), migrating_uid_key(vmi.uid if vmi else ""))
+    return any(entry.key in keys for entry in version.entries)
+
+
+# ---- migrations and their pods
+
+
+def state_of(record: Record, migration: str) -> str:
+    """Phase and refusal in one phrase."""
+    track = record.migrations.get(migration)
+    if track is None:
+        return "not there"
+    return f"{track.phase or 'new'}, {'refused' if track.refused is not None else 'never refused'}"
+
+
+def phases_of(record: Record, migration: str) -> str:
+    """Every phase that the migration was seen in, in order."""
+    track = record.migrations.get(migration)
+    return " ".join(change.phase for change in track.phases if change.phase) if track else ""
+
+
+def target_of(record: Record, migration: str) -> Track | None:
+    """The pod that was made for the migration."""
+    track = record.migrations.get(migration)
+    return record.targets.get(track.uid) if track else None
+
+
+def source_of(record: Record, migration: str) -> Track | None:
+    """The pod that the migration moved the VM out of: the VM's newest one before the target."""
+    target = target_of(record, migration)
+    if target is None:
+        return None
+    older = (
+        pod
+        for pod in record.pods.values()
+        if pod.vm == target.vm and pod.began.version < target.began.version
+    )
+    return max(older, key=lambda pod: pod.began.version, default=None)
+
+
+def pending_by_quota(record: Record, migration: Track) -> float:
+    """Seconds from the refusal to the target pod; 0 for one that was not refused or has no pod."""
+    target = target_of(record, migration.name)
+    if migration.refused is None or target is None:
+        return 0.0
+    return max(0.0, target.began.at - migration.refused)
+
+
+def held_until_the_end(record: Record, migration: str) -> str:
+    """Whether the limit was ever below what the pods took, from the migration's success to its source pod's end.
+
+    The pods are asked, not status.used: that follows them only after a moment.
+    """
+    track, source = record.migrations.get(migration), source_of(record, migration)
+    if track is None or track.ended is None or source is None or source.ended is None:
+        return "not over"
+    span = range(track.ended.version, source.ended.version)
+    for version in (each for each in record.quotas if each.version in span):
+        needed = counted_at(record, version.version)
+        if not version.hard.covers(needed):
+            return f"lowered to {version.hard} while pods took {needed}"
+    return "held"
+
+
+def counted_at(record: Record, version: int) -> Amounts:
+    """What the pods that had not ended at a version took together."""
+    alive = (
+        pod.usage
+        for pod in record.pods.values()
+        if pod.began.version < version and (pod.ended is None or pod.ended.version > version)
+    )
+    return sum(alive, Amounts())
+
+
+def admission_of(record: Record, migration: str, earlier: str) -> str:
+    """Whether the migration's target pod was admitted while the source pod of an earlier migration still counted."""
+    target, source = target_of(record, migration), source_of(record, earlier)
+    if target is None or source is None:
+        return "not there"
+    counted = source.ended is None or target.began.version < source.ended.version
+    return f"admitted {'while' if counted else 'after'} {earlier}'s old pod count{'s' if counted else 'ed'}"

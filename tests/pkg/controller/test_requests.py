@@ -1,0 +1,179 @@
+"""How many requests headroom makes: its whole process on the API server in process, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.registry import PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.testing.fake.server import FakeCluster, FakeTransport
+from kubeloop.testing.virtual_time import now, run
+from lab.kubevirt import options as stand_in
+from lab.kubevirt.register import register as register_kubevirt
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.config.management import Management
+from pkg.config.probe import PROBE_MARK
+from pkg.controller import replica
+from pkg.controller.options import Options
+from pkg.controller.registry import register_all
+from pkg.controller.replica import Replica
+from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validating
+from pkg.webhook.options import FailurePolicy
+from pkg.webhook.options import Options as WebhookOptions
+from pkg.webhook.register import Webhooks
+from pkg.webhook.tls_context import server_context
+from tests.pkg.controller.simulated_cluster import SimulatedCluster
+
+POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+WEBHOOKS = WebhookOptions(namespace="default")
+STRICT = WebhookOptions(failure_policy=FailurePolicy.FAIL)
+BY_SERVICE, BY_URL = Endpoint(service_name="headroom"), Endpoint(url="https://127.0.0.1:9443")
+
+
+class Connection(FakeTransport):
+    """Counts what is sent, and answers what the API server in process does not: its version, and the probe."""
+
+    def __init__(self, cluster: FakeCluster, endpoint: Endpoint) -> None:
+        super().__init__(cluster)
+        self.sent: list[tuple[float, str, str]] = []
+        self._mark = fingerprint(endpoint, WEBHOOKS)
+
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, **given: Any
+    ) -> bytes:
+        self.sent.append((now(), method, path))
+        if path == "/version":
+            return b'{"gitVersion": "v1.34.0"}'
+        if params and "dryRun" in params:
+            return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self._mark}}})
+        return await super().request(method, path, params=params, **given)
+
+
+async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What a process asks for in so many seconds once it has run for ten minutes. Watches are left out: the API server
+    in process sends no bookmarks, so that they end early."""
+    connection = Connection(FakeCluster(), endpoint)
+    monkeypatch.setattr(replica, "Client", lambda *_, **__: Client(connection))
+    webhooks = Webhooks(POLICY, WEBHOOKS, endpoint, server_context(), "headroom-webhook-tls")
+    process = Replica(
+        ClientConfig("http://fake.invalid"),
+        Options(POLICY, reserve=True, namespace="default"),
+        workers=2,
+        election=None,
+        health_bind_address="127.0.0.1:0",
+        webhooks=webhooks.server,
+        webhook_address="127.0.0.1:0",
+    )
+    stop = asyncio.Event()
+    serving = asyncio.create_task(process.serve(stop))
+    await asyncio.sleep(600.0)
+    began = now()
+    await asyncio.sleep(seconds)
+    stop.set()
+    await serving
+    return Counter(f"{method} {path}" for at, method, path in connection.sent if at >= began)
+
+
+@pytest.mark.parametrize("endpoint", [BY_SERVICE, BY_URL], ids=["by Service", "by URL"])
+def test_at_rest_it_asks_every_ten_seconds(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = run(at_rest(endpoint, 1200.0, monkeypatch))
+    assert asked["POST /api/v1/namespaces/default/events"] >= 19, "the webhook is not looked after"
+    assert asked.total() <= 120, asked
+
+
+async def migrated(
+    together: int, phase_seconds: float, monkeypatch: pytest.MonkeyPatch, *, webhooks: Sequence[Webhook] = ()
+) -> tuple[Connection, float]:
+    """What the controllers send while VMs of one namespace migrate, and until nothing is left of it; and when the
+    migrations were created."""
+    began = time.time()
+    monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
+    cluster = SimulatedCluster(seed=1, namespaces=1, machines=together)
+    cluster.build()
+    connection = Connection(cluster.server, BY_SERVICE)
+    headroom, kubevirt = Management(Client(connection)), Management(cluster.server.client(), whole_pods=True)
+    if webhooks:
+        registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
+        cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
+    register_all(headroom, headroom.recorder("headroom"), Options(POLICY, reserve=True))
+    limits = {"parallel_migrations": 100, "parallel_outbound": 100}
+    register_kubevirt(kubevirt, stand_in.Options(source_linger=2.0, phase_delay=phase_seconds, **limits))
+    players = [
+        cluster.quota_controller(),
+        cluster.follow(PODS, cluster.see_pod),
+        cluster.follow(RESOURCE_QUOTAS, cluster.see_quota),
+    ]
+    tasks = [asyncio.create_task(player) for player in players]
+    await asyncio.gather(headroom.start(), kubevirt.start())
+    for machine in cluster.machines:
+        await cluster.machine(*machine)
+    await asyncio.sleep(10.0)
+    connection.sent.clear()
+    created = now()
+    await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
+    await asyncio.sleep(10.0)
+    shown = [
+        set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys()
+        for vmi in cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
+    ]
+    assert shown == [set()] * together
+    await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return connection, created
+
+
+QUOTA, VMI, VM = "resourcequotas", "virtualmachineinstances", "virtualmachines"
+
+
+@pytest.mark.parametrize(
+    ("together", "phase_seconds", "most"),
+    [
+        pytest.param(1, 2.0, {QUOTA: 3, VMI: 2, VM: 2}, id="alone, its first try refused"),
+        pytest.param(1, 0.02, {QUOTA: 3}, id="alone, over before a person sees its state"),
+        pytest.param(8, 2.0, {QUOTA: 3, VMI: 16, VM: 16}, id="with others: fewer than five each"),
+    ],
+)
+def test_writes_of_a_migration(
+    together: int,
+    phase_seconds: float,
+    most: Mapping[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "kubeloop.controllers.reconcile")
+    sent = run(migrated(together, phase_seconds, monkeypatch))[0].sent
+    written = [path.split("/")[-2:] for _, method, path in sent if method != "GET"]
+    assert Counter(plural for plural, _ in written) == most
+    for vm in (f"vm{number}" for number in range(together)):
+        # The UI watches VMs: what a VMI shows last, it is told after that.
+        shown = [plural for plural, name in written if name == vm]
+        assert shown == [VMI, VM] * (len(shown) // 2)
+    requeued = sum(each.startswith("resourceQuotaController: ns0/q requeued") for each in caplog.messages)
+    assert 0 < requeued <= 10 * together
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [(None, 0.0, 0.01), (WEBHOOKS, 0.0, 0.01), (STRICT, 0.25, 0.3)],
+    ids=["no webhook", "labelled when its VM came", "an outage would stop its pods: labelled only now"],
+)
+def test_the_first_migration_of_a_namespace_is_raised_at_once(
+    options: WebhookOptions | None, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = validating(BY_SERVICE, options, None) if options else ()
+    connection, created = run(migrated(1, 2.0, monkeypatch, webhooks=registered))
+    raised = next(at for at, method, path in connection.sent if method == "PATCH" and QUOTA in path)
+    assert least <= raised - created <= most

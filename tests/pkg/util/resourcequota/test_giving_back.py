@@ -1,0 +1,340 @@
+"""A quota is given back: to Harvester by `headroom release` or a change of mode, for good where a person switches
+headroom off or a namespace gets a migration budget of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.meta import RawResourceList
+from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
+from pkg.util.names import migrating_key
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.give_back import give_back
+from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from tests.decisions import EXACT, Case, applied, by_value, charged, namespace, observed, sentences, settled
+from tests.objects import (
+    COMPENSATION,
+    DEFAULT_LABELS,
+    ENTRY,
+    HARD,
+    LONG_NAME,
+    MARKS,
+    OWNER,
+    RAISED,
+    RESYNC,
+    SKIP,
+    by_name,
+    by_uid,
+    launcher,
+    quota,
+    vmi,
+    vmim,
+)
+
+ASSIST, TAKEOVER = Policy(Mode.ASSIST), Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+both = pytest.mark.parametrize("policy", [TAKEOVER, ASSIST], ids=["takeover", "assist"])
+TOUCHED = {"headroom.harvesterhci.io/touched": '{"at":"2026-01-01T00:00:00Z","next":"2026-01-01T00:00:01Z"}'}
+
+
+# ---- `headroom release` --------------------------------------------------------------------------------------
+
+given = partial(Case, hard=RAISED)
+LENT = '{"limits.memory":"1Gi"}'
+RELEASED = {
+    "a quiet quota loses the marks": Case({}, {}, raised=HARD, migrations=[]),
+    "a migration's entry goes under the key that Harvester restores by": given(
+        {by_name(): ENTRY}, {by_uid(): ENTRY}
+    ),
+    "a long name's too": given(
+        {migrating_key(LONG_NAME): ENTRY},
+        {by_uid(LONG_NAME): ENTRY},
+        migrations=[vmim("Running", vm=LONG_NAME)],
+    ),
+    "an entry that has Harvester's key already stays": given({by_uid(): ENTRY}, {by_uid(): ENTRY}),
+    "two forms of one VM become one": given({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
+    "a finished migration's entry goes": Case({by_name(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
+    "an entry that no migration explains goes": Case({by_name("gone"): ENTRY}, {}, migrations=[]),
+    "an entry whose VMI is not known stays as it is": given(
+        {by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]
+    ),
+    "other annotations stay": Case(
+        {"example.com/other": "kept"}, {"example.com/other": "kept"}, raised=HARD, migrations=[]
+    ),
+    "a refused migration keeps its compensation": Case(
+        {by_name(): ENTRY, COMPENSATION: LENT},
+        {by_uid(): ENTRY, COMPENSATION: LENT},
+        {"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
+        migrations=[vmim(refused=True)],
+    ),
+    "a compensation that no migration needs any more goes": Case(
+        {by_name(): ENTRY, COMPENSATION: LENT}, {}, migrations=[vmim("Failed")]
+    ),
+    "spec.hard that Rancher reverted is repaired": given({by_name(): ENTRY}, {by_uid(): ENTRY}, raised=HARD),
+    "garbage in the base leaves spec.hard alone": given(
+        {by_name(): ENTRY}, {by_uid(): ENTRY}, limits="{nope"
+    ),
+    "without a base spec.hard is left alone": given({by_name(): ENTRY}, {by_uid(): ENTRY}, limits=""),
+    "garbage in an entry leaves spec.hard alone": given({by_name(): "{nope"}, {by_uid(): "{nope"}),
+}
+
+
+def released(seen: Facts) -> ResourceQuota:
+    return applied(seen.quota, give_back(seen, to_harvester=True))
+
+
+@sentences(RELEASED)
+def test_release(case: Case) -> None:
+    replace(case, left={**case.left, RESYNC: "true"}).check(released(case.seen(MARKS)))
+
+
+NOT_OURS = {
+    "a quota that was never raised": {},
+    "a quota that a person switched off": {SKIP: "true"},
+    "a quota that Harvester scales": {by_uid(): ENTRY, RESYNC: "true"},
+}
+
+
+@sentences(NOT_OURS)
+def test_what_is_not_ours_is_not_given_back(case: dict[str, str]) -> None:
+    assert not give_back(observed(quota(RAISED, case), [vmim()]), to_harvester=True)
+
+
+def test_giving_back_twice_writes_once() -> None:
+    once = released(observed(quota(RAISED, {**MARKS, by_name(): ENTRY}), [vmim()]))
+    assert OWNER not in once.annotations
+    assert not give_back(observed(once, [vmim()]), to_harvester=True)
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_beside_harvester_nothing_is_left_to_do_but_to_answer_the_flag(phase: str) -> None:
+    taken = settled(quota(), [vmim(phase)], mode=Mode.TAKEOVER)
+    made = plan(observed(released(observed(taken, [vmim(phase)])), [vmim(phase)]), ASSIST)
+    assert made.annotations == {RESYNC: "false"}
+    assert not made.hard
+
+
+def test_taken_given_back_and_taken_again_the_numbers_are_the_same() -> None:
+    taken = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
+    again = settled(released(observed(taken, [vmim()])), [vmim()], mode=Mode.TAKEOVER)
+    assert by_value(again.hard) == by_value(taken.hard)
+    assert set(again.annotations) == {*MARKS, by_name(), RESYNC}
+
+
+# ---- a change of mode, without a release: each goes on from what the other one left --------------------------
+
+SOURCE, MOVE = launcher(node="node-1"), vmim("Running")
+TARGET = launcher(node="node-2", migration=MOVE)
+HARD_OF_PODS = {**HARD, "pods": "1", "requests.memory": "5000Mi"}
+LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi","pods":"1","requestsMemory":"5000Mi"}}'
+
+
+def moving(rq: ResourceQuota, *, over: bool = False) -> Facts:
+    pods = [TARGET] if over else [SOURCE, TARGET]
+    here = vmi(nodeName="node-2" if over else "node-1", phase="Running")
+    return namespace(charged(rq, pods), [vmim("Succeeded") if over else MOVE], pods, [here], limits=LIMITS)
+
+
+def settle(rq: ResourceQuota, policy: Policy, *, over: bool = False) -> ResourceQuota:
+    """One patch, after which there is nothing to do."""
+    after = applied(rq, plan(moving(rq, over=over), policy))
+    assert not plan(moving(after, over=over), policy)
+    return after
+
+
+@pytest.mark.parametrize("takeover", [EXACT, TAKEOVER], ids=lambda policy: policy.estimate.value)
+@pytest.mark.parametrize("over", [False, True], ids=["it goes on", "it ended meanwhile"])
+def test_takeover_becomes_assist_and_takeover_again(takeover: Policy, over: bool) -> None:
+    taken = settle(quota(dict(HARD_OF_PODS)), takeover)
+    assert {OWNER, SKIP, by_name()} <= taken.annotations.keys()
+    assert by_value(taken.hard)["limits.cpu"] > by_value(HARD)["limits.cpu"]
+
+    beside = settle(taken, ASSIST, over=over)
+    assert not {OWNER, SKIP, by_name()} & beside.annotations.keys()
+    assert (by_uid() in beside.annotations) is not over
+    for name in ("pods", "requests.memory"):  # Harvester would never lower them again
+        assert by_value(beside.hard)[name] == by_value(HARD_OF_PODS)[name]
+    for name in HARD:
+        assert by_value(beside.hard)[name] == by_value(HARD if over else taken.hard)[name]
+
+    again = settle(beside, takeover, over=over)
+    assert again.annotations[OWNER] == "headroom"
+    ended = settle(again, takeover, over=True)
+    assert by_value(ended.hard) == by_value(HARD_OF_PODS)
+    assert not {by_name(), by_uid()} & ended.annotations.keys()
+
+
+def test_what_assist_hands_over_is_what_release_hands_over() -> None:
+    """But for the order to Harvester to compute again, which assist has done itself."""
+    taken = settle(quota(dict(HARD_OF_PODS)), EXACT)
+    freed, handed = released(moving(taken)), applied(taken, plan(moving(taken), ASSIST))
+    assert freed.annotations == {**handed.annotations, RESYNC: "true"}
+    assert by_value(freed.hard) == by_value(handed.hard)
+
+
+# ---- `headroom.harvesterhci.io/managed: "false"` -------------------------------------------------------------
+
+OFF, ON = {LABEL_MANAGED: "false"}, {LABEL_MANAGED: "true"}
+RECORD = {"headroom.harvesterhci.io/base": '{"limits.cpu":"3","limits.memory":"5000Mi"}'}
+APPLIED = {"headroom.harvesterhci.io/applied": '{"limits.cpu":"5","limits.memory":"9980344313"}'}
+
+
+class Switch(NamedTuple):
+    quota: ResourceQuota
+    namespace_off: bool = False
+
+
+def of_rancher(
+    labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+) -> ResourceQuota:
+    """Raised for a migration, ours."""
+    marks = {**MARKS, by_name(): ENTRY, **(annotations or {})}
+    return quota(dict(RAISED), marks, labels={**DEFAULT_LABELS, **(labels or {})})
+
+
+def by_label(annotations: Mapping[str, str] | None = None, *, record: bool = True) -> ResourceQuota:
+    marks = {**(RECORD if record else {}), **APPLIED, by_name(): ENTRY, **(annotations or {})}
+    return quota(dict(RAISED), marks, labels=dict(ON))
+
+
+SWITCHED_OFF = {
+    "a label on the quota": Switch(of_rancher(OFF)),
+    "an annotation on the quota": Switch(of_rancher(annotations=OFF)),
+    "the namespace": Switch(of_rancher(), True),
+    "false as an annotation beside true as a label": Switch(of_rancher(ON, OFF)),
+    "false on the namespace, true on the quota": Switch(of_rancher(ON), True),
+    "a quota that is managed by label": Switch(by_label(OFF)),
+    "a quota that was touched": Switch(of_rancher(OFF, TOUCHED)),
+    "a quota that is managed by label, and was touched": Switch(by_label({**OFF, **TOUCHED})),
+    "a quota that is managed by label, and whose record goes with the same edit": Switch(
+        by_label(OFF, record=False)
+    ),
+    "a quota that is managed by label, in a namespace that is off": Switch(by_label(), True),
+}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("estimate", list(EstimateKind))
+@sentences(SWITCHED_OFF)
+def test_switched_off_it_is_given_back_at_once_as_release_does_and_then_left_alone(
+    case: Switch, mode: Mode, estimate: EstimateKind
+) -> None:
+    seen = replace(observed(case.quota, [vmim("Running")]), namespace_off=case.namespace_off)
+    expected = give_back(seen, to_harvester=True)
+    assert expected
+    made = plan(seen, Policy(mode, estimate))
+    assert made.patch(case.quota) == expected.patch(case.quota)
+    assert not plan(replace(seen, quota=applied(case.quota, made)), Policy(mode, estimate))
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_quota_by_label_that_is_switched_off_is_at_its_base_whatever_migrates(record: bool) -> None:
+    after = released(observed(by_label({**OFF, **TOUCHED}, record=record), [vmim("Running")]))
+    assert (by_value(after.hard), after.annotations) == (by_value(HARD), OFF)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_one_that_never_was_ours_is_never_written(mode: Mode) -> None:
+    untouched = quota(dict(HARD), labels={**DEFAULT_LABELS, **OFF})
+    assert not plan(observed(untouched, [vmim("Pending", refused=True)]), Policy(mode))
+
+
+@pytest.mark.parametrize("value", ["true", "False", "no", ""])
+def test_only_false_switches_off(value: str) -> None:
+    marked = quota(dict(HARD), labels={LABEL_DEFAULT_RESOURCE_QUOTA: "true", LABEL_MANAGED: value})
+    assert is_managed(marked)
+    assert not switched_off(marked)
+
+
+def test_a_namespace_says_so_by_label_or_annotation() -> None:
+    for marks in ({"labels": OFF}, {"annotations": OFF}, {"labels": ON, "annotations": OFF}):
+        assert switched_off(msgspec.convert({"metadata": {"name": "ns1", **marks}}, Namespace))
+    assert not switched_off(msgspec.convert({"metadata": {"name": "ns1", "labels": ON}}, Namespace))
+
+
+# ---- a namespace with a migration budget of its own ----------------------------------------------------------
+
+OURS = {**MARKS, by_name(): ENTRY}
+LEFT_TO_MTQ = {
+    "an entry under way goes, with what it added": Case({**OURS, RESYNC: "false", **TOUCHED}, {}),
+    "so do several, and the compensation": Case(
+        {**OURS, by_name("vm2"): ENTRY, COMPENSATION: LENT},
+        {},
+        raised={"limits.cpu": "7", "limits.memory": "16Gi"},
+    ),
+    "a quota that holds nothing loses the marks": Case(MARKS, {}, raised=HARD),
+    "one that was reverted meanwhile is not lowered below its base": Case(OURS, {}, raised=HARD),
+    "what else people wrote on it stays": Case({**OURS, "people/note": "hello"}, {"people/note": "hello"}),
+    "without a base what was added is taken off": Case(OURS, {}, limits=""),
+    "an entry that is garbage goes, and spec.hard is the base": Case({**MARKS, by_name(): "{"}, {}),
+    "without a base what an entry that is garbage added cannot be told": given(
+        {**MARKS, by_name(): "{"}, {}, limits=""
+    ),
+    "one that a person switched off is not touched": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD),
+}
+
+
+def beside_a_budget(rq: ResourceQuota, *migrations: object) -> Facts:
+    return replace(observed(rq, list(migrations)), mtq=True)  # type: ignore[arg-type]
+
+
+@sentences(LEFT_TO_MTQ)
+@both
+def test_a_default_quota_is_left_to_the_budget(case: Case, policy: Policy) -> None:
+    seen = replace(case.seen(), mtq=True)
+    after = applied(seen.quota, plan(seen, policy))
+    case.check(after)
+    assert not plan(replace(seen, quota=after), policy), "it does not come to rest"
+
+
+@both
+@sentences({"a full quota": HARD, "limits that the other strategy has raised": RAISED})
+def test_no_migration_is_entered_any_more_and_nothing_is_lowered(
+    case: RawResourceList, policy: Policy
+) -> None:
+    seen = beside_a_budget(quota(case), vmim("Pending", refused=True))
+    assert not plan(seen, policy)
+    assert not plan(seen, Policy(policy.mode, EstimateKind.EXACT, render=policy.mode is Mode.TAKEOVER))
+
+
+def test_a_quota_without_rancher_is_given_back_whole_and_taken_again_without_the_budget() -> None:
+    seen = namespace(
+        quota({"limits.cpu": "3"}, labels=ON),
+        [vmim("Pending")],
+        [launcher(vmi(nodeName="node-1"))],
+        limits="",
+    )
+    raised = applied(seen.quota, plan(seen, EXACT))
+    assert by_value(raised.hard) != by_value({"limits.cpu": "3"})
+    back = applied(raised, plan(replace(seen, quota=raised, mtq=True), EXACT))
+    assert (by_value(back.hard), back.annotations) == (by_value({"limits.cpu": "3"}), {})
+    assert by_value(applied(back, plan(replace(seen, quota=back), EXACT)).hard) == by_value(raised.hard)
+
+
+@both
+def test_an_entry_of_harvesters_stays_until_its_migration_ends(policy: Policy) -> None:
+    """As does one that was left to it when a person switched headroom off."""
+    standing = quota(RAISED, {by_uid(): ENTRY})
+    assert not plan(beside_a_budget(standing, vmim("Running")), policy)
+    assert not plan(beside_a_budget(standing, vmim("Running"), vmim("Pending", "vm2")), policy)
+    over = beside_a_budget(standing, vmim("Succeeded"))
+    after = applied(standing, plan(over, policy))
+    assert by_uid() not in after.annotations
+    assert by_value(after.hard) == by_value(HARD)
+    off = quota(RAISED, {by_uid(): ENTRY}, labels={**standing.labels, **OFF})
+    assert not plan(replace(over, quota=off), policy), "it is Harvester's"
+
+
+@pytest.mark.parametrize("why", [{"mtq": True}, {"namespace_off": True}, {}], ids=["budget", "off", "taken"])
+def test_a_quota_on_its_way_out_is_left_alone(why: dict[str, bool]) -> None:
+    seen = observed(quota(RAISED, OURS, deleting=True), [vmim("Running")])
+    assert plan(replace(seen, **why), TAKEOVER) == Plan()
