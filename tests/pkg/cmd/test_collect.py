@@ -259,7 +259,7 @@ WRONG = {
     "a place that cannot be made": (
         ["collect", "-o", "/dev/null/c.tar.gz"],
         1,
-        "headroom: /dev/null: File exists",
+        "/dev/null: File exists",
     ),
     "a folder of something else": (["explain", f"{NS}/vm1", "--from", "{folder}"], 1, "holds no about.json"),
     "a namespace that is none": (["collect", "-n", "Not a name"], 2, "a namespace's name"),
