@@ -32,7 +32,6 @@ from pkg.report.installation import held
 from pkg.util import constants
 from pkg.util.installation import LEASE
 
-_CONCURRENCY = 32
 _POLL = 0.2
 _SERVED_TIMEOUT = 60.0
 _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
