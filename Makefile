@@ -51,7 +51,8 @@ bench: build
 bench-full: build
 	$(BIN)/python -m tests.bench --full --write docs/benchmarks.md
 
-# Small changes to the modules that decide: how many do the unit tests notice? About 10 s each: `make mutants SAMPLE=20`.
+# Small changes to the modules that decide, the webhook and kubeloop: how many do the tests notice that need no cluster?
+# Ten seconds to a minute each: `make mutants SAMPLE=20`.
 SAMPLE ?= 90
 mutants: $(STAMP)
 	test -x .venv/mutants/bin/python || $(PYTHON) -m venv .venv/mutants

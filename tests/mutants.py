@@ -1,4 +1,5 @@
-"""`make mutants`: a sample of small changes to the modules that decide, and how many of them the unit tests notice.
+"""`make mutants`: a sample of small changes to the modules that decide, of the webhook and of kubeloop, and how many of
+them the tests notice that need no cluster.
 
 cosmic-ray makes the changes, in a copy of the tree. A survivor is printed as a diff: a test is missing, the line is not
 needed, or the change makes no difference.
@@ -14,7 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -24,23 +26,44 @@ from cosmic_ray.mutating import mutate_and_test, mutate_code
 from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("pkg/util/resourcequota", "pkg/util/quotacount", "pkg/util/kubevirt/evidence.py")
-PLANNER = Path("tests", "pkg", "util", "resourcequota")
-RANDOM = ("test_interleavings.py", "test_hostile_tenant.py")
+PLANNER = "tests/pkg/util/resourcequota"
+RANDOM = (f"{PLANNER}/test_interleavings.py", f"{PLANNER}/test_hostile_tenant.py")
 """They take longer than the rest together, so they come last: a change that another test notices ends the run."""
-TESTS = [
-    "tests/pkg/util/quotacount",
-    "tests/pkg/util/kubevirt/test_evidence.py",
-    *(
-        str(each.relative_to(ROOT))
-        for each in sorted((ROOT / PLANNER).glob("test_*.py"))
-        if each.name not in RANDOM
+
+
+@dataclass(frozen=True)
+class Area:
+    """Modules, and the tests that are to notice a change of them, in this order."""
+
+    modules: Sequence[str]
+    tests: Sequence[str]
+
+
+AREAS = {
+    "planner": Area(
+        ["pkg/util/resourcequota", "pkg/util/quotacount", "pkg/util/kubevirt/evidence.py"],
+        [
+            "tests/pkg/util/quotacount",
+            "tests/pkg/util/kubevirt/test_evidence.py",
+            PLANNER,
+            *(f"--ignore={each}" for each in RANDOM),
+            "tests/pkg/webhook/resources",
+            "tests/pkg/controller/resourcequota",
+            "tests/pkg/report",
+        ],
     ),
-    "tests/pkg/webhook/resources",
-    "tests/pkg/controller/resourcequota",
-    "tests/pkg/report",
-    *(str(PLANNER / name) for name in RANDOM),
-]
+    "webhook": Area(["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_flood.py"]),
+    "kubeloop": Area(
+        [
+            f"kubeloop/{part}"
+            for part in ("api", "cache", "client", "controllers", "leaderelection", "workqueue")
+        ],
+        [
+            "tests/kubeloop",
+            *(f"--ignore=tests/kubeloop/{part}" for part in ("generate", "testing/cluster", "test_wheel.py")),
+        ],
+    ),
+}
 OPERATORS = tuple(
     f"core/{name}"
     for name in (
@@ -109,45 +132,70 @@ def _runs(code: str) -> str:
     return ast.dump(tree)
 
 
+def commands(python: Path, area: Area) -> list[str]:
+    """The runs of tests that are to notice a change; a run ends with the first test that does."""
+    run = f"{python} -m pytest -q -x -p no:cacheprovider -p no:xdist"
+    first = f"{run} -m 'not cluster and not bench' {' '.join(area.tests)}"
+    return [first, f"{run} {' '.join(RANDOM)}"] if area is AREAS["planner"] else [first]
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("python", help="the interpreter that runs the tests")
     options.add_argument("--sample", type=int, default=100)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--modules", nargs="*", default=MODULES)
+    options.add_argument("--areas", nargs="*", choices=list(AREAS), default=list(AREAS))
     chosen = options.parse_args()
-    python = Path(chosen.python).absolute()
     with tempfile.TemporaryDirectory() as copy:
         for part in ("kubeloop", "pkg", "lab", "tests", "deploy", "examples"):
             shutil.copytree(ROOT / part, Path(copy, part), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
-        command = f"{python} -m pytest -q -x -p no:cacheprovider -p no:xdist {' '.join(TESTS)}"
-        return _run(Path(copy), command, chosen)
-
-
-def _run(root: Path, command: str, chosen: argparse.Namespace) -> int:
-
-    os.chdir(root)
-    paths = [path for name in chosen.modules for path in sorted(Path(name).rglob("*.py")) or [Path(name)]]
-    found = [mutation for path in paths for mutation in mutations(path)]
-    random.Random(chosen.seed).shuffle(found)
-    sample = list(islice(filter(is_a_change, found), chosen.sample))
-    began = time.monotonic()
-    if mutate_and_test([], command, 900).test_outcome is not TestOutcome.SURVIVED:
-        sys.exit("the tests fail without any change")
-    limit = 60 + 5 * (time.monotonic() - began)
-    survivors = 0
-    for done, mutation in enumerate(sample, 1):
-        result = mutate_and_test([mutation], command, limit)
-        if result.test_outcome is TestOutcome.SURVIVED:
-            survivors += 1
-            print(result.diff, flush=True)
-        print(
-            f"{done}/{len(sample)} {result.test_outcome} {mutation.module_path} {mutation.operator_name}",
-            flush=True,
-        )
-    print(f"{len(sample) - survivors} of {len(sample)} changes noticed; {len(found)} are possible")
+        os.chdir(copy)
+        python = ROOT / chosen.python
+        noticed = 0
+        sample, possible = _sample(chosen)
+        runs = {name: _unchanged(name, commands(python, AREAS[name])) for name in chosen.areas}
+        for done, (name, mutation) in enumerate(sample, 1):
+            outcome = _outcome(mutation, runs[name])
+            noticed += outcome is not TestOutcome.SURVIVED
+            print(
+                f"{done}/{len(sample)} {outcome} {mutation.module_path} {mutation.operator_name}", flush=True
+            )
+    print(f"{noticed} of {len(sample)} changes noticed; {possible} are possible")
     return 0
+
+
+def _sample(chosen: argparse.Namespace) -> tuple[list[tuple[str, MutationSpec]], int]:
+    """Changes with the area of each, and how many are possible."""
+    found = [
+        (name, mutation)
+        for name in chosen.areas
+        for module in AREAS[name].modules
+        for path in sorted(Path(module).rglob("*.py")) or [Path(module)]
+        for mutation in mutations(path)
+    ]
+    random.Random(chosen.seed).shuffle(found)
+    return list(islice((each for each in found if is_a_change(each[1])), chosen.sample)), len(found)
+
+
+def _unchanged(name: str, runs: Sequence[str]) -> list[tuple[str, float]]:
+    """The runs, and how long each may take: they pass without a change."""
+    timed = []
+    for run in runs:
+        began = time.monotonic()
+        if mutate_and_test([], run, 900).test_outcome is not TestOutcome.SURVIVED:
+            sys.exit(f"the tests of {name} fail without any change: {run}")
+        timed.append((run, 60 + 5 * (time.monotonic() - began)))
+    return timed
+
+
+def _outcome(mutation: MutationSpec, runs: Sequence[tuple[str, float]]) -> TestOutcome:
+    for run, limit in runs:
+        result = mutate_and_test([mutation], run, limit)
+        if result.test_outcome is not TestOutcome.SURVIVED:
+            return result.test_outcome
+    print(result.diff, flush=True)
+    return result.test_outcome
 
 
 if __name__ == "__main__":
