@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from lab.kubevirt.options import PREFIX
+from pkg.util import constants
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
 from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 Raw = dict[str, Any]
 
 _numbers = itertools.count(1)
+_EARLY = (
+    constants.PHASE_SCHEDULING,
+    constants.PHASE_SCHEDULED,
+    constants.PHASE_PREPARING_TARGET,
+    constants.PHASE_TARGET_READY,
+)
 
 
 def new_name(prefix: str = "e2e") -> str:
@@ -75,3 +82,9 @@ def migration(name: str, vm: str, **marks: Any) -> Raw:
 def stand_in(**marks: Any) -> dict[str, str]:
     """Annotations for the stand-in."""
     return {PREFIX + key.replace("_", "-"): str(value) for key, value in marks.items()}
+
+
+def pace(early: float, running: float) -> str:
+    """`phase_seconds` of a migration: how long each phase before Running lasts, and Running; in seconds."""
+    seconds = {**dict.fromkeys(_EARLY, early), constants.PHASE_RUNNING: running}
+    return ",".join(f"{phase}={each:g}" for phase, each in seconds.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,16 +17,16 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.client.transport import MERGE_PATCH
-from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from lab import bodies
 from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.headroom import Headroom, in_cluster
 from lab.kubevirt.options import PHASE_SECONDS
+from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 
 _PERSON = "person"
@@ -63,8 +62,8 @@ _VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 RUNNING_SECONDS = 2.5
 EARLY_PHASE_SECONDS = 0.4
 """How long a migration's phases last at speed 1: Running, and each one before."""
-HELD_BACK = {constants.PHASE_RUNNING: 3600.0}
-"""A migration stays in Running until `finish` lets it go on."""
+HELD_BACK = 3600.0
+"""Seconds: a migration stays in Running until `finish` lets it go on."""
 
 
 class Stopped(Exception):
@@ -147,13 +146,12 @@ class Driver:
         self, name: str, vm: str, *, linger: float, least: float = 0.5, held_back: bool = False
     ) -> None:
         """Start a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
-        pace = dict.fromkeys(_PACED, EARLY_PHASE_SECONDS / self._speed)
-        pace[constants.PHASE_RUNNING] = RUNNING_SECONDS / self._speed
-        body = seed.migration(
+        running = HELD_BACK if held_back else RUNNING_SECONDS / self._speed
+        body = bodies.migration(
             name,
             vm,
-            phases={**pace, **(HELD_BACK if held_back else {})},
-            source_linger=max(linger / self._speed, least),
+            phase_seconds=bodies.pace(EARLY_PHASE_SECONDS / self._speed, running),
+            source_linger_seconds=f"{max(linger / self._speed, least):g}",
         )
         await self.create(_VMIMS, body)
 
@@ -173,13 +171,17 @@ class Driver:
         Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted.
         """
         self.record.mark("rancher", f"agent restarts ×{times}")
-        agent = Agent(self._cluster.directory, seed.NAMESPACE)
-        before = agent.writes()
+        agent = Agent(self._cluster.directory)
+        before = agent.writes(seed.NAMESPACE)
+
+        def wrote(times: int) -> bool:
+            return agent.writes(seed.NAMESPACE) >= before + times
+
         for done in range(times):
             agent.restart()
-            if not await self._until(partial(agent.has_written, before + done + 1)):
+            if not await self._until(partial(wrote, done + 1)):
                 break
-        return agent.writes() - before
+        return agent.writes(seed.NAMESPACE) - before
 
     async def is_guarded(self, hard: Amounts) -> bool:
         """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
@@ -251,38 +253,3 @@ class Driver:
         code = await asyncio.to_thread(headroom.stop)
         self.record.mark("headroom", "")
         self.check("headroom drains on SIGTERM", "exit 0", f"exit {code}")
-
-
-_PACED = (
-    constants.PHASE_SCHEDULING,
-    constants.PHASE_SCHEDULED,
-    constants.PHASE_PREPARING_TARGET,
-    constants.PHASE_TARGET_READY,
-)
-
-
-_AGENT = "rancher"
-
-
-class Agent:
-    """The agent of the Rancher stand-in of the cluster in `directory`, as far as it writes into `namespace`."""
-
-    def __init__(self, directory: Path, namespace: str) -> None:
-        self._directory = directory
-        self._says = f"namespace {namespace}: quota "
-
-    def restart(self) -> None:
-        """As if new: it renders every namespace once more. The process stays: that is quick."""
-        processes.find(self._directory, _AGENT).signal(signal.SIGHUP)
-
-    def has_written(self, times: int) -> bool:
-        """Whether `writes` is that, or more."""
-        return self.writes() >= times
-
-    def writes(self) -> int:
-        """How often it has written the namespace's base over another limit, and the API server has said yes."""
-        try:
-            log = processes.log_path(self._directory, _AGENT).read_text("utf-8", "replace")
-        except OSError:
-            return 0
-        return sum(self._says in line and " set to " in line for line in log.splitlines())

@@ -94,14 +94,3 @@ def namespace() -> dict[str, Any]:
 def machine(name: str, domain: Mapping[str, Any]) -> dict[str, Any]:
     """A VirtualMachine that is to run."""
     return bodies.machine(name, {"domain": dict(domain)}, strategy="Always")
-
-
-def migration(name: str, vm: str, *, phases: Mapping[str, float], source_linger: float) -> dict[str, Any]:
-    """A live migration; how long its phases last and its source pod keeps counting, in seconds."""
-    pace = phase_seconds(phases)
-    return bodies.migration(name, vm, phase_seconds=pace, source_linger_seconds=f"{source_linger:g}")
-
-
-def phase_seconds(phases: Mapping[str, float]) -> str:
-    """As the KubeVirt stand-in reads it."""
-    return ",".join(f"{phase}={seconds:g}" for phase, seconds in phases.items())

@@ -145,7 +145,7 @@ class _Run:
         self._display.stage(f"setting up {self._settings.nodes} nodes")
         await workload.install()
         self._site.start_kwok(self._plan)
-        self._site.start_kubevirt(self._plan)
+        self._site.start_kubevirt(self._plan, await workload.virt_controller())
         async with Watching(client, self._found.records, *_FOLLOWED):
             await self._fill(client, workload)
             await self._start_headroom()
@@ -159,7 +159,8 @@ class _Run:
         self._display.stage("starting VMs")
         await self._progress(lambda: len(self._found.nodes()), vms, _STALL)
         if (running := len(self._found.nodes())) < vms:
-            raise ClusterError(f"only {running} of {vms} VMs run: see {self._site.directory}/logs")
+            said = await workload.refusal() or "nothing was said of their pods"
+            raise ClusterError(f"only {running} of {vms} VMs run: {said}")
         self._display.stage("setting quotas")
         hard = {name: format_resource_list(taken) for name, taken in self._found.taken().items()}
         await workload.tighten(hard)

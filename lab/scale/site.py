@@ -56,9 +56,8 @@ class Site:
         environment = {"GOGC": "200", "KWOK_WORKDIR": str(self.directory / "kwok")}
         processes.spawn("kwok", argv, self.directory, environment)
 
-    def start_kubevirt(self, plan: Plan) -> None:
-        """The KubeVirt stand-in for the run's own namespaces alone. Raises ClusterError."""
-        account = f"system:serviceaccount:{plan.system_namespace}:kubevirt-controller"
+    def start_kubevirt(self, plan: Plan, account: str) -> None:
+        """The KubeVirt stand-in for the run's own namespaces alone, as this user. Raises ClusterError."""
         limit = str(plan.settings.vms)
         program = stand_in(
             "kubevirt",

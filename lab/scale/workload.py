@@ -32,7 +32,6 @@ from pkg.report.installation import held
 from pkg.util import constants
 from pkg.util.installation import LEASE
 
-_CONCURRENCY = 32
 _POLL = 0.2
 _SERVED_TIMEOUT = 60.0
 _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
@@ -101,6 +100,21 @@ class Workload:
             await asyncio.sleep(_POLL)
         nodes = self._client.resource(registry.NODES)
         await in_parallel(partial(nodes.create, self._plan.node(name)) for name in self._plan.nodes)
+
+    async def virt_controller(self) -> str:
+        """The user that creates the pods: that of the cluster's KubeVirt, if there is one, whom headroom's policies and
+        webhooks know. Raises ApiError."""
+        installed = await list_installed(self._client.resource(KUBEVIRTS))
+        namespace = installed[0].namespace if installed else self._plan.system_namespace
+        return f"system:serviceaccount:{namespace}:kubevirt-controller"
+
+    async def refusal(self) -> str:
+        """What was said last of a pod that could not be created, "" for nothing. Raises ApiError."""
+        events = await self._client.resource(registry.EVENTS).list(
+            field_selector=f"reason={constants.EVENT_FAILED_CREATE}"
+        )
+        ours = [each for each in events if each.namespace in self._plan.namespaces]
+        return max(((each.last_timestamp or "", each.message) for each in ours), default=("", ""))[1]
 
     async def fill(self, told: Callable[[int], None]) -> None:
         """Namespaces and VMs; `told` how many VMs there are. Raises ApiError."""

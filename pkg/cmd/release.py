@@ -85,7 +85,9 @@ def release(
         check=not installation.force and election.leader_elect is not True,
     )
     released = asyncio.run(releasing.run())
-    for line in _lines(released, counted=installation.only in (None, Part.QUOTAS)):
+    for line in [*_lines(released, counted=installation.only in (None, Part.QUOTAS))] or [
+        "nothing to release"
+    ]:
         typer.echo(line)
     if released.remark:
         typer.echo(released.remark, err=True)

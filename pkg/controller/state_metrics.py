@@ -126,23 +126,23 @@ class StateMetrics(Collector):
         annotations = quota.annotations
         if not any(key.startswith(_MARKS) for key in annotations):
             return None
-        journal, hard = Entries(annotations), parse_resource_list(quota.hard)
-        amounts = [each.readable() for each in journal]
-        amounts.append(journal.compensation_or_none())
+        entries, hard = Entries(annotations), parse_resource_list(quota.hard)
+        amounts = [each.readable() for each in entries]
+        amounts.append(entries.compensation_or_none())
         record = record_of(quota)
         if record is not None:
             amounts.append(subtract(hard, parse_resource_list(record.hard)))
         added = {
             name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()
         }
-        begun = self._begun(journal, quota.namespace)
-        entries = {
+        begun = self._begun(entries, quota.namespace)
+        since = {
             each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now))
-            for each in journal
+            for each in entries
         }
-        return _Raised(quota, added, entries, frozenset(begun)) if entries or added else None
+        return _Raised(quota, added, since, frozenset(begun)) if since or added else None
 
-    def _begun(self, journal: Entries, namespace: str) -> dict[str, float]:
+    def _begun(self, entries: Entries, namespace: str) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
         found: dict[str, float] = {}
         for migration in self.source.migrations.list(namespace):
@@ -151,7 +151,7 @@ class StateMetrics(Collector):
             name = migration.spec.vmi_name
             vmi = self.source.instances.get(name=name, namespace=namespace)
             created = moment(migration.metadata.creation_timestamp)
-            for key in journal.keys_of(name, vmi.uid if vmi else ""):
+            for key in entries.keys_of(name, vmi.uid if vmi else ""):
                 found[key] = min(created, found.get(key, created))
         return found
 

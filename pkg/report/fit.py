@@ -222,8 +222,8 @@ def _action(
     if any(need.missing for need in needs):
         return "nothing: the namespace's annotation grants none of what is missing"
     instances = ((vm, observed.instances.get(vm)) for vm in vms)
-    journal = Entries(quota.annotations)
-    entered = any(journal.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
+    entries = Entries(quota.annotations)
+    entered = any(entries.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 

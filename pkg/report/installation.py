@@ -75,6 +75,8 @@ class Installed:
 
     def keeps(self, keeper: str) -> str:
         """Who scales a quota, in a title."""
+        if keeper.startswith("none: "):
+            return f"not scaled: {keeper.removeprefix('none: ')}"
         absent = ", which does not run" if self.stopped and keeper.endswith("headroom") else ""
         return f"kept by {keeper}{absent}"
 

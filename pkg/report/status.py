@@ -111,11 +111,11 @@ def kept_by(observed: Facts, mode: Mode) -> str:
 
 
 def _status(observed: Facts, policy: Policy) -> QuotaStatus:
-    quota, journal = observed.quota, Entries(observed.quota.annotations)
+    quota, entries = observed.quota, Entries(observed.quota.annotations)
     problems: list[str] = []
     base = _base(observed, policy, problems)
-    readable = [entry for entry in journal if _readable(entry, problems)]
-    compensation = _compensation(journal, problems)
+    readable = [entry for entry in entries if _readable(entry, problems)]
+    compensation = _compensation(entries, problems)
     added = total([*(entry.resources for entry in readable), compensation])
     rows = _rows(quota, base, added)
     problems += [
@@ -138,7 +138,7 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(observed, journal, readable),
+        additions=_additions(observed, entries, readable),
         compensation=compensation,
         problems=list(dict.fromkeys(problems)),
     )
@@ -159,9 +159,9 @@ def _readable(entry: Entry, problems: list[str]) -> bool:
         return False
 
 
-def _compensation(journal: Entries, problems: list[str]) -> Mapping[str, Quantity]:
+def _compensation(entries: Entries, problems: list[str]) -> Mapping[str, Quantity]:
     try:
-        return journal.compensation
+        return entries.compensation
     except InvalidEntry as exc:
         problems.append(str(exc))
         return {}
@@ -176,12 +176,12 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list
     ]
 
 
-def _additions(observed: Facts, journal: Entries, entries: Sequence[Entry]) -> list[Addition]:
+def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> list[Addition]:
     by_key: dict[str, Vm] = {}
     base = base_of(observed.quota, observed.limits, EXACT)
     for vm in vms_of(observed, EXACT, base)[0]:
-        by_key |= dict.fromkeys(journal.keys_of(vm.name, vm.uid), vm)
-    return [_addition(entry, by_key.get(entry.key)) for entry in entries]
+        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.uid), vm)
+    return [_addition(entry, by_key.get(entry.key)) for entry in readable]
 
 
 def _addition(entry: Entry, vm: Vm | None) -> Addition:

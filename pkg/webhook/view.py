@@ -134,10 +134,3 @@ class View:
 
 def _defaults(quotas: list[ResourceQuota]) -> list[ResourceQuota]:
     return sorted(filter(is_default, quotas), key=lambda quota: quota.name)
-
-
-def annotation_of(namespace: Namespace | None) -> str:
-    """Rancher's quota annotation, "" when there is none."""
-    if namespace is None:
-        return ""
-    return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")

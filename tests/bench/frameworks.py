@@ -19,8 +19,9 @@ from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
+from lab.scale.removal import in_parallel
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from tests.bench.objects import create_vms, in_parallel, remove_namespaces
+from tests.bench.objects import create_vms, remove_namespaces
 from tests.bench.peers.programs import Program, Programs, Running, running, say
 from tests.bench.row import Comparison, Result, figure
 from tests.bench.watch import write

@@ -15,10 +15,10 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from lab.headroom import Headroom
 from lab.scale.measurements import percentile
+from lab.scale.removal import in_parallel
 from pkg.util.quantity import Quantity
 from tests.bench.objects import (
     create_vms,
-    in_parallel,
     migration,
     namespace_with_quota,
     remove_namespaces,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,11 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until
 from lab import bodies
+from lab.scale.removal import in_parallel
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 
-CONCURRENCY = 32
 SIZE = 4000
 """Bytes of an object's JSON."""
-
-
-async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: int = CONCURRENCY) -> None:
-    """Run the calls, so many at once."""
-    waiting = iter(list(calls))
-
-    async def work() -> None:
-        for call in waiting:
-            await call()
-
-    await asyncio.gather(*(work() for _ in range(at_once)))
 
 
 async def create_vms(client: Client, namespace: str, numbers: range) -> list[str]:

@@ -12,9 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
-import signal
 import sys
 import time
 from collections import Counter, deque
@@ -23,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from kubeloop.api import registry
-from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
 from lab.counters import counts, samples
+from lab.rancher.agent import Agent
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.quantity import Quantity
@@ -88,10 +86,10 @@ class Run:
 
     async def revert_for_ever(self) -> None:
         """Rancher's agent starts again and again: every quota is back at its base."""
-        agent = processes.find(self.cluster.directory, "rancher").pid
+        agent = Agent(self.cluster.directory)
         while True:
             await asyncio.sleep(self.options.restart)
-            os.kill(agent, signal.SIGHUP)
+            agent.restart()
 
     async def watch_the_machine(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from lab import bodies
 from lab.cluster import EmbeddedCluster, Options
 from lab.headroom import Headroom
 from lab.scale.measurements import percentile
+from lab.scale.removal import in_parallel
 from lab.scale.site import usage
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -33,7 +34,7 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINES,
     VirtualMachineInstance,
 )
-from tests.bench.objects import in_parallel, namespace_with_quota, set_phase, vmi
+from tests.bench.objects import namespace_with_quota, set_phase, vmi
 from tests.objects import launcher
 
 NAMESPACES = 10

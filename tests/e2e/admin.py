@@ -137,11 +137,8 @@ class Admin:
         phase: float = 0.1,
     ) -> str:
         """A migration's name. `running`: seconds in phase Running; `phase`: in the ones before."""
-        before = ",".join(
-            f"{name}={phase}" for name in ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady")
-        )
         body = bodies.migration(
-            bodies.new_name(vm), vm, phase_seconds=f"{before},Running={running}", source_linger_seconds=linger
+            bodies.new_name(vm), vm, phase_seconds=bodies.pace(phase, running), source_linger_seconds=linger
         )
         migrations = self.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         created = await migrations.create(body, namespace=namespace)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from lab.rancher.agent import Agent
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.quota_audit import QuotaAudit, audited, summary
 from tests.program import headroom, of_a_soak
@@ -34,25 +32,10 @@ async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
         yield found
 
 
-class Agent:
-    """Rancher's agent, restarted as fast as it can; how often is read from its own log."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._log = cluster.directory / "logs" / "rancher.log"
-        self._pid = processes.find(cluster.directory, "rancher").pid
-        self._before = self._count()
-
-    @property
-    def restarts(self) -> int:
-        return self._count() - self._before
-
-    async def restart_for_ever(self) -> None:
-        while True:
-            os.kill(self._pid, signal.SIGHUP)
-            await asyncio.sleep(0.01)
-
-    def _count(self) -> int:
-        return self._log.read_text().count("agent restarted")
+async def restart_for_ever(agent: Agent) -> None:
+    while True:
+        agent.restart()
+        await asyncio.sleep(0.01)
 
 
 async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str]) -> None:
@@ -64,16 +47,17 @@ async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str
 
 
 async def race(
-    cluster: Cluster, admin: Admin, enough: Callable[[Agent, list[str], Mapping[str, QuotaAudit]], bool]
+    cluster: Cluster, admin: Admin, enough: Callable[[int, list[str], Mapping[str, QuotaAudit]], bool]
 ) -> tuple[dict[str, QuotaAudit], str]:
     """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
     names = [await admin.namespace(BASE), await admin.namespace(BASE)]
     for name in names:
         await asyncio.gather(*(admin.machine(name, vm) for vm in ("vm1", "vm2")))
     done: list[str] = []
-    agent = Agent(cluster)
+    agent = Agent(cluster.directory)
+    before = agent.restarts()
     async with audited(admin.client, dict.fromkeys(names, HARD)) as seen:
-        tasks = [asyncio.create_task(agent.restart_for_ever())]
+        tasks = [asyncio.create_task(restart_for_ever(agent))]
         tasks += [
             asyncio.create_task(migrate_for_ever(admin, name, vm, done))
             for name in names
@@ -81,7 +65,7 @@ async def race(
         ]
         deadline = time.monotonic() + SECONDS
         try:
-            while not enough(agent, done, seen) and time.monotonic() < deadline:
+            while not enough(agent.restarts() - before, done, seen) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
@@ -89,13 +73,13 @@ async def race(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        return seen, f"{agent.restarts} restarts, {len(done)} migrations, {summary(seen)}"
+        return seen, f"{agent.restarts() - before} restarts, {len(done)} migrations, {summary(seen)}"
 
 
 async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, admin: Admin) -> None:
-    def enough(agent: Agent, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
+    def enough(restarts: int, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
         changed = all(audit.versions > VERSIONS for audit in seen.values())
-        return changed and agent.restarts >= RESTARTS and len(done) >= MIGRATIONS
+        return changed and restarts >= RESTARTS and len(done) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
         seen, what = await race(cluster, admin, enough)
@@ -109,8 +93,8 @@ async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Clu
 
 
 async def test_without_the_guard_the_window_shows(cluster: Cluster, admin: Admin) -> None:
-    def enough(agent: Agent, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
-        return any(audit.reverts for audit in seen.values()) and agent.restarts >= 20
+    def enough(restarts: int, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
+        return any(audit.reverts for audit in seen.values()) and restarts >= 20
 
     with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
         seen, what = await race(cluster, admin, enough)

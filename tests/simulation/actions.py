@@ -47,18 +47,23 @@ def limits(cpu: str) -> str:
 
 @dataclass(frozen=True)
 class Action:
-    """At a time of the story, in seconds."""
+    """At a time of the story, in seconds, or right after the next write of a kind: what goes wrong only between two
+    writes would be rare otherwise."""
 
     at: float
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    after: str = ""
 
     def __str__(self) -> str:
         told = (ACTIONS[self.name].__doc__ or "").format(**self.arguments)
-        return f"{self.at:8.2f} s  {told}"
+        after = f"after the next write of {self.after}, " if self.after else ""
+        return f"{self.at:8.2f} s  {after}{told}"
 
     async def happen(self, world: World) -> None:
         """What is refused has happened all the same."""
+        if self.after:
+            await world.next_write(self.after)
         with suppress(ApiError):
             await ACTIONS[self.name](world, **self.arguments)
 

@@ -23,6 +23,8 @@ class Traits:
     """What kind of a cluster it is. Durations in seconds, ranges as (least, most)."""
 
     replicas: int = 1
+    skews: tuple[float, ...] = ()
+    """By which the clocks of the replicas' machines are off from the beginning."""
     servers: int = 1
     policy: bool = True
     """deploy/policy.yaml is in force."""
@@ -62,7 +64,8 @@ class Cluster(FakeCluster):
         """The share of requests that get a 429 or 503."""
         self._troubled_until = 0.0
         self._written: dict[int, float] = {}
-        self._past: defaultdict[tuple[str, str], list[tuple[float, Raw | None]]] = defaultdict(list)
+        self._past: defaultdict[str, defaultdict[str, list[tuple[float, Raw | None]]]]
+        self._past = defaultdict(lambda: defaultdict(list))
         self._lags: dict[tuple[str, str], float] = {}
         self._stored = asyncio.Event()
         self._stored.set()
@@ -114,20 +117,20 @@ class Cluster(FakeCluster):
         written = super().store(resource, key, old, new)
         self.steps += 1
         self._written[int(written["metadata"]["resourceVersion"])] = monotonic()
-        self._past[resource.path(), key].append((monotonic(), written if new is not None else None))
+        self._past[resource.path()][key].append((monotonic(), written if new is not None else None))
         for see in self.seen:
             see(resource, key, old, written if new is not None else None)
         return written
 
     def was(self, resource: Resource[Any], key: str, seconds: float) -> Raw | None:
         """An object as it was so long ago; of a younger one its first version."""
-        past = self._past[resource.path(), key]
+        past = self._past[resource.path()][key]
         at = bisect.bisect_right(past, monotonic() - seconds, key=lambda version: version[0])
         return past[max(at - 1, 0)][1] if past else None
 
     def were(self, resource: Resource[Any], seconds: float) -> Iterator[Raw]:
-        for path, key in list(self._past):
-            if path == resource.path() and (raw := self.was(resource, key, seconds)) is not None:
+        for key in list(self._past[resource.path()]):
+            if (raw := self.was(resource, key, seconds)) is not None:
                 yield raw
 
     # Watches.

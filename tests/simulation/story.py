@@ -20,9 +20,10 @@ from tests.simulation.repeatable import monotonic
 from tests.simulation.server import Write
 from tests.simulation.world import MACHINES, SPACES, World
 
-BEGIN, LENGTHS = 10.0, (20.0, 45.0, 90.0)
+BEGIN, LENGTHS = 10.0, (15.0, 30.0, 60.0)
 """Seconds until the first action, and between the first and the last."""
-
+SKEWS = (0.0, 200.0, -200.0)
+"""Seconds by which a replica's clock may be off: longer than a lock may last."""
 
 BY_POLICY = ("forge", "shrink")
 """What deploy/policy.yaml alone closes, as docs/security.md says: without it these are not told."""
@@ -100,18 +101,21 @@ async def _happen(world: World, story: Story) -> None:
 
 # From a seed.
 
+_AFTER = ("", "", "resourcequotas", "resourcequotas", "pods", "virtualmachineinstancemigrations")
+"""The kinds after whose writes something happens; "": at its time."""
+
 
 def story_of(seed: int, without: Collection[str] = ()) -> Story:
     """`without`: names of actions that are left out."""
     random = Random(seed)
     traits = _traits(random)
-    number = random.randint(5, 50)
-    names = random.choices(list(_LIKELY), [weight for weight, _ in _LIKELY.values()], k=number)
+    number = random.randint(10, 60)
+    names = random.choices(list(_LIKELY), _weights(random), k=number)
     length = random.choice(LENGTHS)
     times = sorted(round(random.uniform(BEGIN, BEGIN + length), 2) for _ in names)
     spaces = random.choice((SPACES, SPACES[:1]))
     made = (
-        Action(at, name, _LIKELY[name][1](random, traits, spaces))
+        Action(at, name, _LIKELY[name][1](random, traits, spaces), random.choice(_AFTER))
         for at, name in zip(times, names, strict=True)
     )
     left_out = (*without, *(() if traits.policy else BY_POLICY))
@@ -123,6 +127,7 @@ def _traits(random: Random) -> Traits:
     slow = random.choice((0.02, 0.1, 0.3))
     return Traits(
         replicas=replicas,
+        skews=tuple(random.choice(SKEWS) for _ in range(replicas)),
         servers=random.choice((1, 1, 2)),
         policy=random.random() < 0.7,
         watch_lag=(0.0, slow),
@@ -157,8 +162,15 @@ def _with(common: Arguments, **choices: tuple[Any, ...]) -> Arguments:
 
 
 def _process(random: Random, traits: Traits, _: Sequence[str]) -> dict[str, Any]:
-    replicas = [f"headroom-{number}" for number in range(traits.replicas)]
-    return {"process": random.choice([*replicas, *replicas, "kubevirt", "rancher"])}
+    return {"process": random.choice([*_replicas(traits), "kubevirt", "kubevirt", "rancher"])}
+
+
+def _replica(random: Random, traits: Traits, _: Sequence[str]) -> dict[str, Any]:
+    return {"process": random.choice(_replicas(traits))}
+
+
+def _replicas(traits: Traits) -> list[str]:
+    return [f"headroom-{number}" for number in range(traits.replicas)]
 
 
 _LIKELY: dict[str, tuple[float, Arguments]] = {
@@ -184,7 +196,7 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
     "revert": (1, _space),
     "kill": (1.5, _with(_process, down=(0.1, 2.0, 20.0))),
     "freeze": (0.7, _with(_process, seconds=(1.0, 12.0, 40.0))),
-    "set_clock": (1, _with(_process, skew=(200.0, -200.0, 0.0))),
+    "set_clock": (1, _with(_replica, skew=SKEWS)),
     "count_nothing": (1.5, _with(_nothing, seconds=(2.0, 40.0))),
     "silence": (1, _with(_nothing, seconds=(2.0, 5.0, 14.0))),
     "fail": (0.7, _with(_nothing, share=(0.1, 0.5), seconds=(2.0, 10.0))),
@@ -199,6 +211,23 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
     "compact": (0.5, _nothing),
 }
 """How often each action comes, and what it may be about."""
+
+_THEMES: tuple[dict[str, float], ...] = (
+    dict.fromkeys(_LIKELY, 1.0),
+    {"enlarge": 5, "shrink": 3, "grow": 3, "limit_range": 3},
+    {"budget": 4, "enlarge": 4, "freeze": 2, "count_nothing": 1},
+    {"silence": 3, "count_nothing": 2, "freeze": 2, "abort": 2, "kill": 1, "stall": 1},
+    {"retry": 4, "forge": 3, "relabel": 3, "fail": 2, "compact": 2},
+    {"base": 4, "edit": 4, "skip": 4, "switch": 4, "leave_entry": 4, "revert": 4},
+)
+"""What a story is about: how many times as often some actions come, beside migrations and pods; all others are rare.
+Where everything comes as often, what takes several of a kind to go wrong hardly ever does."""
+_RARE = 0.3
+
+
+def _weights(random: Random) -> list[float]:
+    theme = {"migrate": 1.0, "pods": 1.5, **random.choice(_THEMES)}
+    return [weight * theme.get(name, _RARE) for name, (weight, _) in _LIKELY.items()]
 
 
 # Short.

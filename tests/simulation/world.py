@@ -44,6 +44,8 @@ BASE = "3"
 VM_CPU = {"a": "1", "b": "500m"}
 SMALL = {"memory": "16Mi", "ephemeral-storage": "1Mi"}
 """What else a tenant's pod is limited to."""
+WAIT = 10.0
+"""Seconds that an action waits for a write at most."""
 FINAL = ("Succeeded", "Failed")
 LONG = 2.4
 """Seconds within which a pod that has room is let in."""
@@ -65,6 +67,8 @@ class World:
         self.programs = Programs(self.servers, traits.source_linger)
         numbers = range(traits.replicas)
         replicas.extend(Process(f"headroom-{number}", self.programs.headroom) for number in numbers)
+        for replica, skew in zip(replicas, traits.skews, strict=False):
+            replica.skew = skew
         others = (
             Process("kubevirt", self.programs.kubevirt),
             Process("rancher", self.programs.rancher),
@@ -75,6 +79,7 @@ class World:
             client(self.servers, user) for user in (TENANT, ADMIN, VIRT_API, RANCHER, KUBEVIRT)
         )
         self._wanting: list[asyncio.Task[None]] = []
+        self._next_writes: dict[str, asyncio.Event] = {}
 
     async def begin(self) -> None:
         """Every program runs, and every VM."""
@@ -85,6 +90,12 @@ class World:
         for vm in MACHINES:
             await self.create_machine(vm)
         await asyncio.sleep(5.0)
+
+    async def next_write(self, plural: str) -> None:
+        """Returns after the next write of a kind, or when there was none for a while."""
+        written = self._next_writes.setdefault(plural, asyncio.Event())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(written.wait(), WAIT)
 
     async def rest(self) -> None:
         """Nothing is wanted any more; everything has time to come to its end."""
@@ -105,6 +116,8 @@ class World:
     def _note(self, resource: Resource[Any], key: str, _old: Raw | None, new: Raw | None) -> None:
         version = new["metadata"]["resourceVersion"] if new else "gone"
         self.digest.update(f"{monotonic():.6f} {resource.plural} {key} {version}\n".encode())
+        if (awaited := self._next_writes.pop(resource.plural, None)) is not None:
+            awaited.set()
 
     def _install(self) -> None:
         put = self.cluster.put

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import copy
+import itertools
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,9 +43,16 @@ Reactor = Callable[[Request], Awaitable[None] | None]
 @dataclass(frozen=True, slots=True)
 class _Change:
     version: int
-    resource: Resource[Any]
     old: Raw | None
     new: Raw | None
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """`since`: the version up to which it has the changes of its kind; `news`: there are later ones."""
+
+    since: int
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Objects:
@@ -62,11 +72,11 @@ class Objects:
         self.open.set()
         self._resources = list(dict.fromkeys(resources or BY_TYPE.values()))
         self._objects: dict[str, dict[str, Raw]] = {}
-        self._changes: list[_Change] = []
+        self._changes: defaultdict[str, list[_Change]] = defaultdict(list)
         self._compacted = 0
         self._version = 1
         self._dry_run = False
-        self._news: list[asyncio.Event] = []
+        self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._pages: dict[str, tuple[list[Raw], int]] = {}
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
@@ -95,7 +105,7 @@ class Objects:
     @property
     def watches(self) -> int:
         """How many watches are open."""
-        return len(self._news)
+        return sum(map(len, self._watches.values()))
 
     def remove(self, resource: Resource[Any], key: str) -> None:
         """The object is gone at once, finalizers or not."""
@@ -112,6 +122,9 @@ class Objects:
 
     def compact(self) -> None:
         """Forget the changes up to now: a watch that resumes from before gets 410."""
+        for watch in itertools.chain.from_iterable(self._watches.values()):
+            if not watch.news.is_set():
+                watch.since = self._version
         self._changes.clear()
         self._compacted = self._version
         self._pages.clear()
@@ -156,12 +169,13 @@ class Objects:
         written["metadata"]["resourceVersion"] = str(self._version)
         if new is None:
             self.raw(resource).pop(key, None)
-            self._changes.append(_Change(self._version, resource, written, None))
+            change = _Change(self._version, written, None)
         else:
             self.raw(resource)[key] = written
-            self._changes.append(_Change(self._version, resource, old, written))
-        for news in self._news:
-            news.set()
+            change = _Change(self._version, old, written)
+        self._changes[resource.path()].append(change)
+        for watch in self._watches[resource.path()]:
+            watch.news.set()
         return written
 
     def page(self, resource: Resource[Any], matches: Matches, limit: int, token: str) -> Raw:
@@ -209,26 +223,30 @@ class Objects:
                     yield {"type": "ADDED", "object": raw}
             if initial or params.get("allowWatchBookmarks") == "true":
                 yield _bookmark(resource, since, {INITIAL_EVENTS_END: "true"})
-        news = asyncio.Event()
-        self._news.append(news)
+        watch = _Watch(since)
+        self._watches[resource.path()].append(watch)
         try:
             async with asyncio.timeout(float(params.get("timeoutSeconds") or 3600)):
                 while True:
                     await self.open.wait()
-                    news.clear()  # before looking: what is written while a reader is slow is no less news
-                    if since < self._compacted:
-                        yield _expired(since)
+                    watch.news.clear()  # before looking: what is written while a reader is slow is no less news
+                    if watch.since < self._compacted:
+                        yield _expired(watch.since)
                         return
-                    for change in [change for change in self._changes if change.version > since]:
-                        if change.resource.path() == resource.path() and (event := _event(change, matches)):
+                    for change in self._changes_after(watch.since, resource):
+                        watch.since = change.version
+                        if event := _event(change, matches):
                             yield event
-                        since = change.version
-                    await news.wait()
+                    await watch.news.wait()
         except TimeoutError:
             if params.get("allowWatchBookmarks") == "true":
-                yield _bookmark(resource, since, {})
+                yield _bookmark(resource, watch.since if watch.news.is_set() else self._version, {})
         finally:
-            self._news.remove(news)
+            self._watches[resource.path()].remove(watch)
+
+    def _changes_after(self, version: int, resource: Resource[Any]) -> list[_Change]:
+        changes = self._changes[resource.path()]
+        return changes[bisect.bisect_right(changes, version, key=lambda change: change.version) :]
 
     @staticmethod
     def _typed(resource: Resource[T], raw: Raw) -> T:

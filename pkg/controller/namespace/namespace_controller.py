@@ -16,7 +16,7 @@ from pkg.util import constants
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.managed import annotation_of, is_managed, switched_off
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Handler:
         """Nothing without an annotation, nothing where a default quota stands."""
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
-        annotation = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+        annotation = annotation_of(namespace)
         if not annotation or any(map(is_managed, self.quota_cache.list(namespace.name))):
             return
         try:

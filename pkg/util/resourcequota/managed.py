@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.util import constants
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -17,6 +17,11 @@ from pkg.util.resourcequota.policy import Mode, Policy
 def is_default(quota: ResourceQuota) -> bool:
     """Rancher's default ResourceQuota, whose base is the namespace's annotation."""
     return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
+
+
+def annotation_of(namespace: Namespace | None) -> str:
+    """Rancher's quota annotation, "" where there is none."""
+    return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") if namespace else ""
 
 
 def is_labelled(quota: ResourceQuota) -> bool:

@@ -32,7 +32,7 @@ from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.managed import switched_off
+from pkg.util.resourcequota.managed import annotation_of, switched_off
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
@@ -132,7 +132,7 @@ class Observer:
         claims = source.claims_in(name, quota)
         return Facts(
             quota=quota,
-            limits=namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, ""),
+            limits=annotation_of(namespace),
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
             now=now,

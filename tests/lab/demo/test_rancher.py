@@ -13,7 +13,7 @@ from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from lab.demo import driver as drivers
 from lab.demo import seed
-from lab.demo.driver import Agent
+from lab.rancher.agent import Agent
 from tests.lab.builder import RecordBuilder, driver_of
 
 WROTE = (
@@ -59,14 +59,12 @@ def test_its_writes_into_the_namespace_are_counted_and_no_others(tmp_path: Path)
     log = processes.log_path(tmp_path, "rancher")
     log.parent.mkdir()
     log.write_text(LOG, "utf-8")
-    agent = Agent(tmp_path, seed.NAMESPACE)
-    assert agent.writes() == 2
-    assert agent.has_written(2)
-    assert not agent.has_written(3)
+    agent = Agent(tmp_path)
+    assert (agent.writes(seed.NAMESPACE), agent.restarts()) == (2, 1)
 
 
 def test_without_a_log_it_has_written_nothing(tmp_path: Path) -> None:
-    assert Agent(tmp_path, seed.NAMESPACE).writes() == 0
+    assert Agent(tmp_path).writes(seed.NAMESPACE) == 0
 
 
 async def test_every_restart_is_waited_for_and_counted(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lab import bodies
 from lab.demo import seed
 from lab.kubevirt.objects import VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options, migration_options
@@ -44,7 +45,8 @@ def test_the_numbers_fit_together(total: Amounts, parts: tuple[Amounts, ...]) ->
 
 
 def test_the_stand_in_reads_the_pace_of_a_migration() -> None:
-    body = seed.migration("m1", "vm1", phases={"Running": 2.5, "Scheduling": 0.04}, source_linger=8.0)
+    marks = {"phase_seconds": bodies.pace(0.04, 2.5), "source_linger_seconds": 8.0}
+    body = bodies.migration("m1", "vm1", **marks)
     migration = msgspec.convert(body, VirtualMachineInstanceMigration)
     asked = migration_options(Options(), migration)
     assert (asked.hold("Running"), asked.hold("Scheduling"), asked.source_linger) == (2.5, 0.04, 8.0)

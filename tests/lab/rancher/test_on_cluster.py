@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
 from lab.bodies import new_name
 from lab.cluster import EmbeddedCluster, Options
+from lab.rancher.agent import Agent
 from pkg.util.quantity import Quantity
 from tests.e2e.api import CORE, ApiFailure
 from tests.lab.kubevirt.live import QUOTAS, SEED, Live
@@ -55,7 +55,7 @@ def raise_quota(live: Live) -> None:
 
 def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, live: Live) -> None:
     live.delete(QUOTAS, live.quota()["metadata"]["name"])
-    processes.find(cluster.directory, "rancher").signal(signal.SIGHUP)
+    Agent(cluster.directory).restart()
     live.quota(hard_is(BASE))
 
 

@@ -16,7 +16,7 @@ from kubeloop.testing.fake.server import FakeCluster
 from lab.scale.plan import LABEL_RUN, Plan, Settings
 from lab.scale.removal import Removal
 from lab.scale.workload import Installed, Workload
-from pkg.api.kubevirt import VIRTUAL_MACHINES
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINES
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
@@ -117,6 +117,21 @@ async def test_a_failed_list_takes_nothing_of_the_cluster(cluster: FakeCluster) 
 
 def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
     return Workload(cluster.client(), Plan(Settings(Path("x"), kubeconfig="k", external=external), RUN))
+
+
+async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_is_quoted() -> None:
+    cluster = FakeCluster()
+    assert (
+        await workload(cluster).virt_controller() == f"system:serviceaccount:{RUN}-system:kubevirt-controller"
+    )
+    put(cluster, KUBEVIRTS, "kubevirt", metadata={"namespace": "harvester-system"})
+    account = "system:serviceaccount:harvester-system:kubevirt-controller"
+    assert await workload(cluster).virt_controller() == account
+    assert await workload(cluster).refusal() == ""
+    for namespace, said in ((f"{RUN}-001", "denied by a policy"), ("another", "another refusal")):
+        about = {"reason": "FailedCreate", "message": said, "lastTimestamp": "2026-01-01T00:00:00Z"}
+        put(cluster, registry.EVENTS, "e", metadata={"namespace": namespace}, **about)
+    assert await workload(cluster).refusal() == "denied by a policy"
 
 
 async def test_beside_a_registered_headroom_only_that_one_is_measured() -> None:

@@ -164,8 +164,8 @@ def test_an_account_that_may_not_is_one_line_and_exit_1(
 @pytest.mark.parametrize(
     ("only", "said", "asked"),
     [
-        ("webhooks", [], set()),
-        ("locks", [], {LOCKS, QUOTAS}),
+        ("webhooks", ["nothing to release"], set()),
+        ("locks", ["nothing to release"], {LOCKS, QUOTAS}),
         ("quotas", ["released a/q", "1 resource quotas released"], {LOCKS, QUOTAS}),
     ],
 )

@@ -13,10 +13,11 @@ from kubeloop.client.errors import NotServed, ServerError
 from kubeloop.testing.fake.objects import Request
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.resourcequota.managed import annotation_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.namespace_pods import NamespacePods
-from pkg.webhook.view import View, annotation_of
+from pkg.webhook.view import View
 from tests import kinds
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 

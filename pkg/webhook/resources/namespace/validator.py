@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
-from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
-from pkg.util.resourcequota.managed import is_served, switched_off
+from pkg.util.resourcequota.managed import annotation_of, is_served, switched_off
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.validator import switching_off
@@ -29,8 +28,7 @@ _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemo
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
-    annotation = new.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
-    before = old.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    annotation, before = annotation_of(new), annotation_of(old)
     if annotation == before or not quotas:
         return ALLOW
     if any(has_migrating_vm(quota.annotations) for quota in quotas):

@@ -14,7 +14,14 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.managed import is_labelled, is_managed, is_off, is_served, switched_off
+from pkg.util.resourcequota.managed import (
+    annotation_of,
+    is_labelled,
+    is_managed,
+    is_off,
+    is_served,
+    switched_off,
+)
 from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
@@ -22,7 +29,7 @@ from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.guard import too_low
-from pkg.webhook.view import View, annotation_of
+from pkg.webhook.view import View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
 _CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"

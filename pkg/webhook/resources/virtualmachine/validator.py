@@ -21,9 +21,10 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
+from pkg.util.resourcequota.managed import annotation_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.view import View, annotation_of
+from pkg.webhook.view import View
 
 _STORAGE: Final = "storage"
 
