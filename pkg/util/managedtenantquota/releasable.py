@@ -33,14 +33,6 @@ class Releasable:
     blocking: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The migrations that the open window is for, by name; `closed` to others."""
-
-    names: Collection[str] = ()
-    closed: bool = False
-
-
 @dataclass(slots=True)
 class Releases:
     """Which of a namespace's refused migrations can be released. `recheck_after` in seconds."""
@@ -62,8 +54,16 @@ class Releases:
         return {name for found in self.releasable for name in found.blocking}
 
 
-def releases(observed: Observed, policy: Policy, records: Mapping[str, Record], members: Members) -> Releases:
-    """`records`: how the raised quotas were before."""
+def releases(
+    observed: Observed,
+    policy: Policy,
+    records: Mapping[str, Record],
+    members: Collection[str],
+    *,
+    closed: bool = False,
+) -> Releases:
+    """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is for,
+    `closed` to others."""
     (budget,) = observed.budgets
     try:
         most = parse_resource_list(budget.additional)
@@ -77,28 +77,19 @@ def releases(observed: Observed, policy: Policy, records: Mapping[str, Record], 
         for quota in observed.quotas
         if quota.spec.hard and not quota.deleting
     ]
-    return _Run(observed, policy, grants, members).run()
+    return _Run(observed, policy, grants, members, closed).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Shortage:
-    """A quota that refuses a pod although all was added that may be."""
-
-    quota: str
-    resource: str
-    text: str
-
-
 class _Run:
     """One run of `releases`."""
 
-    def __init__(self, observed: Observed, policy: Policy, grants: Sequence[Grant], members: Members) -> None:
-        self.observed = observed
-        self.policy = policy
-        self.grants = grants
-        self.members = members
-        self.limits = limits_of(observed.facts.rendering.kubevirt)
-        self.found = Releases()
+    observed: Observed
+    policy: Policy
+    grants: Sequence[Grant]
+    members: Collection[str]
+    closed: bool
+    found: Releases = field(default_factory=Releases, init=False)
 
     def run(self) -> Releases:
         refused = missing_targets(self.observed.facts)
@@ -116,10 +107,11 @@ class _Run:
         if left > 0:
             why = f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
             return self._let_wait(missing, left, why)
-        if self.members.closed and missing.migration.name not in self.members.names:
+        if self.closed and missing.migration.name not in self.members:
             return self._let_wait(missing, self.policy.sweep, _LATE)
         node = missing.vmi.status.node_name or ""
-        hindered = missing.launcher and hindrance(self.observed.facts.running, node, self.limits)
+        limits = limits_of(self.observed.facts.rendering.kubevirt)
+        hindered = missing.launcher and hindrance(self.observed.facts.running, node, limits)
         return bool(hindered) and self._let_wait(
             missing, self.policy.recheck, f"KubeVirt's limits: {hindered}"
         )
@@ -137,17 +129,17 @@ class _Run:
                 # The other strategy is about to give it back: its limits are not the original ones.
                 self._let_wait(missing, self.policy.sweep, _TAKEN.format(taken))
                 return
-            shortages = [
-                _Shortage(grant.name, name, _text(grant, missing, name))
+            shortages = {
+                f"{grant.name}/{name}": _text(grant, missing, name)
                 for grant in self.grants
                 for name in grant.lacks(missing)
-            ]
+            }
             if shortages and not self._is_being_let_in(missing, shortages):
                 return
             if blocking:
                 self._let_in(missing, blocking, pending=not shortages)
         except QuantityError as exc:
-            self._say(missing, [_Shortage("", "", f"what it needs cannot be determined: {exc}")])
+            self._say(missing, {"/": f"what it needs cannot be determined: {exc}"})
 
     def _let_in(self, missing: Missing, blocking: Sequence[Grant], *, pending: bool) -> None:
         for grant in self.grants:
@@ -155,7 +147,7 @@ class _Run:
         names = tuple(sorted(grant.name for grant in blocking))
         self.found.releasable.append(Releasable(missing.migration, names))
 
-    def _is_being_let_in(self, missing: Missing, shortages: Sequence[_Shortage]) -> bool:
+    def _is_being_let_in(self, missing: Missing, shortages: Mapping[str, str]) -> bool:
         """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
         a target pod before the cache shows it."""
         now, uid = self.observed.now, missing.migration.uid
@@ -166,18 +158,17 @@ class _Run:
             self._say(missing, shortages)
             return False
         self._wait(left)
-        return missing.migration.name in self.members.names
+        return missing.migration.name in self.members
 
-    def _say(self, missing: Missing, shortages: Sequence[_Shortage]) -> None:
+    def _say(self, missing: Missing, shortages: Mapping[str, str]) -> None:
+        """`shortages`: by quota and resource that refuse the pod although all was added that may be, a text each."""
         migration = missing.migration
         names = ", ".join(budget.name for budget in self.observed.budgets)
-        reasons = "; ".join(shortage.text for shortage in shortages)
         message = (
             f"{names} does not have enough resources to release migration {migration.name} of VM "
-            f"{migration.spec.vmi_name}: {reasons}"
+            f"{migration.spec.vmi_name}: {'; '.join(shortages.values())}"
         )
-        cause = ",".join(sorted({f"{shortage.quota}/{shortage.resource}" for shortage in shortages}))
-        key = f"{migration.uid}/{cause}"
+        key = f"{migration.uid}/{','.join(sorted(shortages))}"
         self.found.problems.append(self.observed.problem(EVENT_NOT_ENOUGH, message, key, migration))
 
     def _wait(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ from pkg.util.managedtenantquota.record import (
     to_raise,
     to_restore,
 )
-from pkg.util.managedtenantquota.releasable import Members, Releasable, Releases, releases
+from pkg.util.managedtenantquota.releasable import Releasable, Releases, releases
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
 
@@ -171,7 +171,7 @@ def window_of(observed: Observed, policy: Policy) -> Window:
         return window
     late = window.age >= policy.open_to_others or (window.locked and not observed.can_lock)
     closed = late and not observed.timers.refused
-    found = releases(observed, policy, records, Members(window.members.keys(), closed))
+    found = releases(observed, policy, records, window.members, closed=closed)
     paused = {uid: until for uid, until in observed.timers.paused.items() if until > observed.now}
     timers = replace(observed.timers, short_since=found.short_since, paused=paused, refused="")
     return _with_purpose(

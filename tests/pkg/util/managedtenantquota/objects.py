@@ -29,7 +29,7 @@ from pkg.util.managedtenantquota.lock import (
 )
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.managedtenantquota.releasable import Members, Releases, releases
+from pkg.util.managedtenantquota.releasable import Releases, releases
 from pkg.util.managedtenantquota.sequence import (
     Clear,
     Decision,
@@ -264,4 +264,4 @@ def look(
     """A look at the refused migrations of the namespace."""
     records = {name: Record(hard, {}) for name, hard in (originals or {}).items()}
     seen: Observed = observed(quotas, [budget(additional)], around, **more)
-    return releases(seen, policy, records, Members(members))
+    return releases(seen, policy, records, members)
