@@ -215,7 +215,8 @@ _LIKELY: dict[str, tuple[float, Arguments]] = {
 _THEMES: tuple[dict[str, float], ...] = (
     dict.fromkeys(_LIKELY, 1.0),
     {"enlarge": 5, "shrink": 3, "grow": 3, "limit_range": 3},
-    {"budget": 4, "enlarge": 4, "freeze": 2, "count_nothing": 1},
+    {"budget": 6, "enlarge": 8},
+    {"budget": 6, "freeze": 3, "count_nothing": 1, "set_clock": 1},
     {"silence": 3, "count_nothing": 2, "freeze": 2, "abort": 2, "kill": 1, "stall": 1},
     {"retry": 4, "forge": 3, "relabel": 3, "fail": 2, "compact": 2},
     {"base": 4, "edit": 4, "skip": 4, "switch": 4, "leave_entry": 4, "revert": 4},
