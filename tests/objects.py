@@ -34,6 +34,11 @@ BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 ENTRY = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
+POD_ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+"""What quota counts of one launcher pod of the seed's VM."""
+ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
+TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
+"""HARD with room for so many pods."""
 RAISED_AT_4_5 = {"limits.cpu": "5", "limits.memory": "10865341313"}
 CPU = {"cores": 2, "sockets": 1, "threads": 1}
 LIMITS = {"cpu": "2", "memory": "4Gi"}

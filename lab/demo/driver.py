@@ -27,7 +27,7 @@ from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.resource_list import format_resource_list
 
 _PERSON = "person"
 _EVERYTHING = ("system:masters",)
@@ -36,21 +36,19 @@ _BY = "admission webhook"
 _DENIED = "denied request: "
 
 
-async def is_refused(kubeconfig: Path, namespace: str, quota: str, hard: Amounts) -> bool:
-    """Whether a webhook keeps a person from setting the quota's spec.hard to that now. Raises ApiError."""
-    limits = {LIMITS_CPU: str(hard.cpu), LIMITS_MEMORY: str(hard.memory)}
+async def told(kubeconfig: Path, method: str, path: str, body: Mapping[str, Any]) -> str:
+    """What a person is told who may do everything and asks for that; "" when it is let in. Nothing is stored (dry run).
+    Raises ApiError."""
+    content = MERGE_PATCH if method == "PATCH" else "application/json"
+    data = msgspec.json.encode(body)
     async with Client(load_config(str(kubeconfig)).impersonate(_PERSON, _EVERYTHING)) as client:
         try:
             await client.transport.request(
-                "PATCH",
-                registry.RESOURCE_QUOTAS.path(namespace, quota),
-                params={"dryRun": "All"},
-                body=msgspec.json.encode({"spec": {"hard": limits}}),
-                content_type=MERGE_PATCH,
+                method, path, params={"dryRun": "All"}, body=data, content_type=content
             )
         except Forbidden as error:
-            return _BY in str(error)
-    return False
+            return str(error)
+    return ""
 
 
 PATIENCE = 60.0
@@ -186,14 +184,10 @@ class Driver:
     async def is_guarded(self, hard: Amounts) -> bool:
         """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
         `hard`; False when that does not come within PATIENCE."""
-        kubeconfig, quota = self._cluster.kubeconfig, self.record.quota
-        deadline = time.monotonic() + PATIENCE
-        while quota is not None and time.monotonic() < deadline:
-            if await is_refused(kubeconfig, seed.NAMESPACE, quota.quota.name, hard):
-                return True
-            self.go_on()
-            await asyncio.sleep(_POLL)
-        return False
+        if self.record.quota is None:
+            return False
+        path = registry.RESOURCE_QUOTAS.path(seed.NAMESPACE, self.record.quota.quota.name)
+        return bool(await self._denied(_BY, "PATCH", path, {"spec": {"hard": format_resource_list(hard)}}))
 
     async def apply_policies(self) -> None:
         """deploy/policy.yaml."""
@@ -205,24 +199,20 @@ class Driver:
 
     async def forge(self) -> str:
         """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
-        "admitted" when it is let in for PATIENCE. The pod is never stored (dry run)."""
+        "admitted" when it is let in for PATIENCE."""
+        path = registry.PODS.path(seed.NAMESPACE)
+        said = await self._denied(_DENIED, "POST", path, seed.forged())
+        return said.partition(_DENIED)[2] or "admitted"
+
+    async def _denied(self, words: str, method: str, path: str, body: Mapping[str, Any]) -> str:
+        """What a person is told, once it has these words; "" when it has not within PATIENCE."""
         deadline = time.monotonic() + PATIENCE
-        tenant = load_config(str(self._cluster.kubeconfig)).impersonate(_PERSON, _EVERYTHING)
-        async with Client(tenant) as client:
-            while time.monotonic() < deadline:
-                try:
-                    await client.transport.request(
-                        "POST",
-                        registry.PODS.path(seed.NAMESPACE),
-                        params={"dryRun": "All"},
-                        body=msgspec.json.encode(seed.forged()),
-                    )
-                except Forbidden as error:
-                    if _DENIED in str(error):
-                        return str(error).partition(_DENIED)[2]
-                self.go_on()
-                await asyncio.sleep(_POLL)
-        return "admitted"
+        while time.monotonic() < deadline:
+            if words in (said := await told(self._cluster.kubeconfig, method, path, body)):
+                return said
+            self.go_on()
+            await asyncio.sleep(_POLL)
+        return ""
 
     async def catch_up(self) -> bool:
         """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""

@@ -85,6 +85,7 @@ def write(target: Path, contents: Mapping[str, bytes]) -> None:
             (target / name).parent.mkdir(exist_ok=True)
             (target / name).write_bytes(content)
         return
+    target.parent.mkdir(parents=True, exist_ok=True)
     folder = target.name.removesuffix(_ARCHIVE)
     with tarfile.open(target, "x:gz") as archive:
         target.chmod(0o600)

@@ -102,8 +102,10 @@ def run(arguments: list[str]) -> int:
         return FAILURE
     except SystemExit as exc:
         return _code(exc.code)
-    except (ReportedError, OSError) as exc:
+    except ReportedError as exc:
         return _say(str(exc), getattr(exc, "exit_code", FAILURE))
+    except OSError as exc:
+        return _say(f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc), FAILURE)
     except Exception as exc:
         if os.environ.get("HEADROOM_TRACEBACK"):
             raise

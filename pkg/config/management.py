@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from kubeloop.api import registry
@@ -43,8 +44,11 @@ class Management(ControllerFactory):
         workers: int = 10,
         whole_pods: bool = False,
         selects: Callable[[str], bool] = lambda _: True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock`: seconds since the epoch, which what objects say of times is compared with."""
         super().__init__(client, workers=workers, selects=selects)
+        self.clock = clock
         self.kubernetes = kubernetes or KubernetesVersion()
         self._slim = Slim()
         self._pod_transform = None if whole_pods else self._slim.pod

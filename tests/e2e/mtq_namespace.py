@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from kubeloop.api import registry
@@ -16,6 +17,8 @@ from kubeloop.api.objects import condition_is_true
 from kubeloop.client.errors import NotFound
 from kubeloop.testing.polling import until
 from lab.bodies import kubevirt
+from lab.record import Record
+from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
@@ -139,42 +142,45 @@ class Namespace:
 class Seen:
     """What a watch of all locks and one namespace's quotas brings, in order."""
 
+    record: Record = field(default_factory=Record)
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""
     since: float | None = None
-    raised: list[tuple[str, dict[str, Quantity], bool]] = field(default_factory=list)
-    """Every version of a quota's spec.hard: its name, and whether the namespace was locked."""
 
     @property
     def seconds(self) -> float:
         return sum(end - begin for begin, end in self.locked)
 
+    @property
+    def raised(self) -> list[tuple[str, dict[str, Quantity], bool]]:
+        """Every version of a quota's spec.hard: its name, and whether the namespace was locked."""
+        return [
+            (
+                version.quota.name,
+                by_value(version.quota.hard),
+                any(begin <= version.at <= end for begin, end in self.locked),
+            )
+            for version in self.record.quotas
+        ]
+
     def versions(self, quota: str) -> list[dict[str, Quantity]]:
         """A quota's different versions of spec.hard."""
-        found: list[dict[str, Quantity]] = []
-        for name, hard, _ in self.raised:
-            if name == quota and (not found or found[-1] != hard):
-                found.append(hard)
-        return found
+        return [hard for hard, _ in groupby(hard for name, hard, _ in self.raised if name == quota)]
 
 
 @contextlib.asynccontextmanager
 async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
     """Watches while the block runs."""
-    seen, ready = Seen(), [asyncio.Event(), asyncio.Event()]
-    tasks = [
-        asyncio.create_task(_watch_locks(namespace, seen, ready[0])),
-        asyncio.create_task(_watch_quotas(namespace, seen, ready[1])),
-    ]
-    for event in ready:
-        await event.wait()
-    try:
-        yield seen
-        await asyncio.sleep(0.3)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+    seen, ready = Seen(), asyncio.Event()
+    locks = asyncio.create_task(_watch_locks(namespace, seen, ready))
+    async with Watching(namespace.admin.client, {namespace.name: seen.record}, registry.RESOURCE_QUOTAS):
+        await ready.wait()
+        try:
+            yield seen
+            await asyncio.sleep(0.3)
+        finally:
+            locks.cancel()
+            await asyncio.wait([locks])
 
 
 async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
@@ -190,18 +196,6 @@ async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -
             elif event.type == "DELETED" and seen.since is not None:
                 seen.locked.append((seen.since, time.monotonic()))
                 seen.since = None
-
-
-async def _watch_quotas(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
-    quotas = namespace.admin.client.resource(registry.RESOURCE_QUOTAS)
-    found = await quotas.list(namespace.name)
-    version = found.resource_version
-    seen.raised += [(quota.name, by_value(quota.hard), False) for quota in found]
-    async with quotas.watch(namespace.name, resource_version=version) as events:
-        ready.set()
-        async for event in events:
-            if event.object is not None and event.type != "BOOKMARK":
-                seen.raised.append((event.object.name, by_value(event.object.hard), seen.since is not None))
 
 
 @contextlib.asynccontextmanager

@@ -151,23 +151,6 @@ async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namesp
     )
 
 
-async def test_entries_that_a_person_removes_or_garbles_are_repaired_at_once(admin: Admin) -> None:
-    namespace = await admin.namespace()
-    alice = admin.by("alice").resource(registry.RESOURCE_QUOTAS)
-    await admin.migrating(namespace)
-    before = await admin.quota(namespace)
-    key = "harvesterhci.io/migrating-vm1"
-    for value in (None, "garbage"):
-        patch = {"metadata": {"annotations": {key: value}}}
-        await alice.merge_patch(patch, name=before.name, namespace=namespace)
-
-        async def repaired() -> bool:
-            now = await admin.quota(namespace)
-            return now.annotations.get(key) == before.annotations[key] and now.hard == before.hard
-
-        await until(repaired, "the entry's return", seconds=5)
-
-
 async def test_storage_that_the_namespace_has_not_got_is_refused(admin: Admin) -> None:
     namespace = await admin.namespace({**LIMITS, "requestsStorage": "100Gi"})
     alice = admin.by("alice")

@@ -35,7 +35,12 @@ async def namespace(admin: Admin) -> Namespace:
     return found
 
 
-async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace) -> None:
+async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace, running: Program) -> None:
+    def released() -> tuple[float, float]:
+        cores = running.metric("headroom_mtq_quota_released_total", resource="limits.cpu")
+        return running.metric("headroom_mtq_lock_seconds_count"), cores
+
+    locks, cores = released()
     hard = await namespace.fill()
     async with watched(namespace) as seen:
         await namespace.budget()
@@ -51,6 +56,8 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace) 
     await namespace.told("NamespaceLocked", BUDGETS.kind)
     await namespace.told("ResourceQuotaRaised", "VirtualMachineInstanceMigration")
     await namespace.told("NamespaceUnlocked", BUDGETS.kind)
+    assert released() == (locks + 1, pytest.approx(cores + before["limits.cpu"].nanos * 1e-9))
+    assert running.metric("headroom_mtq_locks_held") == 0
 
 
 async def test_without_a_budget_it_stays_refused(namespace: Namespace) -> None:
@@ -247,21 +254,3 @@ async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(name
         await namespace.budget()
         await namespace.succeeded(await namespace.migrate(), seconds=60.0)
     await namespace.at_rest({"quota": hard})
-
-
-async def test_metrics_tell_of_it(namespace: Namespace, running: Program) -> None:
-    def released() -> tuple[float, float]:
-        cores = running.metric("headroom_mtq_quota_released_total", resource="limits.cpu")
-        return running.metric("headroom_mtq_lock_seconds_count"), cores
-
-    locks, cores = released()
-    hard = by_value(await namespace.fill())
-    await namespace.budget()
-    await namespace.succeeded(await namespace.migrate())
-    await until(lambda: _unlocked(namespace), "the end of the lock")
-    assert released() == (locks + 1, pytest.approx(cores + hard["limits.cpu"].nanos * 1e-9))
-    assert running.metric("headroom_mtq_locks_held") == 0
-
-
-async def _unlocked(namespace: Namespace) -> bool:
-    return await namespace.lock() is None

@@ -8,7 +8,7 @@ A state is written once it has lasted for half a second: shorter ones are over b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import Pod
@@ -40,7 +40,6 @@ class VMIHandler:
     machine_cache: CacheReader[VirtualMachine]
     pods: ResourceClient[Pod]
     pod_cache: CacheReader[Pod]
-    clock: Callable[[], float] = loop_time
     # VMIs as our last patch left them, until the cache has that version or a later one.
     _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
     # By a VMI's key the change that it lacks, and since when.
@@ -81,7 +80,7 @@ class VMIHandler:
             await self._write(vmi, changes)
 
     def _wait_until_settled(self, key: str, changes: Mapping[str, str | None]) -> None:
-        now = self.clock()
+        now = loop_time()
         lacking, since = self._lacking.pop(key, (None, now))
         if not changes:
             return

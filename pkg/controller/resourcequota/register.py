@@ -43,6 +43,7 @@ def register(
         options.policy,
         before_raise=before_raise,
         dry_run=options.dry_run,
+        clock=management.clock,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
     _watch(management)

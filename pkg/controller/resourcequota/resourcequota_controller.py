@@ -7,7 +7,6 @@ key, and the more migrations are under way the longer the next patch waits for c
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
@@ -83,9 +82,9 @@ class Handler:
     events: EventRecorder
     policy: Policy
     _: KW_ONLY
+    clock: Callable[[], float]
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
-    clock: Callable[[], float] = time.time
     _remembered: dict[str, _Remembered] = field(default_factory=dict, init=False)
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:

@@ -29,6 +29,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         pods_of=lambda key: pods.cache().by_index(LAUNCHERS_BY_VM, key),
         observer=Observer(management.source(), options.profile),
         events=events,
+        clock=management.clock,
     )
     machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed)
 

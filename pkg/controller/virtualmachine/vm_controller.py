@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,7 +44,7 @@ class Handler:
     """The launcher pods of a VM by its key, from a cache."""
     observer: Observer
     events: EventRecorder
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float]
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:

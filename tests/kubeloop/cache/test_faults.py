@@ -33,9 +33,7 @@ from kubeloop.testing.scripted_server import (
     groups,
     listing,
     raw,
-    refuse,
     resources,
-    slow,
     status,
     watch,
 )
@@ -123,22 +121,6 @@ FAULTS: dict[str, Fault] = {
         [watch(*START, piece(modified(pod("a", "7"))[:-20])), END],
         resumed_at=["5"],
     ),
-    "a line in pieces is one line": Fault(
-        [
-            watch(
-                *START,
-                piece(modified(pod("a", "7"))[:30]),
-                0.05,
-                piece(modified(pod("a", "7"))[30:60]),
-                0.05,
-                piece(modified(pod("a", "7"))[60:]),
-            ),
-            END,
-        ],
-        told=[("update", "ns/a@1", "ns/a@7")],
-        held=["ns/a@7", "ns/b@1"],
-        resumed_at=["7"],
-    ),
     "the connection is dropped among the initial events: they are sent anew": Fault(
         [watch(added(pod("z")), drop()), watch(*START), END],
         resumed_at=["", "5"],
@@ -164,58 +146,12 @@ FAULTS: dict[str, Fault] = {
         held=["ns/a@8"],
         resumed_at=["5", ""],
     ),
-    "410 as an ERROR event: likewise": Fault(
-        [
-            watch(*START, error(410, "Expired")),
-            watch(added(B), bookmark("98", initial_events_end=True), added(pod("end", "99")), hang()),
-        ],
-        told=[("delete", "ns/a@1", True)],
-        held=["ns/b@1"],
-        resumed_at=[""],
-    ),
     "410 and a list instead of the WatchList: likewise": Fault(
         [REFUSED, watch(error(410, "Expired")), END],
         [listing([A, B], "5"), listing([B], "9")],
         told=[("delete", "ns/a@1", True)],
         held=["ns/b@1"],
         resumed_at=["5", "9"],
-    ),
-    "a relist finds an object with another uid: two lives": Fault(
-        [
-            watch(*START, error(410, "Expired")),
-            watch(
-                added(pod("a", "8", uid="second")),
-                added(B),
-                bookmark("98", initial_events_end=True),
-                added(pod("end", "99")),
-                hang(),
-            ),
-        ],
-        told=[("delete", "ns/a@1", True), ("add", "ns/a@8", False)],
-        held=["ns/a@8", "ns/b@1"],
-        resumed_at=[""],
-    ),
-    "a deletion and a creation under the same name": Fault(
-        [
-            watch(*START, deleted(pod("a", "6")), added(pod("a", "7", uid="second")), deleted(pod("a", "6"))),
-            END,
-        ],
-        told=[("delete", "ns/a@6", False), ("add", "ns/a@7", False)],
-        held=["ns/a@7", "ns/b@1"],
-        # What the stream says is where it stopped, even if it repeats itself.
-        resumed_at=["6"],
-    ),
-    "events twice": Fault(
-        [watch(*START, added(A), added(pod("c", "6")), added(pod("c", "6")), modified(pod("c", "6"))), END],
-        told=[("add", "ns/c@6", False)],
-        held=["ns/a@1", "ns/b@1", "ns/c@6"],
-        resumed_at=["6"],
-    ),
-    "events missing: a change and a deletion of things never seen": Fault(
-        [watch(*START, modified(pod("c", "7")), deleted(pod("d", "8"))), END],
-        told=[("add", "ns/c@7", False)],
-        held=["ns/a@1", "ns/b@1", "ns/c@7"],
-        resumed_at=["8"],
     ),
     "an event of an unknown type is passed over": Fault(
         [watch(*START, line({"type": "RENAMED", "object": pod("a", "6")})), END],
@@ -242,14 +178,6 @@ FAULTS: dict[str, Fault] = {
         [watch(*START, drop()), status(503, "ServiceUnavailable"), status(429, "TooManyRequests"), END],
         resumed_at=["5", "5", "5"],
     ),
-    "connections are reset without an answer": Fault(
-        [watch(*START, drop()), refuse(), refuse(), END],
-        resumed_at=["5", "5", "5"],
-    ),
-    "permission is lost and given back": Fault(
-        [watch(*START, drop()), status(403, "Forbidden"), status(401, "Unauthorized"), END],
-        resumed_at=["5", "5", "5"],
-    ),
     "the resourceVersion is too large (etcd restored)": Fault(
         [
             watch(*START, drop()),
@@ -269,19 +197,9 @@ FAULTS: dict[str, Fault] = {
         resumed_at=["5"],
         options=IMPATIENT,
     ),
-    "a list in pages": Fault(
-        [REFUSED, END],
-        [listing([A], "5", "next"), listing([B], "5")],
-        resumed_at=["5"],
-    ),
     "a list breaks off half-way": Fault(
         [REFUSED, END],
         [cut(b'{"metadata":{"resourceVersion":"4"},"items":[', 4000), listing([A, B], "5")],
-        resumed_at=["5"],
-    ),
-    "a list that is slow": Fault(
-        [REFUSED, END],
-        [slow(0.6, listing([A, B], "5"))],
         resumed_at=["5"],
     ),
     "404s of a proxy, for longer": Fault(

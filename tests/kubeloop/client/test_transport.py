@@ -22,7 +22,7 @@ from kubeloop.client.credentials import Credential
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import NotSent
 from kubeloop.client.tls import TLSSettings
-from kubeloop.client.transport import JSON_PATCH, MERGE_PATCH
+from kubeloop.client.transport import MERGE_PATCH
 from kubeloop.testing.scripted_server import (
     DELETE,
     GET,
@@ -69,14 +69,7 @@ RETRIED = [
     Retried("a get whose answer breaks off is sent again", GET, [cut(b'{"a"', 100), OK], 2),
     Retried("a get that the server asks to repeat is sent again", GET, [LATER, OK], 2),
     Retried("a 500 without Retry-After is not", GET, [status(500, "InternalError")], 1, errors.ServerError),
-    Retried("a 404 is final", GET, [status(404, "NotFound")], 1, errors.NotFound),
-    Retried("a 400 is final", GET, [status(400, "BadRequest")], 1, errors.BadRequest),
-    Retried(
-        "a 403 is final", PATCH, [status(403, "Forbidden")], 1, errors.Forbidden, content_type=MERGE_PATCH
-    ),
     Retried("a 409 is final", PATCH, [status(409, "Conflict")], 1, errors.Conflict, content_type=MERGE_PATCH),
-    Retried("a 410 is final", GET, [status(410, "Expired")], 1, errors.Gone),
-    Retried("a 422 is final", PATCH, [status(422, "Invalid")], 1, errors.Invalid, content_type=JSON_PATCH),
     Retried("a 401 with a fixed token is final", GET, [status(401, "Unauthorized")], 1, errors.Unauthorized),
     Retried("a redirect is not followed", GET, [raw(b"", 302, {"Location": "/login"})], 1, errors.ApiError),
     Retried("after five attempts the last error is raised", GET, [AWAY] * 5, 5, errors.ServiceUnavailable),

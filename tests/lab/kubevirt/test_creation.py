@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
 from kubeloop.api.core import Node
+from kubeloop.api.registry import NODES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.errors import (
     ApiError,
     Conflict,
     Forbidden,
     Invalid,
+    Unreachable,
 )
-from lab.kubevirt.creation import Refusals, is_quota_refusal, natural_order, pick_node
-from tests.lab.kubevirt.samples import node
+from lab.kubevirt.creation import (
+    Clock,
+    Creator,
+    Placement,
+    Refusals,
+    is_quota_refusal,
+    natural_order,
+    pick_node,
+)
+from lab.kubevirt.lookup import Pods
+from lab.kubevirt.quota_lag import QuotaLag
+from tests.kinds import Events, Kind
+from tests.lab.kubevirt.samples import launcher, node, vmi
 from tests.objects import build
 
 THREE = [node("node-10"), node("node-2"), node("node-1")]
@@ -55,7 +69,34 @@ def test_numbers_in_names_count_as_numbers() -> None:
     ]
 
 
+BODY: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
 QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "verbs"),
+    [
+        pytest.param(None, False, ["create"], id="one that the cache does not show yet"),
+        pytest.param(
+            Unreachable("reset"), False, ["create", "get", "create"], id="one whose answer was lost"
+        ),
+        pytest.param(Unreachable("reset"), True, ["create", "get"], id="one that is there all the same"),
+    ],
+)
+async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool, verbs: list[str]) -> None:
+    """Quota would be charged once more, for a name that is taken."""
+    pods, nodes = Kind(PODS), Kind(NODES)
+    pods.lagging, pods.errors["create"] = not found, [error]
+    clock = Clock(wall=lambda: 1_000.0, loop=lambda: 1_000.0)
+    lag = QuotaLag(0.0, Kind(RESOURCE_QUOTAS).cache, clock.loop)
+    placement = Placement(nodes.cache, Pods(pods.cache))
+    creator = Creator(pods.client, placement, Refusals(), Events().recorder, clock, lag)
+    with contextlib.suppress(Unreachable):
+        await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    if found:
+        pods.seed(launcher("p"))
+    assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
+    assert pods.verbs == [(verb, "p") for verb in verbs]
 
 
 # -- when a refused pod is asked for again

@@ -161,6 +161,7 @@ def server() -> Iterator[ThreadedServer]:
         configurations = [configuration(WEBHOOK_CONFIGURATION_NAME), configuration("another")]
         script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing(configurations, "10"))
         script.always(LIST, registry.PODS.path(OWN), listing([own_pod], "10"))
+        script.always(LIST, registry.EVENTS.path(OWN), listing([], "10"))
         script.always(GET, f"{registry.PODS.path(OWN, 'headroom-controller-x')}/log", raw(b"a line\n"))
         yield server
 
@@ -255,6 +256,11 @@ def test_logs_that_may_not_be_read_are_named(call: Call, server: ThreadedServer,
 
 WRONG = {
     "what is there is not overwritten": (["collect", "-o", "{folder}"], 2, "exists"),
+    "a place that cannot be made": (
+        ["collect", "-o", "/dev/null/c.tar.gz"],
+        1,
+        "/dev/null: File exists",
+    ),
     "a folder of something else": (["explain", f"{NS}/vm1", "--from", "{folder}"], 1, "holds no about.json"),
     "a namespace that is none": (["collect", "-n", "Not a name"], 2, "a namespace's name"),
 }

@@ -237,7 +237,7 @@ FAILURES = {
     "a wrong configuration": (ConfigError("no such context"), 2, "no such context"),
     "an address that cannot be listened on": (BindError("cannot listen"), 2, "cannot listen"),
     "the server's refusal": (Forbidden("not you", status=403), 1, "not you"),
-    "the operating system's": (FileNotFoundError(2, "No such file", "x"), 1, "[Errno 2] No such file: 'x'"),
+    "the operating system's": (FileNotFoundError(2, "No such file", "x"), 1, "x: No such file"),
     "a bug names its class": (KeyError("name"), 1, "KeyError: 'name'"),
     "a text of several lines becomes one": (Forbidden("a\n  b\tc"), 1, "a b c"),
 }

@@ -17,7 +17,7 @@ from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import Entries
 from tests.decisions import observed
-from tests.objects import by_name, limits_text, quota, vm, vmi, vmim
+from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim
 from tests.pkg.controller.virtualmachine.vm_namespace import VmNamespace
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
@@ -125,7 +125,6 @@ def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[s
     )
 
 
-MIGRATES = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 """Our entry for another VM: both of its pods are counted in status.used."""
 NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("4797464313")}
 
@@ -134,7 +133,7 @@ NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("
 def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
     base = limits_text(cpu, "20Gi")
     used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
-    rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): MIGRATES}, used=used)
+    rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): POD_ENTRY}, used=used)
     other = vmim("Running", vm="vm2")
     seen = observed(rq, limits=base, migrations=[other], instances=[vmi("vm2")])
     assert (shortage_of(vm(), seen) is None) is fits

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 from kubeloop.api import registry
 from kubeloop.testing.virtual_time import now, run
 from lab.kubevirt import options as stand_in
@@ -16,7 +14,6 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.bench.sightings import report
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
@@ -24,13 +21,12 @@ from tests.pkg.controller.simulated_cluster import SimulatedCluster
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 
 
-async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> SimulatedCluster:
+async def simulate(seed: int, goal: int) -> SimulatedCluster:
     """Everything together, until so many migrations are done."""
     began = time.time()
-    monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
     cluster = SimulatedCluster(seed)
     cluster.build()
-    headroom = Management(cluster.server.client())
+    headroom = Management(cluster.server.client(), clock=lambda: began + now())
     kubevirt = Management(cluster.server.client(), whole_pods=True)
     register_all(headroom, headroom.recorder("headroom"), Options(TAKEOVER))
     teeth = stand_in.Options(
@@ -62,10 +58,8 @@ async def simulate(seed: int, goal: int, monkeypatch: pytest.MonkeyPatch) -> Sim
     return cluster
 
 
-def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = report(list(run(simulate(0, 40, monkeypatch)).seen.values()))
+def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second() -> None:
+    found = report(list(run(simulate(0, 40)).seen.values()))
     assert found["reverts"] >= 3, found
     assert found["refused"] > 0, "admission never lagged"
     assert found["refused_after_room"] == 0, found

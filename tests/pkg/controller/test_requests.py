@@ -25,7 +25,6 @@ from pkg.controller import replica
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.controller.replica import Replica
-from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validating
@@ -93,16 +92,16 @@ def test_at_rest_it_asks_every_ten_seconds(endpoint: Endpoint, monkeypatch: pyte
 
 
 async def migrated(
-    together: int, phase_seconds: float, monkeypatch: pytest.MonkeyPatch, *, webhooks: Sequence[Webhook] = ()
+    together: int, phase_seconds: float, *, webhooks: Sequence[Webhook] = ()
 ) -> tuple[Connection, float]:
     """What the controllers send while VMs of one namespace migrate, and until nothing is left of it; and when the
     migrations were created."""
     began = time.time()
-    monkeypatch.setitem(Handler.__init__.__kwdefaults__, "clock", lambda: began + now())
     cluster = SimulatedCluster(seed=1, namespaces=1, machines=together)
     cluster.build()
     connection = Connection(cluster.server, BY_SERVICE)
-    headroom, kubevirt = Management(Client(connection)), Management(cluster.server.client(), whole_pods=True)
+    headroom = Management(Client(connection), clock=lambda: began + now())
+    kubevirt = Management(cluster.server.client(), whole_pods=True)
     if webhooks:
         registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
         cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
@@ -150,11 +149,10 @@ def test_writes_of_a_migration(
     together: int,
     phase_seconds: float,
     most: Mapping[str, int],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "kubeloop.controllers.reconcile")
-    sent = run(migrated(together, phase_seconds, monkeypatch))[0].sent
+    sent = run(migrated(together, phase_seconds))[0].sent
     written = [path.split("/")[-2:] for _, method, path in sent if method != "GET"]
     assert Counter(plural for plural, _ in written) == most
     for vm in (f"vm{number}" for number in range(together)):
@@ -171,9 +169,9 @@ def test_writes_of_a_migration(
     ids=["no webhook", "labelled when its VM came", "an outage would stop its pods: labelled only now"],
 )
 def test_the_first_migration_of_a_namespace_is_raised_at_once(
-    options: WebhookOptions | None, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+    options: WebhookOptions | None, least: float, most: float
 ) -> None:
     registered = validating(BY_SERVICE, options, None) if options else ()
-    connection, created = run(migrated(1, 2.0, monkeypatch, webhooks=registered))
+    connection, created = run(migrated(1, 2.0, webhooks=registered))
     raised = next(at for at, method, path in connection.sent if method == "PATCH" and QUOTA in path)
     assert least <= raised - created <= most

@@ -31,7 +31,7 @@ from pkg.util.resource_list import (
 )
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
@@ -45,7 +45,7 @@ Amounts = Mapping[str, Quantity]
 class Room:
     """One quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods that the
     cache shows, `used` what status says, of which `ended` may be pods that are gone; `migrations` is what their pods
-    take, `vms` and `entries` the VMs that may have something beyond the base and what stands for them."""
+    take, `vms` the VMs that may have something beyond the base, `facts` what all of this is made of."""
 
     base: ResourceList
     hard: ResourceList
@@ -54,7 +54,16 @@ class Room:
     migrations: ResourceList
     ended: ResourceList = field(default_factory=dict)
     vms: Sequence[Vm] = ()
-    entries: Entries = field(default_factory=lambda: Entries({}))
+    facts: Facts = field(default_factory=lambda: Facts(ResourceQuota()))
+
+    @property
+    def quota(self) -> ResourceQuota:
+        return self.facts.quota
+
+    @property
+    def is_raised(self) -> bool:
+        """By what quota admission goes by, too: status.hard."""
+        return has_migrating_vm(self.quota.annotations) or self.quota.spec.hard != self.quota.status.hard
 
     @property
     def is_behind(self) -> bool:
@@ -83,10 +92,11 @@ class Room:
         vm = next((each for each in self.vms if each.name == name), None)
         if vm is None or not vm.allowed:
             return {}
-        granted, standing = maximum(vm.allowed, vm.formula or {}), self.entries.of(name, vm.uid)
+        entries = Entries(self.quota.annotations)
+        granted, standing = maximum(vm.allowed, vm.formula or {}), entries.of(name, vm.uid)
         if standing is not None:
             granted = minimum(granted, standing)
-        left = subtract(add(granted, self.entries.compensation_or_none()), vm.target)
+        left = subtract(add(granted, entries.compensation_or_none()), vm.target)
         return {name: amount for name, amount in left.items() if amount > ZERO}
 
     def _in_added_room(self) -> ResourceList:
@@ -113,7 +123,7 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
         migrations=total(vm.granted for vm in vms),
         ended=sums.ended,
         vms=vms,
-        entries=Entries(quota.annotations),
+        facts=observed,
     )
 
 

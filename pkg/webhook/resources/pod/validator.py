@@ -22,7 +22,6 @@ from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import Policy
@@ -46,32 +45,18 @@ PAUSE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Quota:
-    """One quota that counts pods of the namespace."""
-
-    object: ResourceQuota
-    room: Room
-    observed: Facts
-
-
-@dataclass(frozen=True, slots=True)
 class _Snapshot:
-    quotas: Sequence[_Quota]
+    rooms: Sequence[Room]
+    """Of the quotas that count pods of the namespace."""
     seen: Mapping[str, str | None]
-    """The pods that `quotas` count: uid to resourceVersion, "" for one that is gone again."""
+    """The pods that they count: uid to resourceVersion, "" for one that is gone again."""
     behind: bool = False
     """Of a quota the pods do not add up to status.used, or its base is not known."""
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is added to any of the quotas, so that quota itself holds every pod to the base."""
-        return bool(self.quotas) and not any(map(_holds, self.quotas))
-
-
-def _holds(quota: _Quota) -> bool:
-    """By what quota admission goes by, too: status.hard."""
-    spec, status = quota.object.spec.hard, quota.object.status.hard
-    return has_migrating_vm(quota.object.annotations) or spec != status
+        return bool(self.rooms) and not any(room.is_raised for room in self.rooms)
 
 
 _Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
@@ -94,6 +79,9 @@ class _Pod:
 
     def counts(self, quota: ResourceQuota) -> bool:
         return counted(self.pod, quota.spec, releases=self.releases)
+
+    def counts_in(self, room: Room) -> bool:
+        return self.counts(room.quota)
 
 
 class Validator:
@@ -181,7 +169,7 @@ class Validator:
         """Why a quota that is not ours will refuse the pod, by its live status; "": none will. Let through here, it
         would never come, and hold its place for as long as it is remembered."""
         for quota in self._view.quotas(asked.namespace):
-            if not self._is_ours(quota) and asked.counts(quota) and lacks(quota, asked.need):
+            if not is_served(quota) and asked.counts(quota) and lacks(quota, asked.need):
                 quota = await self._view.quota_live(quota)
                 if short := lacks(quota, asked.need):
                     return exceeded(quota, asked.need, short)
@@ -226,37 +214,37 @@ class Validator:
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
         """Why the pod does not fit into a base; "" when it does."""
-        for quota in filter(lambda quota: asked.counts(quota.object), snapshot.quotas):
+        for free in filter(asked.counts_in, snapshot.rooms):
             # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-            pending = list(self._ledger.pending(asked.namespace, quota.object.name)) * 2
-            need = self._need(quota, asked)
-            if short := balance(quota.room, pending).short(need):
-                return exceeded(quota.object, need, short) + reserved(self._view.migrating(quota.object))
+            pending = list(self._ledger.pending(asked.namespace, free.quota.name)) * 2
+            need = self._need(free, asked)
+            if short := balance(free, pending).short(need):
+                return exceeded(free.quota, need, short) + reserved(self._view.migrating(free.quota))
         return ""
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
-        quotas = (quota for quota in snapshot.quotas if asked.counts(quota.object))
-        usages = {quota.object.name: self._need(quota, asked) for quota in quotas}
+        rooms = filter(asked.counts_in, snapshot.rooms)
+        usages = {free.quota.name: self._need(free, asked) for free in rooms}
         if usages:
             self._ledger.admit(asked.namespace, asked.uid, usages, self._clock(), replaced=asked.replaced)
 
-    def _need(self, quota: _Quota, asked: _Pod) -> ResourceList:
+    def _need(self, free: Room, asked: _Pod) -> ResourceList:
         """What a pod takes of a base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI to
         its launcher, so the launcher's VM has to be the one that migrates."""
         of_pod = vm_of(asked.pod)
-        for each in quota.observed.migrations if asked.migration else ():
+        for each in free.facts.migrations if asked.migration else ():
             vm = each.spec.vmi_name
             if each.uid == asked.migration and not is_finished(each) and of_pod in ("", vm):
-                left = quota.room.left_for_target(vm)
+                left = free.left_for_target(vm)
                 need = {name: amount - left.get(name, ZERO) for name, amount in asked.need.items()}
                 return {name: amount for name, amount in need.items() if amount > ZERO}
         return asked.need
 
     def _beyond_grant(self, snapshot: _Snapshot, asked: _Pod) -> bool:
         """Whether a target takes anything of a base."""
-        quotas = (quota for quota in snapshot.quotas if asked.counts(quota.object))
-        return any(name in quota.room.base for quota in quotas for name in self._need(quota, asked))
+        rooms = filter(asked.counts_in, snapshot.rooms)
+        return any(name in free.base for free in rooms for name in self._need(free, asked))
 
     async def _read(self, namespace: str) -> _Snapshot:
         """Live quotas, and pods as a watch brings them."""
@@ -283,21 +271,18 @@ class Validator:
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
-        known = list(filter(self._is_ours, self._view.quotas(namespace)))
+        known = list(filter(is_served, self._view.quotas(namespace)))
         if not known:
             # The API server asks about namespaces that hold headroom: it is the cache that knows of no quota yet.
-            return list(filter(self._is_ours, await self._view.quotas_live(namespace)))
+            return list(filter(is_served, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, known))
-
-    def _is_ours(self, quota: ResourceQuota) -> bool:
-        return is_served(quota)
 
     def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
         """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
-        quotas, behind = [], False
+        rooms, behind = [], False
         for observed in found:
             quota = observed.quota
-            if observed.namespace_off or not self._is_ours(quota):
+            if observed.namespace_off or not is_served(quota):
                 continue  # also one that was switched off since the cache was filled
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
@@ -307,9 +292,9 @@ class Validator:
             free = room(observed, self._policy, sums)
             behind |= free is None or free.is_behind
             if free is not None:
-                quotas.append(_Quota(quota, free, observed))
+                rooms.append(free)
         seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
-        return _Snapshot(quotas, {**dict.fromkeys(gone, ""), **seen}, behind)
+        return _Snapshot(rooms, {**dict.fromkeys(gone, ""), **seen}, behind)
 
 
 def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:

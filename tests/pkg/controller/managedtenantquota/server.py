@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Any
 
 from kubeloop.api import registry
+from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.server_clock import ServerClock
@@ -27,10 +28,10 @@ from pkg.util.managedtenantquota.model import Policy
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.observe import Observer as FactsObserver
-from pkg.util.resourcequota.observe import Source
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Kind, Server
 from tests.objects import running_vmi
+from tests.pkg.controller.wired import Wired
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, budget, quota, refused, source, target
 
 REGISTRATION = {
@@ -111,20 +112,22 @@ class Cluster:
         self.writes = Writes()
         self.server = Counting(self.writes)
         self.server.clock = lambda: self.clock.now - self.set_back
-        self.budgets = self.server.kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-        self.quotas = self.server.kind(registry.RESOURCE_QUOTAS)
-        self.locks = self.server.kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.namespaces = Kind(registry.NAMESPACES)
-        self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
-        self.pods = Kind(registry.PODS)
-        self.limit_ranges = Kind(registry.LIMIT_RANGES)
-        self.kubevirts = Kind(KUBEVIRTS)
-        self.settings = Kind(SETTINGS)
-        index(self.migrations.cache, self.pods.cache)
+        management = Wired(self.server)
+        self.caches = management.source()
+        index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
+        management.locks.cache().add_indexer(LOCKS_BY_NAMESPACE, locked)
+        kind: Callable[[Resource[Any]], Kind[Any]] = self.server.kind
+        self.budgets = kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+        self.quotas, self.locks = (
+            kind(registry.RESOURCE_QUOTAS),
+            kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS),
+        )
+        self.namespaces, self.pods = kind(registry.NAMESPACES), kind(registry.PODS)
+        self.migrations = kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = kind(VIRTUAL_MACHINE_INSTANCES)
+        self.kubevirts, self.settings = kind(KUBEVIRTS), kind(SETTINGS)
         self.leases = self.server.kind(registry.LEASES)
         self.clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
-        self.locks.cache.add_indexer(LOCKS_BY_NAMESPACE, locked)
         self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.registrations.given(REGISTRATION)
         self.registrations.given(PROBE)
@@ -207,17 +210,6 @@ class Process:
         self.cluster = cluster
         self.clock = ServerClock(cluster.clock, lambda: cluster.clock.now + skew)
         self.events = Events()
-        caches = Source(
-            namespaces=cluster.namespaces.cache,
-            migrations=cluster.migrations.cache,
-            instances=cluster.instances.cache,
-            pods=cluster.pods.cache,
-            limit_ranges=cluster.limit_ranges.cache,
-            kubevirts=cluster.kubevirts.cache,
-            settings=cluster.settings.cache,
-            budgets=cluster.budgets.cache,
-            quotas=cluster.quotas.cache,
-        )
         maker = LockMaker(
             _Client(cluster),  # type: ignore[arg-type]
             cluster.kubevirts.cache,
@@ -226,7 +218,7 @@ class Process:
             probe=cluster.probe,
         )
         self.handler = Handler(
-            Observer(FactsObserver(caches), cluster.clients, cluster.locks.cache, maker),
+            Observer(FactsObserver(cluster.caches), cluster.clients, cluster.locks.cache, maker),
             Writer(cluster.clients, maker, self.events.recorder),
             self.events.recorder,
             policy or Policy(shortage=0.0),

@@ -8,10 +8,13 @@ import pytest
 
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
-from pkg.controller.namespace.namespace_controller import Handler
+from pkg.controller.namespace.register import NAMESPACE_CONTROLLER, register
+from pkg.controller.options import Options
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
-from tests.kinds import Events, Kind
+from tests.kinds import Events, Server
 from tests.objects import BASE
+from tests.pkg.controller.wired import Wired
 
 ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
@@ -21,10 +24,11 @@ class Cluster:
     """A namespace and its quotas."""
 
     def __init__(self) -> None:
-        self.namespaces = Kind(NAMESPACES)
-        self.quotas = Kind(RESOURCE_QUOTAS)
-        self.events = Events()
-        self.handler = Handler(self.quotas.client, self.quotas.cache, self.events.recorder)
+        self.events, server = Events(), Server()
+        management = Wired(server)
+        register(management, self.events.recorder, Options(Policy(Mode.TAKEOVER, render=True)))
+        self.handle = management.handlers[NAMESPACE_CONTROLLER]
+        self.namespaces, self.quotas = server.kind(NAMESPACES), server.kind(RESOURCE_QUOTAS)
 
     def namespace(self, annotation: str | None, **metadata: str) -> None:
         annotations = {} if annotation is None else {ANNOTATION: annotation}
@@ -37,7 +41,7 @@ class Cluster:
         self.quotas.given({"metadata": metadata, "spec": {"hard": {"pods": "1"}}})
 
     async def look(self) -> None:
-        await self.handler.on_namespace_changed("ns1", self.namespaces.cached("ns1"))
+        await self.handle("ns1", self.namespaces.cached("ns1"))
 
     def created(self) -> list[dict[str, str]]:
         return [body["spec"]["hard"] for body in self.quotas.asked("create")]
@@ -151,7 +155,7 @@ async def test_a_namespace_on_its_way_out_gets_none(cluster: Cluster) -> None:
 
 
 async def test_a_namespace_that_is_gone_is_nothing_to_do(cluster: Cluster) -> None:
-    await cluster.handler.on_namespace_changed("ns1", None)
+    await cluster.handle("ns1", None)
     assert not cluster.quotas.calls
 
 

@@ -11,7 +11,8 @@ from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.controller.options import Options
+from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER, register
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
@@ -20,10 +21,9 @@ from pkg.util.constants import (
     ANNOTATION_TOUCHED,
     LABEL_MANAGED,
 )
-from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value
-from tests.kinds import Clock, Events, Kind
+from tests.kinds import Clock, Events, Server
 from tests.objects import (
     BASE,
     ENTRY,
@@ -36,6 +36,7 @@ from tests.objects import (
     vmi,
     vmim,
 )
+from tests.pkg.controller.wired import Wired
 
 KEY = "ns1/default-abc"
 ANNOTATION = "field.cattle.io/resourceQuota"
@@ -45,36 +46,16 @@ class Cluster:
     """One namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
 
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: float) -> None:
-        self.quotas = Kind(RESOURCE_QUOTAS)
-        self.namespaces = Kind(NAMESPACES)
-        self.migrations = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.instances = Kind(VIRTUAL_MACHINE_INSTANCES)
-        self.settings = Kind(SETTINGS)
-        self.kubevirts = Kind(KUBEVIRTS)
-        self.limit_ranges = Kind(LIMIT_RANGES)
-        self.pods = Kind(PODS)
-        self.events, self.failures = Events(), Kind(EVENTS)
-        self.clock = Clock()
-        caches = Source(
-            namespaces=self.namespaces.cache,
-            migrations=self.migrations.cache,
-            instances=self.instances.cache,
-            pods=self.pods.cache,
-            limit_ranges=self.limit_ranges.cache,
-            kubevirts=self.kubevirts.cache,
-            settings=self.settings.cache,
-        )
-        self.handler = Handler(
-            self.quotas.client,
-            self.pods.client,
-            self.failures.client,
-            Observer(caches),
-            self.events.recorder,
-            Policy(mode, EstimateKind.HARVESTER, **policy),
-            before_raise=self.ready,
-            dry_run=dry_run,
-            clock=self.clock,
-        )
+        self.clock, self.events, server = Clock(), Events(), Server()
+        management = Wired(server, clock=self.clock)
+        options = Options(Policy(mode, EstimateKind.HARVESTER, **policy), dry_run=dry_run)
+        register(management, self.events.recorder, options, self.ready)
+        self.handle = management.handlers[RESOURCE_QUOTA_CONTROLLER]
+        self.quotas, self.namespaces = server.kind(RESOURCE_QUOTAS), server.kind(NAMESPACES)
+        self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances, self.pods = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(PODS)
+        self.settings, self.kubevirts = server.kind(SETTINGS), server.kind(KUBEVIRTS)
+        self.limit_ranges, self.failures = server.kind(LIMIT_RANGES), server.kind(EVENTS)
         self.readied: list[str] = []
         self.not_yet: list[RetryAfter] = []
         self.base(BASE)
@@ -98,7 +79,7 @@ class Cluster:
     async def look(self) -> float | None:
         """The quota's key is worked off; in how many seconds it wants to be re-checked."""
         try:
-            await self.handler.on_resource_quota_changed(KEY, self.quotas.cached(KEY))
+            await self.handle(KEY, self.quotas.cached(KEY))
         except RetryAfter as later:
             return later.seconds
         return None
@@ -638,9 +619,7 @@ class TestWhatPeopleAreTold:
         cluster.namespaces.given(namespace)
         other = quota()
         raw = {"metadata": {"name": "q", "namespace": "ns2", "uid": "uid-q", "labels": dict(other.labels)}}
-        await cluster.handler.on_resource_quota_changed(
-            "ns2/q", cluster.quotas.given(raw | {"spec": {"hard": HARD}})
-        )
+        await cluster.handle("ns2/q", cluster.quotas.given(raw | {"spec": {"hard": HARD}}))
         assert [key for key, *_ in cluster.events.recorded] == [KEY, "ns2/q"]
 
 

@@ -77,10 +77,10 @@ async def test_a_quota_that_only_the_api_server_knows_saves_the_vm() -> None:
 async def test_a_shortage_that_passes_halts_no_vm() -> None:
     namespace = VmNamespace()
     await namespace.handle()
-    namespace.base = limits_text("3", "10Gi")
+    namespace.grant(limits_text("3", "10Gi"))
     namespace.clock.now += CONFIRM
     assert await namespace.handle() is not None
-    namespace.base = limits_text("1", "10Gi")
+    namespace.grant(limits_text("1", "10Gi"))
     assert await namespace.handle() == CONFIRM, "it is short anew"
 
 

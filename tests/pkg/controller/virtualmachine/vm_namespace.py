@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kubeloop.api import registry
-from kubeloop.api.core import ResourceQuota
 from kubeloop.controllers.errors import RetryAfter
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-    VirtualMachine,
-)
-from pkg.controller.indexes import LAUNCHERS_BY_VM, index
-from pkg.controller.virtualmachine.vm_controller import Handler
-from pkg.util.resourcequota.facts import Facts
-from tests.decisions import observed
-from tests.kinds import Clock, Events, Kind
-from tests.objects import limits_text, quota, vm
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
+from pkg.controller.indexes import index
+from pkg.controller.options import Options
+from pkg.controller.virtualmachine.register import VIRTUAL_MACHINE_CONTROLLER, register
+from tests.kinds import Clock, Events, Server
+from tests.objects import annotated_namespace, limits_text, quota, vm
+from tests.pkg.controller.wired import Wired
 
 KEY = "ns1/vm1"
 
@@ -27,34 +21,26 @@ class VmNamespace:
     """A namespace of 1 CPU with the seed's VM in it, and the handler."""
 
     def __init__(self, found: VirtualMachine | None = None, base: str = limits_text("1", "10Gi")) -> None:
-        self.base = base
-        self.machines: Kind[Any] = Kind(VIRTUAL_MACHINES)
-        self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
-        self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
-        self.pods: Kind[Any] = Kind(registry.PODS)
-        index(Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).cache, self.pods.cache)
-        self.events, self.clock = Events(), Clock()
+        self.events, self.clock, server = Events(), Clock(), Server()
+        management = Wired(server, clock=self.clock)
+        index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
+        register(management, self.events.recorder, Options())
+        self._handle = management.handlers[VIRTUAL_MACHINE_CONTROLLER]
+        self.machines, self.instances = server.kind(VIRTUAL_MACHINES), server.kind(VIRTUAL_MACHINE_INSTANCES)
+        self.quotas, self.pods = server.kind(registry.RESOURCE_QUOTAS), server.kind(registry.PODS)
+        self._namespaces = server.kind(registry.NAMESPACES)
+        self.grant(base)
         self.machines.given(found or vm())
         self.quotas.given(quota({}))
-        self.handler = Handler(
-            machines=self.machines.client,
-            instance_cache=self.instances.cache,
-            quotas=self.quotas.client,
-            quota_cache=self.quotas.cache,
-            pods=self.pods.client,
-            pods_of=lambda key: self.pods.cache.by_index(LAUNCHERS_BY_VM, key),
-            observer=self,
-            events=self.events.recorder,
-            clock=self.clock,
-        )
 
-    def observe(self, quota: ResourceQuota, now: float) -> Facts:
-        return observed(quota, limits=self.base)
+    def grant(self, base: str) -> None:
+        """The base of its quota."""
+        self._namespaces.given(annotated_namespace(base))
 
     async def handle(self) -> float | None:
         """Seconds after which it wants to be called again, None when it does not."""
         try:
-            await self.handler.on_virtual_machine_changed(KEY, self.machines.cached(KEY))
+            await self._handle(KEY, self.machines.cached(KEY))
         except RetryAfter as later:
             return later.seconds
         return None

@@ -1,4 +1,4 @@
-"""What is added to a quota, what it goes back to, and what quota admission refuses."""
+"""What is added to a quota, and what it goes back to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from kubeloop.api.meta import RawResourceList
 from pkg.util.managedtenantquota.record import Record, is_enforced, to_raise, to_restore
 from pkg.util.quantity import QuantityError
-from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.balance import Balance
 from tests.decisions import by_value, sentences
 from tests.pkg.util.managedtenantquota.objects import quota
 
@@ -114,37 +112,6 @@ def test_raised_and_restored_is_as_before() -> None:
     for exactly in (True, False):
         back = {**raised, **to_restore(raised, Record(ORIGINAL, ADDED), exactly=exactly)}
         assert by_value(back) == by_value(ORIGINAL)
-
-
-class Checking(NamedTuple):
-    need: RawResourceList
-    used: RawResourceList
-    hard: RawResourceList
-    refused: list[str]
-
-
-@sentences(
-    {
-        "what fits exactly fits": Checking({"limits.cpu": "2"}, {"limits.cpu": "3"}, {"limits.cpu": "5"}, []),
-        "a thousandth too much is refused": Checking(
-            {"limits.cpu": "2001m"}, {"limits.cpu": "3"}, {"limits.cpu": "5"}, ["limits.cpu"]
-        ),
-        "a quota that is exceeded already does not mind a pod without that resource": Checking(
-            {"pods": "1"}, {"limits.cpu": "9", "pods": "1"}, {"limits.cpu": "5", "pods": "2"}, []
-        ),
-        "nor one that asks for zero of it": Checking(
-            {"limits.cpu": "0"}, {"limits.cpu": "9"}, {"limits.cpu": "5"}, []
-        ),
-        "what is not used yet counts as nothing": Checking({"pods": "1"}, {}, {"pods": "0"}, ["pods"]),
-        "what the quota does not limit is free": Checking({"limits.cpu": "99"}, {}, {"pods": "1"}, []),
-        "every resource that is short is named": Checking(
-            {"a": "1", "b": "1", "c": "1"}, {}, {"c": "0", "b": "1", "a": "0"}, ["a", "c"]
-        ),
-    }
-)
-def test_quota_admission(case: Checking) -> None:
-    need, used, hard = (parse_resource_list(each) for each in case[:3])
-    assert sorted(Balance(hard, used).short(need)) == case.refused
 
 
 @pytest.mark.parametrize(

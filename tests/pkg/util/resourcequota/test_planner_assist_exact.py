@@ -5,7 +5,7 @@ from __future__ import annotations
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import namespace
-from tests.objects import by_uid, launcher, quota, vmi, vmim
+from tests.objects import POD_ENTRY, by_uid, launcher, quota, vmi, vmim
 
 EXACT = Policy(Mode.ASSIST, EstimateKind.EXACT)
 HERE = vmi(nodeName="node-1")
@@ -13,7 +13,7 @@ HERE = vmi(nodeName="node-1")
 
 def test_the_entry_holds_the_two_limits_that_harvester_reads_support_containers_included() -> None:
     made = plan(namespace(quota(), [vmim()], [launcher(HERE)]), EXACT)
-    assert dict(made.annotations) == {by_uid(): '{"limits.cpu":"2015m","limits.memory":"4797464313"}'}
+    assert dict(made.annotations) == {by_uid(): POD_ENTRY}
     assert dict(made.hard) == {"limits.cpu": "5015m", "limits.memory": "10040344313"}
 
 

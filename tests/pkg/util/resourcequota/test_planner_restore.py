@@ -274,11 +274,8 @@ def test_garbage_in_the_compensation_stops_scaling_and_is_told() -> None:
 UNEXPLAINED = {
     "beside Harvester an entry by uid": (Mode.ASSIST, {}, by_uid("gone"), 60.0),
     "beside Harvester an entry by name": (Mode.ASSIST, {}, by_name("gone"), 60.0),
-    "an entry by uid found at takeover": (Mode.TAKEOVER, {}, by_uid("gone"), 60.0),
     "an entry by name found at takeover": (Mode.TAKEOVER, {}, by_name("gone"), 60.0),
-    "an entry by uid on a quota that is ours": (Mode.TAKEOVER, MARKS, by_uid("gone"), 60.0),
     "our own entry, after a restart, goes at once": (Mode.TAKEOVER, MARKS, by_name("gone"), 0.0),
-    "our own hashed entry goes at once": (Mode.TAKEOVER, MARKS, migrating_key("gone-" + LONG_NAME), 0.0),
 }
 
 

@@ -10,14 +10,25 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, after, by_value, namespace, sentences
-from tests.objects import AT_4_5, COMPENSATION, HARD, MARKS, by_name, by_uid, launcher, quota, vmi, vmim
+from tests.objects import (
+    AT_4_5,
+    COMPENSATION,
+    HARD,
+    MARKS,
+    ONE_MORE,
+    POD_ENTRY,
+    TWO_MORE,
+    by_name,
+    by_uid,
+    launcher,
+    quota,
+    vmi,
+    vmim,
+)
 
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
-POD = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
-ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
-TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
 
 
 # ---- max-extra -----------------------------------------------------------------------------------------------
@@ -89,7 +100,7 @@ def test_a_cap_that_comes_later_takes_nothing_away_from_who_has_it() -> None:
 
 def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
     migrations, instances, pods = moving(2)
-    with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD})
+    with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})
     found, _made = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
     assert [entry.vm for entry in entries(found.annotations)] == ["vm0"]
 
@@ -102,9 +113,12 @@ def arrived() -> tuple[VirtualMachineInstance, Pod]:
 
 
 STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
-    "that of a VM which has arrived goes, whatever its migration says": ({by_name("vm1"): POD}, ["vm0"]),
-    "a foreign one in its grace": ({by_uid("gone"): POD}, ["gone"]),
-    "not one of ours that no migration needs": ({by_name("gone"): POD}, ["vm0"]),
+    "that of a VM which has arrived goes, whatever its migration says": (
+        {by_name("vm1"): POD_ENTRY},
+        ["vm0"],
+    ),
+    "a foreign one in its grace": ({by_uid("gone"): POD_ENTRY}, ["gone"]),
+    "not one of ours that no migration needs": ({by_name("gone"): POD_ENTRY}, ["vm0"]),
 }
 
 
@@ -186,7 +200,7 @@ def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
 def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
     """Another client's annotation leaves room for two entries."""
     migrations, instances, pods = moving(3)
-    entry_size = len(by_name("vm0")) + len(POD)
+    entry_size = len(by_name("vm0")) + len(POD_ENTRY)
     others = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
     crowded = quota(HARD, {**MARKS, "note": "x" * others})
     found, made = after(namespace(crowded, migrations, pods, instances))
@@ -199,5 +213,5 @@ def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
 
 
 def test_an_entry_that_stands_stays_although_the_annotations_are_too_large() -> None:
-    huge = quota(ONE_MORE, {**MARKS, by_name(): POD, "note": "x" * 210 * 1024})
+    huge = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY, "note": "x" * 210 * 1024})
     assert not plan(namespace(huge, [vmim("Running")], [SOURCE], [HERE]), EXACT)

@@ -22,6 +22,8 @@ from tests.objects import (
     ENTRY,
     HARD,
     MARKS,
+    ONE_MORE,
+    POD_ENTRY,
     attachment,
     by_name,
     by_uid,
@@ -38,9 +40,7 @@ BEFORE, MOVED = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 MIGRATION = vmim("Running")
 SOURCE = launcher(node="node-1")
 TARGET = launcher(node="node-2", migration=MIGRATION, created="2026-01-01T00:01:00Z")
-POD = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
-"""What quota counts of one launcher pod of the seed's VM."""
-ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
+POD = entry(POD_ENTRY)
 
 
 def done(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
@@ -109,7 +109,7 @@ LIFE = {
 @sentences(LIFE)
 @pytest.mark.parametrize("stands", [False, True], ids=["from nothing", "after the entry was written"])
 def test_the_entry_follows_the_pods(case: Step, stands: bool) -> None:
-    raised = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
+    raised = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
     before = raised if stands else quota(HARD, MARKS)
     instances = [case.instance] if case.instance else []
     found, _made = after(namespace(before, case.migrations, case.pods, instances))
@@ -209,7 +209,7 @@ NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 
 
 def held(ended_at: str | None = None, **more: Any) -> Facts:
-    before = quota(ONE_MORE, {**MARKS, by_name(): msgspec.json.encode(POD).decode()})
+    before = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
     return namespace(before, [done(ended_at=ended_at)], [SOURCE, TARGET], [MOVED], **more)
 
 

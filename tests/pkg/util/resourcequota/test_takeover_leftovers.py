@@ -19,6 +19,9 @@ from tests.objects import (
     HARD,
     LONG_NAME,
     MARKS,
+    ONE_MORE,
+    POD_ENTRY,
+    TWO_MORE,
     by_name,
     by_uid,
     launcher,
@@ -29,9 +32,6 @@ from tests.objects import (
 
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
-POD = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
-ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
-TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
 
 
 # ---- entries that no migration needs - ------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class Left:
     pods: Sequence[Pod] = (SOURCE,)
 
 
-OURS = {**MARKS, by_name(): POD}
+OURS = {**MARKS, by_name(): POD_ENTRY}
 LEFT = {
     "our entry of a VM without migration": Left(OURS, "at once"),
     "our entry of a VM that no longer exists": Left(OURS, "at once", instances=(), pods=()),
@@ -58,7 +58,7 @@ LEFT = {
     "our entry whose VM is gone and whose migration is over": Left(
         OURS, "at once", [vmim("Failed")], instances=(), pods=()
     ),
-    "our entry of a VM with a long name": Left({**MARKS, migrating_key(LONG_NAME): POD}, "at once"),
+    "our entry of a VM with a long name": Left({**MARKS, migrating_key(LONG_NAME): POD_ENTRY}, "at once"),
     "our entry that is garbage": Left({**MARKS, by_name(): "{nope"}, "at once"),
     "an entry by uid that no migration explains": Left({**MARKS, by_uid("gone"): ENTRY}, "after the grace"),
     "an entry by name on a quota that was not ours yet": Left({by_name(): ENTRY}, "after the grace"),
@@ -97,7 +97,7 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
 
 
 def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
-    before = quota(TWO_MORE, {**OURS, by_name("vm2"): POD, COMPENSATION: '{"limits.memory":"1Mi"}'})
+    before = quota(TWO_MORE, {**OURS, by_name("vm2"): POD_ENTRY, COMPENSATION: '{"limits.memory":"1Mi"}'})
     before = quota(
         TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)}, dict(before.annotations)
     )
