@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Self
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
-from kubeloop.api.meta import Object, RawResourceList
+from kubeloop.api.meta import Object, RawQuantity
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCES,
     VirtualMachine,
@@ -47,7 +47,7 @@ class Amounts(dict[str, Quantity]):
         return cls.within({LIMITS_CPU: cpu, LIMITS_MEMORY: memory})
 
     @classmethod
-    def within(cls, resources: RawResourceList | None) -> Self:
+    def within(cls, resources: Mapping[str, RawQuantity] | None) -> Self:
         """The two of an object's ResourceList. Raises QuantityError."""
         return cls(parse_resource_list(resources))
 

@@ -13,16 +13,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
+from kubeloop.api.meta import RawQuantity
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.objects import AT_1_5, BASE, HARD, RAISED, RESYNC, quota, vmi, vmim
+from pkg.util.resourcequota.timers import Timers
+from tests.objects import AT_1_5, BASE, HARD, RAISED, RESYNC, Resources, quota, vmi, vmim
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 ENDED = ("Succeeded", "Failed")
@@ -67,8 +68,8 @@ class Case:
 
     before: Mapping[str, str]
     left: Mapping[str, str]
-    hard: RawResourceList = field(default_factory=lambda: dict(HARD))
-    raised: RawResourceList = field(default_factory=lambda: dict(RAISED))
+    hard: Resources = field(default_factory=lambda: dict(HARD))
+    raised: Resources = field(default_factory=lambda: dict(RAISED))
     """spec.hard as it is found."""
     migrations: Sequence[VirtualMachineInstanceMigration] = (vmim("Running"),)
     instances: Sequence[VirtualMachineInstance] | None = None
@@ -150,14 +151,14 @@ def named(
 def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:
     """The quota with status.used as the quota controller sets it."""
     usage = usage_of(pods, quota.spec)
-    used: RawResourceList = {name: str(usage[name]) if name in usage else "0" for name in quota.hard}
+    used: Resources = {name: str(usage[name]) if name in usage else "0" for name in quota.hard}
     return msgspec.structs.replace(quota, status=msgspec.structs.replace(quota.status, used=used))
 
 
 def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
     """The quota after the API server has merged the patch."""
     annotations = {
-        key: text for key, text in (quota.annotations | dict(plan.annotations)).items() if text is not None
+        key: text for key, text in {**quota.annotations, **plan.annotations}.items() if text is not None
     }
     version = str(int(quota.metadata.resource_version or "0") + (1 if plan else 0))
     return msgspec.structs.replace(
@@ -212,7 +213,7 @@ def after(seen: Facts, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
     return done, made
 
 
-def by_value(resources: RawResourceList) -> dict[str, Any]:
+def by_value(resources: Mapping[str, RawQuantity | None]) -> dict[str, Any]:
     """Quantities compare by value; what is none stays text."""
     return {name: _value(raw) for name, raw in resources.items()}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
+from kubeloop.api.meta import RawQuantity
 from pkg.api.kubevirt import (
     TPM,
     ClaimInfo,
@@ -31,6 +31,9 @@ from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
 from pkg.util.kubevirt.rendering import Rendering
 
 BASE = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+Resources = Mapping[str, RawQuantity]
+"""A ResourceList as a test writes it."""
+
 HARD = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 ENTRY = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
@@ -110,11 +113,11 @@ def annotated_namespace(
 
 
 def quota(
-    hard: RawResourceList | None = None,
+    hard: Resources | None = None,
     annotations: Mapping[str, str] | None = None,
     *,
     name: str = "default-abc",
-    used: RawResourceList | None = None,
+    used: Resources | None = None,
     labels: Mapping[str, str] | None = None,
     deleting: bool = False,
     version: str = "100",
@@ -131,7 +134,7 @@ def quota(
     )
 
 
-def limit_range(default: RawResourceList, request: RawResourceList | None = None) -> LimitRange:
+def limit_range(default: Resources, request: Resources | None = None) -> LimitRange:
     """A LimitRange with container defaults."""
     item = {"type": "Container", "default": default, "defaultRequest": request or {}}
     return build(LimitRange, "limits", {"limits": [item]})
@@ -140,8 +143,8 @@ def limit_range(default: RawResourceList, request: RawResourceList | None = None
 def vmi(
     name: str = "vm1",
     *,
-    limits: RawResourceList | None = None,
-    requests: RawResourceList | None = None,
+    limits: Resources | None = None,
+    requests: Resources | None = None,
     annotations: Mapping[str, str] | None = None,
     **status: Any,
 ) -> VirtualMachineInstance:

@@ -59,7 +59,8 @@ async def _store(directory: Path) -> None:
     """Into etcd, as the API server stores custom resources: through it that would take minutes."""
     words = [word.removeprefix("--").partition("=") for word in argv(directory, "kube-apiserver")]
     flags = {name: value for name, _, value in words}
-    files = TLSFiles(*(Path(flags[f"etcd-{name}file"]) for name in ("ca", "cert", "key")))
+    ca, certificate, key = (Path(flags[f"etcd-{name}file"]) for name in ("ca", "cert", "key"))
+    files = TLSFiles(ca, certificate, key)
     tls = aiohttp.TCPConnector(ssl=files.read().context())
     async with aiohttp.ClientSession(flags["etcd-servers"], connector=tls, raise_for_status=True) as etcd:
         for first in range(0, OBJECTS, AT_ONCE):

@@ -47,10 +47,12 @@ class _Counting:
 async def cache() -> None:
     """Informers of a kind, until standard input ends."""
     kubeconfig, kind, watches = arguments()
-    resource = {"vmis": VIRTUAL_MACHINE_INSTANCES, "pods": registry.PODS}[kind]
+    resource: Any = {"vmis": VIRTUAL_MACHINE_INSTANCES, "pods": registry.PODS}[kind]
     async with Client(as_in_a_pod(Path(kubeconfig))) as client:
         await client.transport.request("GET", "/version")  # the connection is not what is measured
-        informers = [SharedIndexInformer(client.resource(resource)) for _ in range(watches)]
+        informers: list[SharedIndexInformer[Any]] = [
+            SharedIndexInformer(client.resource(resource)) for _ in range(watches)
+        ]
         measured = Measured()
         for informer in informers:
             informer.add_event_handler(_Counting(measured))

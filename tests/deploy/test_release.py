@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from deploy import image, release
+from deploy.image import ROOT, VERSION
+from deploy.render import CHART
 
 WHEN = 1_700_000_000
 MAKERS = [release.wheel, pytest.param(release.chart, marks=pytest.mark.cluster), release.plugin]
@@ -44,7 +46,7 @@ def test_the_wheel_has_both_commands_and_nothing_of_this_machine(tmp_path: Path)
             "pkg",
             "harvester_headroom",
         }
-        assert not [name for name in made.namelist() if str(release.ROOT).encode() in made.read(name)]
+        assert not [name for name in made.namelist() if str(ROOT).encode() in made.read(name)]
 
 
 def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
     (platform,) = manifest["spec"]["platforms"]
     assert platform["sha256"] == hashlib.sha256(made.read_bytes()).hexdigest()
     assert platform["uri"].endswith(f"/{made.name}")
-    assert manifest["spec"]["version"] == f"v{release.VERSION}"
+    assert manifest["spec"]["version"] == f"v{VERSION}"
     with tarfile.open(made) as tar:
         assert tar.getmember(platform["bin"]).mode & stat.S_IXUSR
         tar.extractall(tmp_path, filter="data")
@@ -101,19 +103,19 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(
         "pkg:pypi/aiohttp@3",
         "pkg:deb/debian/libc6@2.36-9?distro=debian-12",
     ]
-    assert document["metadata"]["component"]["version"] == release.VERSION
+    assert document["metadata"]["component"]["version"] == VERSION
 
 
 def test_every_file_names_the_same_version() -> None:
     """The one in setup.cfg."""
-    chart = yaml.safe_load((release.CHART / "Chart.yaml").read_text("utf-8"))
-    changes = (release.ROOT / "CHANGELOG.md").read_text("utf-8")
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
     dated = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
     assert dated
-    assert dated[1] == chart["version"] == chart["appVersion"] == release.VERSION
+    assert dated[1] == chart["version"] == chart["appVersion"] == VERSION
     for file in ("Dockerfile", "deploy/krew/headroom.yaml", "deploy/harvester-addon.yaml", "docs/install.md"):
-        named = set(re.findall(r"\b\d+\.\d+\.\d+\b", (release.ROOT / file).read_text("utf-8")))
-        assert release.VERSION in named, file
+        named = set(re.findall(r"\b\d+\.\d+\.\d+\b", (ROOT / file).read_text("utf-8")))
+        assert VERSION in named, file
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ from kubeloop.api.core import Event
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.polling import until
 from lab.bodies import quota_text
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINES,
+    VirtualMachineInstanceMigration,
+)
 from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
 from pkg.util.quantity import Quantity
@@ -307,7 +311,7 @@ async def has_hard(admin: Admin, namespace: str, hard: object) -> bool:
     return await admin.hard(namespace) == wanted
 
 
-async def migration_of(admin: Admin, namespace: str, name: str) -> object:
+async def migration_of(admin: Admin, namespace: str, name: str) -> VirtualMachineInstanceMigration:
     return await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).get(
         name=name, namespace=namespace
     )

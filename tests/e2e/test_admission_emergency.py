@@ -11,6 +11,7 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,10 @@ ROWS = {
 }
 WEBHOOKS, LOCKS, QUOTAS = "take every webhook out", "end every lock", "give every quota back"
 SCALE = re.findall(r"^kubectl .* scale .*$", PAGE, re.MULTILINE)
-CONFIGURATIONS = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
+CONFIGURATIONS: tuple[Resource[Any], ...] = (
+    registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
+    registry.MUTATING_WEBHOOK_CONFIGURATIONS,
+)
 WITH_KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Object)
 

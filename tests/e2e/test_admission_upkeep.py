@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,18 +20,20 @@ from cryptography import x509
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
 from lab.bodies import quota_text
 from pkg.config.probe import PROBE_PATH
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.quantity import Quantity
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.certificates import Policy
-from pkg.webhook.configurations import VALIDATE_NAMESPACE, WEBHOOK_CONFIGURATION_NAME, Endpoint
+from pkg.webhook.configurations import VALIDATE_NAMESPACE, Endpoint
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
@@ -277,7 +280,11 @@ async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, adm
     assert done.returncode == 0, done.stderr
     assert "removed ValidatingWebhookConfiguration" in done.stdout
     assert not await admin.is_labelled(namespace)
-    for resource in (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS):
+    kinds: tuple[Resource[Any], ...] = (
+        registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
+        registry.MUTATING_WEBHOOK_CONFIGURATIONS,
+    )
+    for resource in kinds:
         found = await admin.client.resource(resource).list()
         assert WEBHOOK_CONFIGURATION_NAME not in {configuration.name for configuration in found}
 

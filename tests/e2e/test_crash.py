@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,6 +96,10 @@ def runs(request: pytest.FixtureRequest, shared_controller: StartController) -> 
     assert not [program for program in runs.logs if "Traceback" in program.text()]
 
 
+def _is_written(namespace: Tenant, before: object) -> bool:
+    return bool(namespace.quota()["spec"]["hard"] != before)
+
+
 def migrate_and_kill(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
     """The scenario; every step's end is waited for, unless the program is down."""
     down = 0
@@ -105,7 +110,7 @@ def migrate_and_kill(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
         happens(namespace)
         if kill is not None and number == kill.step:
             if kill.seen:
-                eventually(lambda before=before: namespace.quota()["spec"]["hard"] != before)
+                eventually(partial(_is_written, namespace, before))
             runs.kill()
             down = kill.down + 1
         down = max(0, down - 1)

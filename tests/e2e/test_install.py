@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,9 @@ def is_served(api: Api, path: str) -> bool:
 
 
 @pytest.fixture
-def own_namespace(api: Api) -> Iterator[None]:
+def own_namespace(api: Api) -> None:
     metadata = {"name": NAMESPACE}
     apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
-    return
 
 
 def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -> None:
@@ -103,7 +102,7 @@ def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -
     for group, (version, kinds) in DEFINED_ELSEWHERE.items():
         for plural in kinds:
             path = f"/apis/{group}/{version}/namespaces/{NAMESPACE}/{plural}"
-            eventually(lambda path=path: is_served(api, path), 20)
+            eventually(partial(is_served, api, path), 20)
     try:
         for values in RENDERINGS.values():
             arguments = [each for value in values for each in ("--set", value)]
@@ -137,7 +136,7 @@ class Node:
         log = self.folder / f"{pod['serviceAccountName']}-{number}.log"
         return Program(log, *self._arguments(pod), env=self._environment(pod, number)).start(ready=False)
 
-    def _environment(self, pod: Raw, number: int) -> dict[str, str]:
+    def _environment(self, pod: Raw, number: int) -> dict[str, Any]:
         """The downward API's fields."""
         fields = {"metadata.name": f"{pod['serviceAccountName']}-{number}", "metadata.namespace": NAMESPACE}
         (container,) = pod["containers"]
@@ -179,9 +178,12 @@ class Node:
         self.api.patch(f"{JOB}/status", {"status": status})
         return done.stdout
 
+    def _is_scaled_down(self, name: str) -> bool:
+        return bool(self.api.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"] == 0)
+
     def _stop_scaled_down(self) -> None:
         for name in ("headroom-controller", "headroom-webhook"):
-            eventually(lambda name=name: self.api.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"] == 0, 30)
+            eventually(partial(self._is_scaled_down, name), 30)
         for program in reversed(
             self.programs
         ):  # the webhook first: the Lease shows that the others have ended

@@ -107,7 +107,7 @@ def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def migrating(pair: Pair, tenant: MakeTenant) -> Iterator[tuple[Tenant, str, str]]:
+def migrating(pair: Pair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
     """A migration that is under way, the leader that made room for it and the standby."""
     names = pair.both()
     namespace = tenant()

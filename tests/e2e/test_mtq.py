@@ -119,8 +119,8 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         assert f"namespace {name} is locked by headroom (" in message
         assert " for the migration of vm1: pods other than migration targets can't be created" in message
         assert " since 2" in message
-        labelled = {"labels": {constants.LABEL_MIGRATION_JOB_UID: "forged"}}
-        await refused_by_the_lock(namespace.admin.pod(name, alice, **labelled))
+        labels = {constants.LABEL_MIGRATION_JOB_UID: "forged"}
+        await refused_by_the_lock(namespace.admin.pod(name, alice, labels=labels))
         patch = {"spec": {"hard": {"pods": "99"}}}
         message = await refused_by_the_lock(quotas.merge_patch(patch, name="quota", namespace=name))
         assert "resource quotas can't be changed" in message

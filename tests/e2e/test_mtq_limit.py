@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
 
         await until(all_ended, "the end of every lock", seconds=begun + 4 + 10 + 10 - time.time())
     for each in locked:
-        await until(lambda each=each: _has_five(each), "the restore", seconds=45)
+        await until(partial(_has_five, each), "the restore", seconds=45)
 
 
 async def _has_five(namespace: Namespace) -> bool:

@@ -44,8 +44,8 @@ async def _reported(cluster: Cluster, admin: Admin) -> None:
             return await namespace.hard() != by_value(hard)
 
         await until(raised, "the raise")
-        asked = ("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
-        (shown,) = json.loads((await asyncio.to_thread(run, *asked)).stdout)["budgets"]
+        following = ("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
+        (shown,) = json.loads((await asyncio.to_thread(run, *following)).stdout)["budgets"]
     assert shown["lock"]["for"] == "vm1"
     assert [(each["quota"], each["original"]) for each in shown["raised"]] == [("quota", hard)]
     await namespace.at_rest({"quota": hard})

@@ -22,7 +22,7 @@ from tests.program import program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
-POD = {"POD_NAME": "headroom-controller-0", "HEADROOM_NAMESPACE": NAMESPACE}
+POD: dict[str, Any] = {"POD_NAME": "headroom-controller-0", "HEADROOM_NAMESPACE": NAMESPACE}
 """A container's environment, as the chart has it."""
 ELECTION = ("--leader-elect", "--leader-elect-lease-duration", "3", "--leader-elect-renew-deadline", "2",
             "--leader-elect-retry-period", "0.4")  # fmt: skip

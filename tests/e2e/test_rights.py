@@ -128,9 +128,10 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
     for command in (("status",), ("plan", "--evacuate", "node-1"), ("release", "--leader-elect")):
         done = run(*command, *own, HEADROOM_NAMESPACE=NAMESPACE)  # as in a pod
         assert done.returncode == 0, done.stderr
-    for flags in ((), ("--failure-policy", "Fail")):
+    policies: tuple[tuple[str, ...], ...] = (), ("--failure-policy", "Fail")
+    for policy in policies:
         with (
-            headroom(cluster, "webhook", *flags, "--kubeconfig", str(webhooks)),
+            headroom(cluster, "webhook", *policy, "--kubeconfig", str(webhooks)),
             headroom(cluster, "controller", *own),  # what it adds is what the webhook protects
         ):
             run_as_admin(cluster, a_quota_is_lowered)

@@ -26,14 +26,14 @@ def test_a_line_of_json_has_the_whole_traceback(capsys: pytest.CaptureFixture[st
     with logging_as_it_was():
         logs.set_up(LogOptions(log_format=LogFormat.JSON))
         try:
-            {}["name"]
+            dict[str, str]()["name"]
         except KeyError:
             log.exception("%s failed", "it")
     (line,) = map(json.loads, capsys.readouterr().err.splitlines())
     assert (line["level"], line["logger"], line["message"]) == ("error", "a.part", "it failed")
     assert line["error"] == "KeyError('name')"
     assert line["traceback"].startswith("Traceback (most recent call last):")
-    assert '{}["name"]' in line["traceback"]
+    assert 'dict[str, str]()["name"]' in line["traceback"]
     assert "key" not in line
 
 

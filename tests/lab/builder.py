@@ -96,7 +96,7 @@ class RecordBuilder:
         if of:
             labels[constants.LABEL_MIGRATION_JOB_UID] = f"uid-{of}"
         owners = controlled_by("VirtualMachineInstance", vm, f"uid-{vm}")
-        metadata = {"labels": labels, "ownerReferences": owners, **self._meta(at)}
+        metadata: dict[str, Any] = {"labels": labels, "ownerReferences": owners, **self._meta(at)}
         return pod(*takes, name=name, phase=phase, **metadata)
 
     def _meta(self, at: float) -> dict[str, str]:

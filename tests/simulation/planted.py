@@ -98,7 +98,7 @@ def windows() -> None:
 
 def defaults() -> None:
     """What a LimitRange gives to later pods is added."""
-    vm.side_as_it_was = vm.target_usage
+    vm.side_as_it_was = vm.target_usage  # type: ignore[attr-defined]
 
 
 def retries() -> None:
@@ -107,18 +107,18 @@ def retries() -> None:
     async def never(*_: object) -> str:
         return ""
 
-    pod.Validator._refused_by_another = never  # type: ignore[method-assign]
+    pod.Validator._refused_by_another = never  # type: ignore[method-assign, assignment]
 
 
 def memory() -> None:
     """What is remembered of an entry is forgotten before what it led to is written."""
-    plan = resourcequota_controller.plan
+    plan = resourcequota_controller.plan  # type: ignore[attr-defined]
 
     def forgetful(*observed: Any) -> Any:
         decided = plan(*observed)
         return replace(decided, timers=replace(decided.timers, unexplained={})) if decided else decided
 
-    resourcequota_controller.plan = forgetful
+    resourcequota_controller.plan = forgetful  # type: ignore[attr-defined, assignment]
 
 
 def greedy() -> None:
@@ -146,7 +146,7 @@ def _never_sends(method: str, path: str) -> None:
             return b"{}"
         return await send(self, sent, where, **options)
 
-    server.Connection.request = request  # type: ignore[method-assign]
+    server.Connection.request = request  # type: ignore[method-assign, assignment]
 
 
 def locked() -> None:

@@ -52,7 +52,7 @@ def make_repeatable() -> None:
     for module in [module for name, module in _modules() if name.startswith(_OURS)]:
         if getattr(module, "datetime", None) is _RealDatetime:
             module.datetime = _Datetime  # type: ignore[attr-defined]
-    random.Random = _Random  # type: ignore[misc]
+    random.Random = _Random  # type: ignore[misc, assignment]
     uuid.uuid4 = lambda: uuid.UUID(int=random.getrandbits(128), version=4)
 
 

@@ -158,7 +158,7 @@ class ApiServer(FakeTransport):
             sent.pop("status", None)
         if resource is PODS:
             sent["status"] = {"phase": "Pending"}
-        keys = {f"f:{key}": {} for key in sent["metadata"].get("annotations") or {}}
+        keys: dict[str, Any] = {f"f:{key}": {} for key in sent["metadata"].get("annotations") or {}}
         manager = {"manager": user.rpartition(":")[2], "fieldsV1": {"f:metadata": {"f:annotations": keys}}}
         sent["metadata"]["managedFields"] = [manager]
         return msgspec.json.encode(self.cluster.store(resource, key, None, sent))
@@ -223,7 +223,7 @@ class Connection(FakeTransport):
         async def attempt() -> bytes:
             try:
                 async with asyncio.timeout(timeout or REQUEST_TIMEOUT):
-                    return await self._send(method, path, params or {}, body, content_type)
+                    return await self._answered(method, path, params or {}, body, content_type)
             except TimeoutError as error:
                 raise errors.Unreachable("timed out") from error
 
@@ -234,7 +234,7 @@ class Connection(FakeTransport):
         repeatable = method in _READS if repeatable is None else repeatable
         return await self._retry.retrying(repeatable=repeatable)(attempt)
 
-    async def _send(
+    async def _answered(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str
     ) -> bytes:
         if self._process:

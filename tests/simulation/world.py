@@ -126,7 +126,7 @@ class World:
             put(NODES, {"metadata": {"name": f"node-{number}"}, "status": ready})
         status = {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}
         put(KUBEVIRTS, {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "status": status})
-        for kind, name, webhooks in (
+        registered: tuple[tuple[Resource[Any], str, Any], ...] = (
             (
                 VALIDATING_WEBHOOK_CONFIGURATIONS,
                 WEBHOOK_CONFIGURATION_NAME,
@@ -138,7 +138,8 @@ class World:
                 mutating(ENDPOINT, WEBHOOKS, b"CA"),
             ),
             (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, probing(ENDPOINT, WEBHOOKS, b"CA")),
-        ):
+        )
+        for kind, name, webhooks in registered:
             put(kind, {"metadata": {"name": name}, "webhooks": webhooks})
         for name in ("kubevirt", NAMESPACE):
             put(NAMESPACES, {"metadata": {"name": name}})

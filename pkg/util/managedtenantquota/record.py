@@ -105,7 +105,7 @@ def records_of(quotas: Iterable[ResourceQuota]) -> dict[str, Record]:
 # ---- the arithmetic: only resources that the quota limits, under exactly the names that the budget uses (upstream) -
 
 
-def to_raise(hard: RawResourceList, record: Record) -> dict[str, str]:
+def to_raise(hard: Mapping[str, RawQuantity], record: Record) -> dict[str, str]:
     """The change of a quota that says what it said originally; empty when nothing is added. A limit that says less than
     that, or more than it would be raised to, stays. Raises QuantityError."""
     now, before, added = _parsed(hard, record)
@@ -115,7 +115,7 @@ def to_raise(hard: RawResourceList, record: Record) -> dict[str, str]:
     )
 
 
-def to_restore(hard: RawResourceList, record: Record, *, exactly: bool) -> dict[str, str]:
+def to_restore(hard: Mapping[str, RawQuantity], record: Record, *, exactly: bool) -> dict[str, str]:
     """The change that takes back what was added; no limit rises by it. Raises QuantityError.
 
     `exactly`: only a limit that says what it was raised to. Any other value was written by a person, and stays.
@@ -129,7 +129,9 @@ def to_restore(hard: RawResourceList, record: Record, *, exactly: bool) -> dict[
     return difference(hard, ours)
 
 
-def _parsed(hard: RawResourceList, record: Record) -> tuple[ResourceList, ResourceList, ResourceList]:
+def _parsed(
+    hard: Mapping[str, RawQuantity], record: Record
+) -> tuple[ResourceList, ResourceList, ResourceList]:
     return parse_resource_list(hard), parse_resource_list(record.hard), parse_resource_list(record.added)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList
+from kubeloop.api.meta import RawQuantity, RawResourceList
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
@@ -297,7 +297,7 @@ def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> Resourc
     return {name: limit + added.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
 
 
-def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[str, str]:
+def difference(hard: Mapping[str, RawQuantity], wanted: Mapping[str, Quantity]) -> dict[str, str]:
     """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
     return {
         name: str(value)
@@ -306,7 +306,7 @@ def difference(hard: RawResourceList, wanted: Mapping[str, Quantity]) -> dict[st
     }
 
 
-def quantity_of(resources: RawResourceList, name: str) -> Quantity:
+def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:
     """A resource's quantity; absent or unreadable counts as zero (the API server lets no unreadable one in)."""
     try:
         return Quantity.parse(resources[name]) if name in resources else ZERO

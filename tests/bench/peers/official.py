@@ -14,7 +14,8 @@ def main() -> None:
     kubeconfig, _, watches = arguments()
     config.load_kube_config(kubeconfig)
     api = client.CoreV1Api()
-    wanted = len(api.list_pod_for_all_namespaces(_preload_content=False).json()["items"])
+    listed: Any = api.list_pod_for_all_namespaces(_preload_content=False)
+    wanted = len(listed.json()["items"])
     measured = Measured()
     informers = [SharedInformer(api.list_pod_for_all_namespaces) for _ in range(watches)]
 

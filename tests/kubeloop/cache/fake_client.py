@@ -41,7 +41,7 @@ class FakeClient:
     """
 
     lists: list[ListPage[Pod] | Exception] = field(default_factory=list)
-    watches: list[list[Step] | Exception] = field(default_factory=list)
+    watches: Sequence[Sequence[Step] | Exception] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     served: bool | Exception = True
     """What discovery says of the kind."""
@@ -81,7 +81,7 @@ class FakeClient:
             raise steps
         yield self._send(steps)
 
-    async def _send(self, steps: list[Step]) -> AsyncIterator[WatchEvent[Pod]]:
+    async def _send(self, steps: Sequence[Step]) -> AsyncIterator[WatchEvent[Pod]]:
         for step in steps:
             if isinstance(step, WatchEvent):
                 yield step

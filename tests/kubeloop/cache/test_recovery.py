@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -48,7 +49,7 @@ def recovery(jitter: float = 0.0) -> Recovery:
     return Recovery(ReflectorOptions(), Fixed(jitter))
 
 
-FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
+FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
     "a server that can't be reached is waited for": ([(NEVER_OPENED, DOWN)], Next(0.8)),
     "longer each time": ([(NEVER_OPENED, DOWN)] * 3, Next(3.2)),
     "but not for ever longer": ([(NEVER_OPENED, DOWN)] * 50, Next(15.0)),
@@ -113,7 +114,7 @@ FAILURES: dict[str, tuple[list[tuple[Attempt, Exception]], Next]] = {
 
 
 @pytest.mark.parametrize(("failures", "then"), FAILURES.values(), ids=FAILURES)
-def test_after_a_failure(failures: list[tuple[Attempt, Exception]], then: Next) -> None:
+def test_after_a_failure(failures: Sequence[tuple[Attempt, Exception]], then: Next) -> None:
     memory = recovery()
     answers = [memory.after_failure(attempt, err) for attempt, err in failures]
     assert answers[-1] == then

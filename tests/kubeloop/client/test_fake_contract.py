@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.objects import edit
 from kubeloop.client import errors
 from kubeloop.client.client import Client
@@ -28,7 +28,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
 
 QUOTAS = registry.RESOURCE_QUOTAS
-THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", registry.core.Namespace)
+THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", Namespace)
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +214,7 @@ async def test_a_write_that_changes_nothing_is_no_new_version(
 ) -> None:
     await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
     before = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    patch: dict[str, Any]
     for patch in ({}, {"metadata": {"labels": {"a": "b"}}}, {"metadata": {"annotations": {}}}):
         assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == before
 
@@ -224,7 +225,7 @@ async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) ->
     patched = await quotas.merge_patch(patch, name="q", namespace=namespace)
     assert patched.annotations == {"b": "2", "c": "3"}
     assert patched.hard == {"limits.cpu": "3", "pods": "5"}
-    ops = [
+    ops: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/annotations/b", "value": "2"},
         {"op": "add", "path": "/metadata/annotations/x~1y", "value": "4"},
         {"op": "move", "from": "/metadata/annotations/c", "path": "/metadata/annotations/d"},
@@ -416,7 +417,8 @@ async def test_items_of_a_list_say_what_they_are(client: Client, namespace: str)
     await client.resource(QUOTAS).create(quota(), namespace=namespace)
     await client.resource(BUDGETS).create({"metadata": {"name": "b"}, "spec": {"additionalMigrationResources": {}}},
                                           namespace=namespace)  # fmt: skip
-    for resource in (QUOTAS, BUDGETS):
+    kinds: tuple[registry.Resource[Any], ...] = (QUOTAS, BUDGETS)
+    for resource in kinds:
         items = await client.resource(resource).list(namespace)
         assert [(item.api_version, item.kind) for item in items] == [(resource.api_version, resource.kind)]
 

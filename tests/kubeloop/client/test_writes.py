@@ -109,6 +109,9 @@ async def test_a_json_patch_may_test_the_status(
     server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
 ) -> None:
     server.script(PATCH, ONE, body(QUOTA))
-    ops = [{"op": "test", "path": "/status/used", "value": {}}, {"op": "remove", "path": "/spec/hard/pods"}]
+    ops: list[dict[str, Any]] = [
+        {"op": "test", "path": "/status/used", "value": {}},
+        {"op": "remove", "path": "/spec/hard/pods"},
+    ]
     await quotas.json_patch(ops, name="q", namespace="ns")
     assert server.requests[0].json == ops

@@ -39,7 +39,9 @@ class Checks:
 
 
 @contextlib.asynccontextmanager
-async def serving(checks: Checks, health: str, metrics: str | None = None) -> AsyncIterator[HealthServer]:
+async def serving(
+    checks: Checks | ControllerFactory, health: str, metrics: str | None = None
+) -> AsyncIterator[HealthServer]:
     server = await serve_health(checks, health, metrics)
     try:
         yield server

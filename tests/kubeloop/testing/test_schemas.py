@@ -52,9 +52,7 @@ def of(**fields: Any) -> type[Object]:
     spec = msgspec.defstruct(
         "Spec", [(name, kind, None) for name, kind in fields.items()], bases=(Struct,), kw_only=True
     )
-    made: type[Object] = msgspec.defstruct(
-        "Thing", [("spec", spec | None, None)], bases=(Object,), kw_only=True
-    )
+    made: Any = msgspec.defstruct("Thing", [("spec", spec | None, None)], bases=(Object,), kw_only=True)
     return made
 
 

@@ -7,7 +7,7 @@ import pytest
 from lab.demo.checks import Check, Report
 from lab.demo.lines import Lines, is_terminal
 from lab.demo.picture import show
-from lab.record import Record
+from lab.record import Happening, Record
 from tests.lab.builder import BASE, ENTRY, ONE, REFUSAL, RecordBuilder, sample
 
 
@@ -38,7 +38,8 @@ def replay(source: Record, target: Record) -> None:
     changes = [
         change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
     ]
-    for happening in sorted([*source.quotas, *source.marks, *source.events, *changes], key=lambda h: h.at):
+    happenings: list[Happening] = [*source.quotas, *source.marks, *source.events, *changes]
+    for happening in sorted(happenings, key=lambda h: h.at):
         target.listener(happening)
 
 

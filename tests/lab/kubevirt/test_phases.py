@@ -31,7 +31,7 @@ STATE = {"migrationUid": "uid-m1", "sourcePod": "source", "targetPod": "target",
 ADDRESSED = {**STATE, "targetNodeAddress": "10.1.1.1"}
 STARTED = {**ADDRESSED, "startTimestamp": NOW}
 COMPLETED = {**STARTED, "completed": True, "endTimestamp": NOW}
-DELETED = {"deletionTimestamp": NOW}
+DELETED: dict[str, Any] = {"deletionTimestamp": NOW}
 FAIL_AT = "testcluster.headroom.harvesterhci.io/fail-at-phase"
 REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 

@@ -59,7 +59,7 @@ def rendered(
     return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
 def pair(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     """A pod of ours and KubeVirt's own."""
     body, name, node, target = request.param

@@ -23,7 +23,7 @@ spec:
 """
 """Upstream's own."""
 
-IN_USE = {
+IN_USE: dict[str, Any] = {
     "metadata": {"name": "v", "namespace": "ns1", "generation": 1, "managedFields": [{"manager": "mtq"}]},
     "spec": {"additionalMigrationResources": {"requests.memory": "512Mi", "pods": 2}},
     "status": {

@@ -150,6 +150,7 @@ def server() -> Iterator[ThreadedServer]:
                     event("Pod", f"Liveness probe failed: {SECRET}"),
                 ],
             }
+            resource: Any
             for resource, objects in of.items():
                 script.always(LIST, resource.path(where), listing(objects, "10"))
         migration = poisoned(fields(vmim(refused=True, created=EARLIER)))

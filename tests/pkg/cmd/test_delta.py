@@ -115,7 +115,7 @@ def test_only_limits_are_in_the_delta(call: Call, domain: dict[str, Any], delta:
 
 
 def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call) -> None:
-    bound = {"devices": {"interfaces": [{"name": "a", "passtBinding": {}}]}}
+    bound: dict[str, Any] = {"devices": {"interfaces": [{"name": "a", "passtBinding": {}}]}}
     overheads = [
         call(vmi(**domain), estimate=estimate, overhead_ratio="1.0")[0]["overhead"]
         for domain in ({}, bound)

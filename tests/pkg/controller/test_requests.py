@@ -106,8 +106,10 @@ async def migrated(
         registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
         cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
     register_all(headroom, headroom.recorder("headroom"), Options(POLICY, reserve=True))
-    limits = {"parallel_migrations": 100, "parallel_outbound": 100}
-    register_kubevirt(kubevirt, stand_in.Options(source_linger=2.0, phase_delay=phase_seconds, **limits))
+    options = stand_in.Options(
+        source_linger=2.0, phase_delay=phase_seconds, parallel_migrations=100, parallel_outbound=100
+    )
+    register_kubevirt(kubevirt, options)
     players = [
         cluster.quota_controller(),
         cluster.follow(PODS, cluster.see_pod),

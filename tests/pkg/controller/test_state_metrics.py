@@ -54,7 +54,7 @@ def state(*objects: Object, **options: Any) -> StateMetrics:
 def refused(age: float, vm: str = "vm1", **fields: Any) -> Object:
     """Refused since `age` seconds, of a migration that is 1000 s older."""
     migration = vmim(vm=vm, refused=True, created=at(age + 1000))
-    (condition,) = migration.status.conditions or ()
+    (condition,) = migration.status.conditions or []
     told = msgspec.structs.replace(condition, last_probe_time=at(age))
     status = msgspec.structs.replace(migration.status, conditions=[told])
     return msgspec.structs.replace(migration, status=status)
@@ -88,8 +88,8 @@ def raised(*keys: str, hard: dict[str, str] | None = None) -> Object:
 
 
 LONG = "a-virtual-machine-whose-name-is-too-long-for-a-key-by-far"
-MIGRATING = {("ns1", "migrating"): 1, ("ns1", "held"): 0}
-HELD = {("ns1", "migrating"): 0, ("ns1", "held"): 1}
+MIGRATING: Samples = {("ns1", "migrating"): 1, ("ns1", "held"): 0}
+HELD: Samples = {("ns1", "migrating"): 0, ("ns1", "held"): 1}
 RAISED: dict[str, tuple[list[Object], Samples, Samples]] = {
     "a quota at its base": ([quota()], {}, {}),
     "a migration under way": ([raised(), vmim(created=at(30))], MIGRATING, {("ns1",): 30}),

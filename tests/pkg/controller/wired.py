@@ -25,5 +25,5 @@ class Wired(Management):
         made = super().controller(resource, **options)
         kind = self._server.kind(resource)
         kind.indexer, kind.cache = made.informer.indexer, made.cache()
-        made.on_change = self.handlers.__setitem__  # type: ignore[method-assign]
+        made.on_change = self.handlers.__setitem__  # type: ignore[method-assign, assignment]
         return made

@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 
 from pkg.webhook.certificates import Policy, issue
-from pkg.webhook.server import Hook, Limits, WebhookServer
+from pkg.webhook.listener import Limits
+from pkg.webhook.server import Hook, WebhookServer
 from pkg.webhook.tls_context import load, server_context
 
 REVIEW = msgspec.json.encode(

@@ -15,7 +15,7 @@ import types
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -115,7 +115,8 @@ async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_b
 ) -> None:
     """The listener, the reviews and the attack each have a process. Others share the machine: where a review takes
     more than 10 ms without an attack, before it or after, that is the measure."""
-    caller, certificate = Caller(), ()
+    caller = Caller()
+    certificate: tuple[Path, ...] = ()
     if with_ca:
         authority = Authority()
         (tmp_path / "ca.crt").write_text(authority.pem)
@@ -123,7 +124,7 @@ async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_b
     client_ca = tmp_path / "ca.crt" if with_ca else None
     async with listening({"/allow": allow}, limits=LIMITS, caller=caller, client_ca=client_ca) as peer:
         port = peer.server.address[1]
-        honest = (caller.key, *certificate)
+        honest = (caller.key, *map(str, certificate))
         _, calm = await _run("honest", port, *honest)
         # Real attackers have machines of their own: here they get what the reviews leave.
         attack = asyncio.create_task(_run("attack", port, nice=19))
@@ -323,4 +324,5 @@ async def test_work_ends_with_its_client() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"attack": _attack, "honest": _honest}[sys.argv[1]](int(sys.argv[2]), *sys.argv[3:]))
+    commands: dict[str, Any] = {"attack": _attack, "honest": _honest}
+    asyncio.run(commands[sys.argv[1]](int(sys.argv[2]), *sys.argv[3:]))

@@ -16,11 +16,11 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden, ServerError, Unreachable
 from kubeloop.client.resource_client import ResourceClient
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import (
     MANAGED_BY,
-    WEBHOOK_CONFIGURATION_NAME,
     Endpoint,
     fingerprint,
     mutating,

@@ -15,7 +15,8 @@ from prometheus_client import REGISTRY
 from kubeloop.controllers.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
 from pkg.webhook.caller import Caller
-from pkg.webhook.server import MAX_BODY, Limits, WebhookServer
+from pkg.webhook.listener import Limits
+from pkg.webhook.server import MAX_BODY, WebhookServer
 from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 

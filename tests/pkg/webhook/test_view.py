@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from kubeloop.api import registry
+from kubeloop.api.registry import Resource
 from kubeloop.client.errors import NotServed, ServerError
 from kubeloop.testing.fake.objects import Request
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
@@ -121,12 +122,13 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
     for look in looks:
         if how == "it is too slow":
             server.slow = True
-        for resource in (
+        kinds: tuple[Resource[Any], ...] = (
             registry.NAMESPACES,
             registry.RESOURCE_QUOTAS,
             VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
             VIRTUAL_MACHINE_INSTANCES,
-        ):
+        )
+        for resource in kinds:
             server.kind(resource).errors = {
                 verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")
             }

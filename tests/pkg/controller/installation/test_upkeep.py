@@ -23,10 +23,10 @@ POLICIES: tuple[Resource[Any], ...] = (VALIDATING_ADMISSION_POLICIES, VALIDATING
 class Cluster(Server):
     def __init__(self) -> None:
         super().__init__()
-        self.events = Events()
+        self.told = Events()
 
     def upkeep(self, *, dry_run: bool = False) -> Upkeep:
-        recorder = self.events.recorder
+        recorder = self.told.recorder
         return Upkeep(self.client(), recorder, "own", lambda: virt_controllers([]), dry_run=dry_run)
 
     def apply(self) -> None:
@@ -43,7 +43,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     for _ in range(3):
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 0
-    ((_, kind, reason, message),) = cluster.events.recorded
+    ((_, kind, reason, message),) = cluster.told.recorded
     assert (kind, reason) == ("Warning", EVENT)
     assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
     cluster.apply()
@@ -51,7 +51,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
-    assert len(cluster.events.recorded) == 1
+    assert len(cluster.told.recorded) == 1
 
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:

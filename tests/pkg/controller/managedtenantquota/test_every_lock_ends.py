@@ -50,7 +50,7 @@ def _budget_gone(cluster: Cluster) -> None:
 
 
 def _kind_gone(cluster: Cluster) -> None:
-    cluster.budgets.installed = False
+    cluster.server.install(cluster.budgets.resource, installed=False)
 
 
 def _budget_and_restore_gone(cluster: Cluster) -> None:

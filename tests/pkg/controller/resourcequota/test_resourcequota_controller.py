@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kubeloop.api.core import ResourceQuota
@@ -45,7 +47,7 @@ ANNOTATION = "field.cattle.io/resourceQuota"
 class Cluster:
     """One namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
 
-    def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: float) -> None:
+    def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: Any) -> None:
         self.clock, self.events, server = Clock(), Events(), Server()
         management = Wired(server, clock=self.clock)
         options = Options(Policy(mode, EstimateKind.HARVESTER, **policy), dry_run=dry_run)

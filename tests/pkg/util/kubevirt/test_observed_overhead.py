@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.observed_overhead import overhead_difference
 from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
@@ -23,22 +24,22 @@ FREE = machine(
 RATIOS = ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]
 
 
-def rendered(vmi: object, ratio: str, profile: Profile) -> Pod:
-    return launcher(vmi, rendering=Rendering(ratio), profile=profile, annotated=False)  # type: ignore[arg-type]
+def rendered(vmi: VirtualMachineInstance, ratio: str, profile: Profile) -> Pod:
+    return launcher(vmi, rendering=Rendering(ratio), profile=profile, annotated=False)
 
 
 @pytest.mark.parametrize("vmi", [PINNED, FREE], ids=["dedicated CPUs", "shared CPUs"])
 @pytest.mark.parametrize("then", RATIOS)
 @pytest.mark.parametrize("profile", [*PROFILES])
-def test_any_ratio_is_recognised(vmi: object, then: str, profile: str) -> None:
+def test_any_ratio_is_recognised(vmi: VirtualMachineInstance, then: str, profile: str) -> None:
     """Of the installed release, with the part for QoS inside the ratio or outside it."""
     installed = PROFILES[profile]
     pod = rendered(vmi, then, installed)
     for now in ("1.5", "4.5", then):
         before, after = (
             memory_overhead(vmi.spec, ratio=r, profile=installed, plugins={}) for r in (then, now)
-        )  # type: ignore[attr-defined]
-        assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before  # type: ignore[arg-type]
+        )
+        assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before
 
 
 @pytest.mark.parametrize("moved", [-100, -7, 1, 20, 124, 300, 800])

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.util.kubevirt.observed_overhead import rendered_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import (
-    Side,
-    launcher_usage,
-    rendered_overhead,
-    target_usage,
-)
+from pkg.util.kubevirt.target import Side, launcher_usage, target_usage
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
@@ -138,7 +135,7 @@ def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
     case: Ratios, instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool, profile: str
 ) -> None:
     """Of every known release, whichever the KubeVirt CR says; under every name that quota counts."""
-    render = {"profile": PROFILES[profile], "limited": limited}
+    render: dict[str, Any] = {"profile": PROFILES[profile], "limited": limited}
     then, now = (Rendering(ratio, kubevirt=LIMITING, quota_limits=limited) for ratio in (case.then, case.now))
     source = launcher(instance, rendering=then, annotated=annotated, **render)
     real = pod_usage(launcher(instance, rendering=now, **render))

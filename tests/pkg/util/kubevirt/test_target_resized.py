@@ -11,9 +11,10 @@ import pytest
 
 from kubeloop.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, is_resized, launcher_usage
+from pkg.util.kubevirt.target import Side, launcher_usage
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences

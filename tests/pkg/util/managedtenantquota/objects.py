@@ -13,7 +13,6 @@ import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -46,7 +45,7 @@ from pkg.util.managedtenantquota.sequence import (
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.facts import Facts
-from tests.objects import AT_1_5, build, launcher, running_vmi, vmim
+from tests.objects import AT_1_5, Resources, build, launcher, running_vmi, vmim
 
 NOW = 1_800_000_000.0
 AT_ONCE = Policy(shortage=0.0)
@@ -66,11 +65,11 @@ FOR_VM1 = admitting(HOOK, ["uid-migration-of-vm1/vm1"])
 
 
 def quota(
-    hard: RawResourceList | None = None,
-    used: RawResourceList | None = None,
+    hard: Resources | None = None,
+    used: Resources | None = None,
     *,
     name: str = "quota",
-    enforced: RawResourceList | None = None,
+    enforced: Resources | None = None,
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> ResourceQuota:
@@ -87,11 +86,11 @@ def quota(
 
 
 def budget(
-    additional: RawResourceList | None = None,
+    additional: Resources | None = None,
     *,
-    saved: Mapping[str, RawResourceList] | None = None,
+    saved: Mapping[str, Resources] | None = None,
     members: Mapping[str, Sequence[str]] | None = None,
-    added: RawResourceList | None = None,
+    added: Resources | None = None,
     name: str = "budget",
     **metadata: Any,
 ) -> VirtualMachineMigrationResourceQuota:
@@ -255,8 +254,8 @@ def look(
     quotas: Sequence[ResourceQuota] | None = None,
     around: Facts | None = None,
     *,
-    additional: RawResourceList = ENOUGH,
-    originals: Mapping[str, RawResourceList] | None = None,
+    additional: Resources = ENOUGH,
+    originals: Mapping[str, Resources] | None = None,
     members: Collection[str] = (),
     policy: Policy = AT_ONCE,
     **more: Any,

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import pytest
 
-from kubeloop.api.meta import RawResourceList
 from pkg.util.managedtenantquota.record import Record, is_enforced, to_raise, to_restore
 from pkg.util.quantity import QuantityError
 from tests.decisions import by_value, sentences
+from tests.objects import Resources
 from tests.pkg.util.managedtenantquota.objects import quota
 
 
 class Raising(NamedTuple):
-    original: RawResourceList
-    additional: RawResourceList
-    now: RawResourceList
-    change: RawResourceList
+    original: Resources
+    additional: Resources
+    now: Resources
+    change: Resources
 
 
 @sentences(
@@ -61,11 +61,11 @@ def test_raising(case: Raising) -> None:
 
 
 class Restoring(NamedTuple):
-    original: RawResourceList
-    additional: RawResourceList
-    now: RawResourceList
-    locked: RawResourceList
-    unlocked: RawResourceList
+    original: Resources
+    additional: Resources
+    now: Resources
+    locked: Resources
+    unlocked: Resources
 
 
 ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"limits.cpu": "5", "pods": "5"}
@@ -124,7 +124,7 @@ def test_raised_and_restored_is_as_before() -> None:
     ],
     ids=["status says the same", "status is raised still", "status is lower", "status is of something else"],
 )
-def test_admission_goes_by_the_status(enforced: RawResourceList, done: bool) -> None:
+def test_admission_goes_by_the_status(enforced: Resources, done: bool) -> None:
     assert is_enforced(quota(ORIGINAL, enforced=enforced)) is done
 
 

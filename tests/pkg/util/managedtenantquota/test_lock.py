@@ -21,7 +21,7 @@ from pkg.util.managedtenantquota.lock import (
 from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, NOW, WHERE, lock
 
 LONG = "n" * 63
-UPSTREAM = {
+UPSTREAM: dict[str, Any] = {
     "metadata": {
         "name": "lock.ns1.com",
         "uid": "u",

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.missing_targets import with_largest_defaults, with_running
@@ -19,7 +18,17 @@ from pkg.util.managedtenantquota.releasable import Releases, is_taken
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
-from tests.objects import attachment, claim, ended, launcher, limit_range, running_vmi, vmim, with_state
+from tests.objects import (
+    Resources,
+    attachment,
+    claim,
+    ended,
+    launcher,
+    limit_range,
+    running_vmi,
+    vmim,
+    with_state,
+)
 from tests.pkg.util.managedtenantquota.objects import (
     AT_ONCE,
     ENOUGH,
@@ -35,9 +44,9 @@ from tests.pkg.util.managedtenantquota.objects import (
     target,
 )
 
-BEST_EFFORT = {"scopes": ["BestEffort"]}
-NOT_BEST_EFFORT = {"scopes": ["NotBestEffort"]}
-OF_HIGH_PRIORITY = {
+BEST_EFFORT: dict[str, Any] = {"scopes": ["BestEffort"]}
+NOT_BEST_EFFORT: dict[str, Any] = {"scopes": ["NotBestEffort"]}
+OF_HIGH_PRIORITY: dict[str, Any] = {
     "scopeSelector": {
         "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
     }
@@ -52,7 +61,7 @@ class Case:
     quotas: Sequence[ResourceQuota]
     blocking: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
-    additional: RawResourceList = field(default_factory=lambda: ENOUGH)
+    additional: Resources = field(default_factory=lambda: ENOUGH)
 
 
 @sentences(
@@ -126,7 +135,7 @@ def test_which_quotas_block(case: Case) -> None:
     ids=["a claim for the target", "one that both use"],
 )
 def test_the_claim_of_a_target_s_state_counts(
-    claims: Sequence[PersistentVolumeClaim], used: RawResourceList, blocking: set[str]
+    claims: Sequence[PersistentVolumeClaim], used: Resources, blocking: set[str]
 ) -> None:
     instance = with_state(running_vmi())
     around = surroundings([refused()], instances=[instance], pods=[launcher(instance)])
@@ -219,7 +228,7 @@ class TestWhoIsRefused:
         assert self.found(refused(), instances=[vmi], pods=[ended(source(), phase), before]) == ["vm1"]
 
     def test_a_pod_of_an_earlier_vmi_of_that_name_is_not_waited_for(self) -> None:
-        (owner,) = source().metadata.owner_references or ()
+        (owner,) = source().metadata.owner_references or []
         owners = [msgspec.structs.replace(owner, uid="earlier")]
         metadata = msgspec.structs.replace(
             source().metadata, owner_references=owners, uid="earlier", name="earlier"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,9 +19,10 @@ from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.facts import Cache, Facts, Timers
+from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT
 from tests.objects import attachment, quota
 from tests.pkg.util.resourcequota.model_objects import (
@@ -256,7 +257,7 @@ class Cluster:
         held = self.cached.setdefault(obj.uid, obj)
         if held != obj:
             held = self.cached[obj.uid] = obj
-        return cast("T", held)
+        return held
 
     def seen(self) -> Seen:
         return replace(self.truth(), **self.frozen)

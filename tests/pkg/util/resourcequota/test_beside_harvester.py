@@ -12,9 +12,9 @@ from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.names import migrating_uid_key
-from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.timers import Timers
 from tests.decisions import applied, by_value, charged, namespace
 from tests.objects import (
     AT_4_5,
@@ -132,7 +132,7 @@ def test_a_compensation_that_harvester_removes_with_anothers_entry_is_written_ag
     assert COMPENSATION in before.annotations
     entry = {by_name("vm2"): '{"limits.memory":"1"}'}
     left = msgspec.structs.replace(
-        before, metadata=msgspec.structs.replace(before.metadata, annotations=before.annotations | entry)
+        before, metadata=msgspec.structs.replace(before.metadata, annotations={**before.annotations, **entry})
     )
     removed = harvester(left, vmim("Failed", vm="vm2"))
     assert COMPENSATION not in removed.annotations

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from kubeloop.api.core import Namespace, ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.facts import Facts
@@ -33,6 +32,7 @@ from tests.objects import (
     RAISED,
     RESYNC,
     SKIP,
+    Resources,
     by_name,
     by_uid,
     launcher,
@@ -298,9 +298,7 @@ def test_a_default_quota_is_left_to_the_budget(case: Case, policy: Policy) -> No
 
 @both
 @sentences({"a full quota": HARD, "limits that the other strategy has raised": RAISED})
-def test_no_migration_is_entered_any_more_and_nothing_is_lowered(
-    case: RawResourceList, policy: Policy
-) -> None:
+def test_no_migration_is_entered_any_more_and_nothing_is_lowered(case: Resources, policy: Policy) -> None:
     seen = beside_a_budget(quota(case), vmim("Pending", refused=True))
     assert not plan(seen, policy)
     assert not plan(seen, Policy(policy.mode, EstimateKind.EXACT, render=policy.mode is Mode.TAKEOVER))
@@ -335,6 +333,6 @@ def test_an_entry_of_harvesters_stays_until_its_migration_ends(policy: Policy) -
 
 
 @pytest.mark.parametrize("why", [{"mtq": True}, {"namespace_off": True}, {}], ids=["budget", "off", "taken"])
-def test_a_quota_on_its_way_out_is_left_alone(why: dict[str, bool]) -> None:
+def test_a_quota_on_its_way_out_is_left_alone(why: dict[str, Any]) -> None:
     seen = observed(quota(RAISED, OURS, deleting=True), [vmim("Running")])
     assert plan(replace(seen, **why), TAKEOVER) == Plan()

@@ -22,8 +22,9 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.facts import Cache, Timers
+from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied, namespace
 from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
 from tests.pkg.util.resourcequota.invariants import drawn
@@ -278,7 +279,7 @@ class HostileTenant(RuleBasedStateMachine):
         )
 
     @staticmethod
-    def _named(found: VirtualMachineInstanceMigration, **state: str) -> VirtualMachineInstanceMigration:
+    def _named(found: VirtualMachineInstanceMigration, **state: Any) -> VirtualMachineInstanceMigration:
         status = msgspec.structs.replace(found.status, migration_state=MigrationState(**state))
         return msgspec.structs.replace(found, status=status)
 

@@ -52,7 +52,7 @@ bases = st.builds(
     cpu,
     memory,
 )
-annotations = st.one_of(bases, st.sampled_from(["", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}']))
+texts = st.one_of(bases, st.sampled_from(["", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}']))
 amounts = st.fixed_dictionaries(
     {},
     optional={
@@ -99,7 +99,7 @@ def worlds(draw: st.DrawFn, garbled: bool = True) -> Facts:
         quota(draw(amounts), stands, used=draw(amounts)),
         draw(migrations),
         known,
-        limits=draw(annotations if garbled else bases),
+        limits=draw(texts if garbled else bases),
         ratio=draw(ratios),
         now=1000.0,
     )

@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 
-from kubeloop.api.meta import RawResourceList
 from pkg.util.names import migrating_key
-from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.timers import Timers
 from tests.decisions import Case, applied, by_value, observed, sentences, settled
 from tests.objects import (
     COMPENSATION,
@@ -22,6 +21,7 @@ from tests.objects import (
     RAISED,
     RESYNC,
     SKIP,
+    Resources,
     by_name,
     by_uid,
     quota,
@@ -108,7 +108,7 @@ FLAG = {
 
 @pytest.mark.parametrize("mode", Mode)
 @sentences(FLAG)
-def test_the_resync_flag(case: tuple[dict[str, str], RawResourceList, str | None], mode: Mode) -> None:
+def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mode: Mode) -> None:
     annotations, hard, flag = case
     after = settled(quota(hard, annotations), mode=mode)
     assert after.annotations.get(RESYNC) == flag
@@ -126,7 +126,7 @@ DRIFT = {
 
 @pytest.mark.parametrize("mode", Mode)
 @sentences(DRIFT)
-def test_spec_hard_is_repaired_under_way(case: RawResourceList, mode: Mode) -> None:
+def test_spec_hard_is_repaired_under_way(case: Resources, mode: Mode) -> None:
     raised = settled(quota(), [vmim("Running")], mode=mode)
     drifted = quota(case, raised.annotations)
     made = plan(observed(drifted, [vmim("Running")]), Policy(mode))
@@ -136,7 +136,7 @@ def test_spec_hard_is_repaired_under_way(case: RawResourceList, mode: Mode) -> N
 
 @pytest.mark.parametrize("mode", Mode)
 @sentences(DRIFT)
-def test_spec_hard_is_repaired_without_migrations(case: RawResourceList, mode: Mode) -> None:
+def test_spec_hard_is_repaired_without_migrations(case: Resources, mode: Mode) -> None:
     after = settled(quota(case), mode=mode)
     assert by_value(after.hard) == by_value(HARD)
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.names import migrating_key
 from pkg.util.resourcequota.managed import is_managed
@@ -26,6 +25,7 @@ from tests.objects import (
     RAISED,
     RESYNC,
     SKIP,
+    Resources,
     by_name,
     by_uid,
     quota,
@@ -108,18 +108,18 @@ def test_not_written_at_all(case: ResourceQuota, mode: Mode) -> None:
 class Raised:
     """A migration that gets room: the entry's value and spec.hard afterwards."""
 
-    entry: RawResourceList
-    hard: RawResourceList
-    before: RawResourceList = field(default_factory=lambda: dict(HARD))
+    entry: Resources
+    hard: Resources
+    before: Resources = field(default_factory=lambda: dict(HARD))
     limits: str = BASE
     migration: VirtualMachineInstanceMigration = field(default_factory=vmim)
     instance: VirtualMachineInstance = field(default_factory=vmi)
     ratio: str = "1.5"
-    taken: RawResourceList | None = None
+    taken: Resources | None = None
     """The entry's value in takeover mode, where that differs: there it names only what the base limits."""
 
 
-SEED = {"limits.cpu": "2", "limits.memory": 4737464313}
+SEED: Resources = {"limits.cpu": "2", "limits.memory": 4737464313}
 ROOM = {
     "the seed's VM at ratio 1.5 raises 3 CPU / 5000Mi to 5 CPU / 9980344313": Raised(SEED, dict(RAISED)),
     "the seed's VM at ratio 4.5 raises 5000Mi to 10865341313": Raised(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
@@ -275,10 +276,10 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     target = launcher(home("vm1"), node="node-2", migration=move, rendering=AT_4_5)
 
     def step(
-        rq: object, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
-    ) -> tuple[object, Mapping[str, object]]:
+        rq: ResourceQuota, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
+    ) -> tuple[ResourceQuota, dict[str, Any]]:
         seen = namespace(
-            charged(rq, pods),  # type: ignore[arg-type]
+            charged(rq, pods),
             [migration],
             pods,
             [vmi(nodeName=node)],
@@ -299,4 +300,4 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # held
     rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
     assert hard == by_value(HARD)
-    assert rq.annotations == MARKS  # type: ignore[attr-defined]
+    assert rq.annotations == MARKS

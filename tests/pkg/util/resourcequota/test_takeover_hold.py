@@ -13,9 +13,10 @@ import pytest
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.facts import Facts, Timers
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
 from tests.objects import (
     AT_4_5,

@@ -195,9 +195,9 @@ def test_of_several_default_quotas_each_is_asked() -> None:
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
 def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
     said = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
-    assert said in (
+    assert said in [
         f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")
-    )
+    ]
 
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
@@ -238,6 +238,7 @@ async def test_what_the_cache_allows_costs_no_look() -> None:
 async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
     off = annotated_namespace(OLD)
+    assert isinstance(off.metadata.annotations, dict)
     off.metadata.annotations[LABEL_MANAGED] = "false"
     decision = await Validator(FakeView(raised, raised)).validate(request(off, annotated_namespace(OLD)))
     assert decision.allowed

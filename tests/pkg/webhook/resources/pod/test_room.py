@@ -22,8 +22,9 @@ def cpu(**amounts: str) -> ResourceList:
 
 
 def of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
-    lists = [cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations)]
-    return Room(*lists)
+    lists = (cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations))
+    by_base, by_hard, by_used, by_pods, by_migrations = lists
+    return Room(by_base, by_hard, by_used, by_pods, by_migrations)
 
 
 FITS = {

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
@@ -25,6 +24,7 @@ from tests.objects import (
     MARKS,
     RAISED,
     SKIP,
+    Resources,
     by_name,
     by_uid,
     quota,
@@ -43,9 +43,9 @@ RAISED_TWICE = {"limits.cpu": "7", "limits.memory": "14717808626"}
 class Write:
     """A write of spec.hard: from what, to what, and what it may not go below."""
 
-    to: RawResourceList
+    to: Resources
     lowest: dict[str, str] = field(default_factory=dict)
-    was: RawResourceList = field(default_factory=lambda: dict(RAISED))
+    was: Resources = field(default_factory=lambda: dict(RAISED))
     annotations: dict[str, str] = field(default_factory=lambda: dict(ONE))
     removes: tuple[str, ...] = ()
     policy: Policy = TAKEOVER
@@ -136,7 +136,7 @@ def test_too_low(case: Write) -> None:
         ({"limits.cpu": "5"}, {"limits.cpu": "garbage"}, set()),
     ],
 )
-def test_which_limits_fall(old: RawResourceList, new: RawResourceList, names: set[str]) -> None:
+def test_which_limits_fall(old: Resources, new: Resources, names: set[str]) -> None:
     assert set(too_low(quota(old, ONE), quota(new, ONE), LIMITS, TAKEOVER)) == names
 
 
