@@ -1,7 +1,7 @@
 """Observes one ResourceQuota and applies the plan for it.
 
 Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
-key, and the more migrations are under way the longer the next patch waits for company (`timers`).
+key, and the more migrations are under way the longer the next patch waits for more of them (`timers`).
 """
 
 from __future__ import annotations
