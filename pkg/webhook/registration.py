@@ -177,11 +177,10 @@ class Registrar:
 
     def _is_anothers(self, found: Configuration | None) -> bool:
         """Whether the probe is registered for the address of another replica."""
-        standing = {
-            webhook.get("clientConfig", {}).get("url") for webhook in (found and found.webhooks) or ()
-        }
-        ours = {self._endpoint.client_config(PROBE_PATH)["url"]} if self._endpoint.url else standing
-        return found is not None and standing != ours
+        if found is None or not self._endpoint.url:
+            return False
+        standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
+        return standing != {self._endpoint.client_config(PROBE_PATH)["url"]}
 
     async def _not_reached(self, why: NotReached, bundle: bytes | None, since: float) -> None:
         """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
