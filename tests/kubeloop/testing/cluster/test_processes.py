@@ -82,21 +82,14 @@ def test_what_is_recorded_of_a_process_only_its_owner_can_read(directory: Path) 
     assert (directory / "processes" / "sleeper.json").stat().st_mode & 0o077 == 0
 
 
-def test_the_callers_open_files_are_not_inherited(directory: Path) -> None:
-    with (directory / "open").open("w"):
-        process = processes.spawn("sleeper", SLEEP, directory)
-        held = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
-    assert str(directory / "open") not in held
-
-
-def test_not_even_those_that_are_meant_to_be_inherited_such_as_the_lock_of_flock(directory: Path) -> None:
-    with (directory / "lock").open("w") as lock:
-        os.set_inheritable(lock.fileno(), True)
-        process = processes.spawn("sleeper", SLEEP, directory)
-        command = Path(f"/proc/{process.pid}/cmdline")
-        assert eventually(lambda: "sleep" in command.read_text())
-        held = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
-    assert str(directory / "lock") not in held
+@pytest.mark.parametrize("inheritable", [False, True], ids=["a file", "a lock of flock"])
+def test_the_callers_open_files_are_not_inherited(directory: Path, inheritable: bool) -> None:
+    with (directory / "open").open("w") as file:
+        os.set_inheritable(file.fileno(), inheritable)
+        process = processes.spawn("lister", ["/bin/sh", "-c", "ls -l /proc/$$/fd; echo listed"], directory)
+        assert eventually(lambda: "listed" in process.log.read_text())
+    assert str(process.log) in process.log.read_text()
+    assert str(directory / "open") not in process.log.read_text()
 
 
 def test_a_program_that_cannot_be_started_says_so_in_its_log(directory: Path) -> None:
