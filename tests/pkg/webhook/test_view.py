@@ -49,6 +49,7 @@ def made(server: Server) -> View:
         Observer(source),
         server.kind(registry.RESOURCE_QUOTAS).cache,
         cast("NamespacePods", None),
+        server.clock,
     )
 
 
