@@ -22,6 +22,8 @@ from pkg.webhook.view import View
 from tests import kinds
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Server(kinds.Server):
     """`slow` makes every answer too late."""
