@@ -69,7 +69,9 @@ class Watching:
                 raise
             self._changed.set()
 
-        informer = SharedIndexInformer(client.resource(resource))
+        # The API server sends no more than what is asked for.
+        one = next(iter(self.records)) if len(self.records) == 1 else ""
+        informer = SharedIndexInformer(client.resource(resource).select(namespace=one))
         informer.add_event_handler(
             ResourceEventHandlerFuncs(
                 on_add=lambda obj, _: tell(see, obj),

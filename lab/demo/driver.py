@@ -18,15 +18,13 @@ from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.client.transport import MERGE_PATCH
 from kubeloop.testing.cluster.cluster import Cluster
-from lab import bodies
 from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.headroom import Headroom, in_cluster
-from lab.kubevirt.options import PHASE_SECONDS
+from lab.namespace import Namespace
 from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.resource_list import format_resource_list
 
 _PERSON = "person"
@@ -55,7 +53,6 @@ PATIENCE = 60.0
 """Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
 _POLL = 0.25
 _POLL_SOON = 0.05
-_VMIMS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 
 RUNNING_SECONDS = 2.5
 EARLY_PHASE_SECONDS = 0.4
@@ -92,6 +89,7 @@ class Driver:
         self.began = 0.0
         self._cluster = cluster
         self._client = client
+        self._namespace = Namespace(client, seed.NAMESPACE)
         self._watching = watching
         self._speed = speed
         self._deserted = deserted
@@ -145,18 +143,12 @@ class Driver:
     ) -> None:
         """Start a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
         running = HELD_BACK if held_back else RUNNING_SECONDS / self._speed
-        body = bodies.migration(
-            name,
-            vm,
-            phase_seconds=bodies.pace(EARLY_PHASE_SECONDS / self._speed, running),
-            source_linger_seconds=f"{max(linger / self._speed, least):g}",
-        )
-        await self.create(_VMIMS, body)
+        early, linger = EARLY_PHASE_SECONDS / self._speed, max(linger / self._speed, least)
+        await self._namespace.migrate(vm, name, running=running, phase=early, linger=linger)
 
     async def finish(self, migration: str) -> None:
         """Let a migration that was held back go on."""
-        go_on = {"metadata": {"annotations": {PHASE_SECONDS: "0"}}}
-        await self._client.resource(_VMIMS).merge_patch(go_on, name=migration, namespace=seed.NAMESPACE)
+        await self._namespace.hurry(migration)
 
     async def restart_rancher(self) -> None:
         """Kill Rancher's agent and start it again. Raises ClusterError."""
@@ -216,7 +208,7 @@ class Driver:
 
     async def catch_up(self) -> bool:
         """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
-        quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list(seed.NAMESPACE)
+        quotas = await self._namespace.items(registry.RESOURCE_QUOTAS)
         newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
         return await self._until(
             lambda: self.record.quota is not None and self.record.quota.version >= newest
