@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, TypeVar
 
 from kubeloop.api import registry
-from kubeloop.api.core import Event, ResourceQuota
+from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -22,6 +22,7 @@ from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
+    VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
@@ -33,6 +34,8 @@ VMS, VMIS, VMIMS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_
 LASTING = 600.0
 """Seconds that a migration runs until it is told to hurry."""
 _QUICK = 0.05
+_FOR_GOOD = 2.5
+"""Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
 _DEFAULT = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
 _ENTRIES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
 T = TypeVar("T", bound=Object)
@@ -101,6 +104,16 @@ class Namespace:
         """Whether it holds room for migrations."""
         labels = (await self.client.resource(NAMESPACES).get(name=self.name)).labels
         return labels.get(constants.LABEL_HOLDING) == constants.TRUE
+
+    async def grant(self, limits: Mapping[str, Any]) -> None:
+        """Rancher grants this (by ResourceQuota names) from now on; its default quota counts when this returns."""
+        await self.annotate(bodies.granting(limits))
+
+        async def rendered() -> bool:
+            return any(quota.hard.keys() == limits.keys() for quota in await self._quotas(""))
+
+        await becomes(rendered, True)
+        await self.until_counted()
 
     async def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
@@ -176,6 +189,12 @@ class Namespace:
 
         await becomes(counted, True)
 
+    async def settle(self, base: Mapping[str, Any], name: str = "") -> None:
+        """Until every VM has one pod again and the quota is back at its base, without a trace."""
+        await self.until_launchers(len(await self.items(VMIS)))
+        await self.until_hard(base, name)
+        await becomes(lambda: self.entries(name), {})
+
     async def machine(self, name: str = "vm1", **more: Any) -> None:
         """A VM that runs; as `create_machine` takes it."""
         await self.create_machine(name, **more)
@@ -197,6 +216,27 @@ class Namespace:
         """`spec` is its VMI's; without one, it is that of bodies.limited."""
         template = bodies.limited(**limits) if spec is None else spec
         await self.create(VMS, bodies.machine(name, template, strategy=strategy, annotations=annotations))
+
+    async def instances(self, *made: Mapping[str, Any]) -> None:
+        """VMIs without a VM, by their bodies, once they run and their volumes are plugged in."""
+        for body in made:
+            await self.create(VMIS, body)
+
+        async def run() -> bool:
+            return all([_runs(await self.vmi(body["metadata"]["name"])) for body in made])
+
+        await becomes(run, True)
+
+    async def vmi(self, name: str = "vm1") -> VirtualMachineInstance:
+        return await self.get(VMIS, name)
+
+    async def until_shown(self, state: str | None, name: str = "vm1") -> None:
+        """Until the VMI shows this migration state."""
+
+        async def shown() -> str | None:
+            return (await self.vmi(name)).annotations.get(constants.ANNOTATION_MIGRATION_STATE)
+
+        await becomes(shown, state)
 
     async def migrate(
         self,
@@ -258,7 +298,45 @@ class Namespace:
 
         await becomes(refused, True)
 
+    async def stays_refused(self, migration: str, seconds: float = _FOR_GOOD) -> None:
+        """Refused, and still so after a while."""
+        await self.until_refused(migration)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert await self.phase(migration) == "Pending", await self.migration(migration)
+            await asyncio.sleep(0.1)
+        assert is_refused(await self.migration(migration))
+
     async def abort(self, migration: str) -> None:
         """Deleting a migration under way aborts it; it is gone then."""
         await self.delete(VMIMS, migration)
         await becomes(lambda: self.items(VMIMS, field_selector=f"metadata.name={migration}"), [])
+
+    async def launchers(self, *, counting: bool = False) -> list[Pod]:
+        """Of VMs; `counting`: those that have not ended."""
+        pods = await self.items(PODS, label_selector=f"{constants.LABEL_APP}={constants.APP_VIRT_LAUNCHER}")
+        return [pod for pod in pods if not (counting and pod.terminal)]
+
+    async def until_launchers(self, count: int) -> None:
+        """Until so many count."""
+
+        async def counting() -> int:
+            return len(await self.launchers(counting=True))
+
+        await becomes(counting, count)
+
+    async def pod_runs(self, name: str) -> bool:
+        found = await self.items(PODS, field_selector=f"metadata.name={name}")
+        return [pod.status.phase for pod in found] == ["Running"]
+
+    async def end(self, pod: str, phase: str = "Succeeded") -> None:
+        """The pod's containers are through: from now on it does not count."""
+        await self.patch(PODS, pod, {"status": {"phase": phase}}, "status")
+
+
+def _runs(vmi: VirtualMachineInstance) -> bool:
+    statuses = vmi.status.volume_status or []
+    sources = [volume.persistent_volume_claim for volume in vmi.spec.volumes or []]
+    is_plugged = all((each.phase or "Ready") == "Ready" for each in statuses)
+    is_complete = bool(statuses) or not any(source and source.hotpluggable for source in sources)
+    return vmi.status.phase == "Running" and is_plugged and is_complete

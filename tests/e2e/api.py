@@ -9,13 +9,10 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
-
-from kubeloop.testing.polling import eventually
 
 Raw = dict[str, Any]
 
@@ -86,16 +83,8 @@ class Api:
             if failure.status != 404:
                 raise
 
-    def watch(self, path: str, **query: str) -> Watch:
-        """Every version of what is there and comes, from now on, until the watch is closed."""
-
-        def newest() -> int:
-            return max((version_of(each) for each in self.items(path, **query)), default=0)
-
-        return Watch(self.connection(timeout=None), path, query, newest)
-
-    def connection(self, timeout: float | None = 20.0) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self.address, timeout=timeout, context=self.tls)
+    def connection(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self.address, timeout=20.0, context=self.tls)
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
@@ -129,69 +118,6 @@ class Api:
             raise ApiFailure(response.status, _message(answer))
         decoded: Raw = json.loads(answer)
         return decoded
-
-
-@dataclass
-class Seen:
-    """An event of a watch: ADDED, MODIFIED or DELETED, and when it arrived (monotonic seconds)."""
-
-    type: str
-    object: Raw
-    at: float = field(default_factory=time.monotonic)
-
-
-class Watch:
-    """A watch in a thread of its own. `with api.watch(path) as versions: …; versions.seen`."""
-
-    def __init__(
-        self,
-        connection: http.client.HTTPSConnection,
-        path: str,
-        query: Mapping[str, str],
-        newest: Callable[[], int],
-    ) -> None:
-        self.seen: list[Seen] = []
-        self._newest = newest
-        self._connection = connection
-        connection.request("GET", f"{path}?{urlencode({'watch': 'true', **query})}")
-        self._response = connection.getresponse()
-        self._socket = connection.sock
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def caught_up(self) -> list[Seen]:
-        """What has come, once that is as new as what is there now."""
-        newest = self._newest() if self._thread.is_alive() else 0
-        eventually(lambda: any(version_of(event.object) >= newest for event in list(self.seen)) or not newest)
-        return list(self.seen)
-
-    def close(self) -> None:
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(2)
-            except OSError:
-                pass
-        self._thread.join(5)
-        self._connection.close()
-
-    def _read(self) -> None:
-        try:
-            while line := self._response.readline():
-                event = json.loads(line)
-                self.seen.append(Seen(event["type"], event["object"]))
-        except (OSError, ValueError, AttributeError, http.client.HTTPException):
-            return
-
-
-def version_of(obj: Raw) -> int:
-    """Its resourceVersion: one count for all objects of an API server."""
-    return int(obj["metadata"]["resourceVersion"])
 
 
 def _tls(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContext:

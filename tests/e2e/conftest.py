@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
@@ -23,9 +24,11 @@ from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.tenant import Tenant
 from tests.program import Program, headroom
 
+ONE_LOOP = pytest.mark.asyncio(loop_scope="module")
+"""Of the tests that share `on`."""
 STAND_INS = ("kubevirt", "rancher")
 StartController = Callable[..., Program]
-MakeTenant = Callable[..., Tenant]
+MakeTenant = Callable[..., Awaitable[Tenant]]
 
 
 @pytest.fixture(scope="session")
@@ -85,17 +88,10 @@ def own_kubeconfig(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tenant(api: Api) -> Iterator[MakeTenant]:
+async def tenant(cluster: Cluster) -> AsyncIterator[MakeTenant]:
     """Makes namespaces that go with the test."""
-    made: list[Tenant] = []
-
-    def make(name: str = "", **given: Any) -> Tenant:
-        made.append(Tenant(api, name, **given))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.leave()
+    async with admin_of(cluster) as admin:
+        yield partial(Tenant.made, admin)
 
 
 class Controllers:
@@ -156,15 +152,15 @@ async def admin(cluster: Cluster, running: Program) -> AsyncIterator[Admin]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on(cluster: Cluster, shared_controller: StartController) -> AsyncIterator[Environment]:
     """For the tests whose VMs the stand-ins run."""
-    with environment(cluster, api, shared_controller) as made:
+    async with environment(cluster, shared_controller) as made:
         yield made
 
 
-@pytest.fixture
-def cleared(on: Environment) -> Iterator[None]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def cleared(on: Environment) -> AsyncIterator[None]:
     """The namespaces of a test go with it."""
     yield
-    on.clear()
+    await on.admin.clear()

@@ -131,18 +131,10 @@ def budget(**additional: str) -> Raw:
     }
 
 
-def controller_reference(
-    owner: Raw, *, kind: str = "VirtualMachineInstance", version: str = "kubevirt.io/v1"
-) -> Raw:
+def controller_reference(name: str, uid: str) -> Raw:
     """As KubeVirt writes it on a launcher pod."""
-    metadata = owner["metadata"]
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-    }
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
+    return {**kind, "name": name, "uid": uid, "controller": True}
 
 
 def _may(api: Api, path: str) -> bool:

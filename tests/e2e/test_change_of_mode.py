@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kubeloop.testing.polling import eventually
+from kubeloop.api.core import ResourceQuota
+from kubeloop.testing.polling import eventually, until
+from lab.namespace import QUOTAS, becomes, by_value
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.api import Raw
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, Tenant, by_value
+from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, Tenant
 from tests.program import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+MARKS = {SKIP: "true", OWNER: "headroom"}
+TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 
 
 def kept_by(namespace: Tenant, kubeconfig: Path) -> str:
@@ -26,81 +30,85 @@ def kept_by(namespace: Tenant, kubeconfig: Path) -> str:
     return str(quota["keptBy"])
 
 
-def test_takeover_becomes_assist_and_takeover_again_under_migrations(
+async def test_takeover_becomes_assist_and_takeover_again_under_migrations(
     controller: StartController, tenant: MakeTenant, kubeconfig: Path
 ) -> None:
-    namespace = tenant()
-    namespace.vm()
-    by_uid = f"harvesterhci.io/migratingUID-{namespace.uid()}"
+    namespace = await tenant()
+    await namespace.vm()
+    by_uid = f"harvesterhci.io/migratingUID-{(await namespace.vmi()).uid}"
+    by_name = "harvesterhci.io/migrating-vm1"
 
     takeover = controller("takeover")
-    first = namespace.migrate(phase="Pending", refused=True)
-    namespace.wait_hard(RAISED)
-    assert {SKIP, OWNER, "harvesterhci.io/migrating-vm1"} <= namespace.annotations().keys()
+    first = await namespace.refused()
+    await namespace.until_hard(RAISED)
+    assert {SKIP, OWNER, by_name} <= (await namespace.annotations()).keys()
     assert takeover.stop() == 0
 
     assist = controller("assist")
-    eventually(lambda: namespace.annotations().keys() == {by_uid})
-    assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
+    await becomes(namespace.annotations, {by_uid: TEXT})
+    assert await namespace.hard() == by_value(RAISED)
+
     # The mode is published by a task of its own, which may be later than the first patch.
     eventually(lambda: kept_by(namespace, kubeconfig) == "harvester and headroom")
-    namespace.phase(first, "Succeeded")
-    namespace.wait_hard(HARD)
-    assert namespace.annotations() == {}
-    second = namespace.migrate(name="second", phase="Pending", refused=True)
-    namespace.wait_hard(RAISED)
+    await namespace.enter(first, "Succeeded")
+    await namespace.until_hard(HARD)
+    assert await namespace.annotations() == {}
+    second = await namespace.refused()
+    await namespace.until_hard(RAISED)
     assert assist.stop() == 0
 
     controller("takeover")
-    eventually(lambda: {SKIP, OWNER} <= namespace.annotations().keys())
-    assert by_value(namespace.quota()["spec"]["hard"]) == by_value(RAISED)
-    namespace.phase(second, "Succeeded")
-    namespace.wait_hard(HARD)
-    assert namespace.annotations().keys() == {SKIP, OWNER}
+    await becomes(namespace.annotations, {**MARKS, by_name: TEXT})
+    assert await namespace.hard() == by_value(RAISED)
+    await namespace.enter(second, "Succeeded")
+    await namespace.until_hard(HARD)
+    assert await namespace.annotations() == MARKS
 
 
-TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
-
-
-def test_every_quota_is_given_back_as_harvester_expects_it(
-    controller: StartController, tenant: MakeTenant
+async def test_every_quota_is_given_back_as_harvester_expects_it(
+    controller: StartController, tenant: MakeTenant, kubeconfig: Path
 ) -> None:
     headroom = controller("takeover")
-    busy, quiet, off = tenant(), tenant(), tenant(annotations={SKIP: "true"})
-    busy.vm()
-    busy.migrate(phase="Running")
-    busy.wait_hard(RAISED)
-    eventually(lambda: OWNER in quiet.annotations())
+    busy, quiet, off = await tenant(), await tenant(), await tenant(annotations={SKIP: "true"})
+    await busy.vm()
+    await busy.moving()
+    await busy.until_hard(RAISED)
+    await becomes(quiet.annotations, MARKS)
     assert headroom.stop() == 0
-    released = run("release", "--kubeconfig", str(busy.api.kubeconfig))
+    released = run("release", "--kubeconfig", str(kubeconfig))
     assert released.returncode == 0, released.stderr
     lines = released.stdout.splitlines()
     assert {f"released {each.name}/default-abc" for each in (busy, quiet)} <= set(lines)
     given_back = [line for line in lines if line.startswith("released ")]
     assert lines[-1] == f"{len(given_back)} resource quotas released"
-    uid_key = f"harvesterhci.io/migratingUID-{busy.uid()}"
-    assert busy.annotations() == {uid_key: TEXT, RESYNC: "true"}
-    assert by_value(busy.quota()["spec"]["hard"]) == by_value(RAISED)
-    assert quiet.annotations() == {RESYNC: "true"}
-    assert off.annotations() == {SKIP: "true"}
-    again = run("release", "--kubeconfig", str(busy.api.kubeconfig))
+    uid_key = f"harvesterhci.io/migratingUID-{(await busy.vmi()).uid}"
+    assert await busy.annotations() == {uid_key: TEXT, RESYNC: "true"}
+    assert await busy.hard() == by_value(RAISED)
+    assert await quiet.annotations() == {RESYNC: "true"}
+    assert await off.annotations() == {SKIP: "true"}
+    again = run("release", "--kubeconfig", str(kubeconfig))
     assert again.stdout == "0 resource quotas released\n"
 
 
-def test_rendering_a_default_quota_and_keeping_all_its_limits(
+async def test_rendering_a_default_quota_and_keeping_all_its_limits(
     controller: StartController, tenant: MakeTenant
 ) -> None:
     program = controller("takeover", "--render-default-quota")
-    namespace = tenant(quota=False, limits={"limitsCpu": "3", "limitsMemory": "5000Mi", "pods": "10"})
+    limits = {"limitsCpu": "3", "limitsMemory": "5000Mi", "pods": "10"}
+    namespace = await tenant(quota=False, limits=limits)
 
-    def rendered() -> list[Raw]:
-        return namespace.api.items(f"{namespace.path}/resourcequotas")
+    async def rendered() -> list[ResourceQuota]:
+        return await namespace.items(QUOTAS)
 
-    (quota,) = eventually(rendered)
-    assert quota["metadata"]["name"].startswith("default-")
-    assert quota["spec"]["hard"] == {"limits.cpu": "3", "limits.memory": "5000Mi", "pods": "10"}
-    namespace.limit({"limitsCpu": "4", "limitsMemory": "5000Mi", "pods": "20"})
+    (quota,) = await until(rendered, "the quota")
+    assert quota.name.startswith("default-")
+    assert quota.hard == {"limits.cpu": "3", "limits.memory": "5000Mi", "pods": "10"}
+    await namespace.limit({**limits, "limitsCpu": "4", "pods": "20"})
     wanted = {"limits.cpu": "4", "limits.memory": "5000Mi", "pods": "20"}
-    eventually(lambda: rendered()[0]["spec"]["hard"] == wanted)
-    assert len(rendered()) == 1
+
+    async def is_changed() -> bool:
+        return (await rendered())[0].hard == wanted
+
+    await until(is_changed, "the change")
+    assert len(await rendered()) == 1
     assert program.get("/readyz") == (200, "ok")

@@ -8,38 +8,39 @@ from it, or as soon as the first write that follows from it is seen.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from lab.namespace import by_value
+from tests.e2e.admin import admin_of
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.tenant import HARD, RAISED, Tenant, by_value
+from tests.e2e.tenant import HARD, RAISED, Tenant
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
 TWICE = {"limits.cpu": "7", "limits.memory": str(5242880000 + 2 * 4737464313)}
 
-Step = tuple[str, Callable[[Tenant], Any], dict[str, str]]
+ONE, OTHER = "migration-of-vm1", "migration-of-vm2"
+
+Step = tuple[str, Callable[[Tenant], Awaitable[Any]], dict[str, str]]
 """What happens, and what spec.hard becomes of it."""
 
 SCENARIO: list[Step] = [
-    ("the first migration is refused", lambda ns: ns.migrate("vm1", phase="Pending", refused=True), RAISED),
-    ("its target is scheduled", lambda ns: ns.phase("migration-of-vm1", "Scheduling"), RAISED),
-    ("the second migration is refused", lambda ns: ns.migrate("vm2", phase="Pending", refused=True), TWICE),
+    ("the first migration is refused", lambda ns: ns.refused("vm1", ONE), RAISED),
+    ("its target is scheduled", lambda ns: ns.enter(ONE, "Scheduling"), RAISED),
+    ("the second migration is refused", lambda ns: ns.refused("vm2", OTHER), TWICE),
     ("Rancher's agent restarts", lambda ns: ns.revert(), TWICE),
-    ("the first one runs", lambda ns: ns.phase("migration-of-vm1", "Running"), TWICE),
-    (
-        "an abort of the second is asked for",
-        lambda ns: ns.phase("migration-of-vm2", "Pending", abort=True),
-        TWICE,
-    ),
-    ("the first one has succeeded", lambda ns: ns.phase("migration-of-vm1", "Succeeded"), RAISED),
-    ("the second one has failed", lambda ns: ns.phase("migration-of-vm2", "Failed", abort=True), HARD),
+    ("the first one runs", lambda ns: ns.enter(ONE, "Running"), TWICE),
+    ("an abort of the second is asked for", lambda ns: ns.enter(OTHER, "Pending", abort=True), TWICE),
+    ("the first one has succeeded", lambda ns: ns.enter(ONE, "Succeeded"), RAISED),
+    ("the second one has failed", lambda ns: ns.enter(OTHER, "Failed", abort=True), HARD),
 ]
 
 
@@ -96,67 +97,64 @@ def runs(request: pytest.FixtureRequest, shared_controller: StartController) -> 
     assert not [program for program in runs.logs if "Traceback" in program.text()]
 
 
-def _is_written(namespace: Tenant, before: object) -> bool:
-    return bool(namespace.quota()["spec"]["hard"] != before)
-
-
-def migrate_and_kill(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
+async def migrate_and_kill(namespace: Tenant, runs: Runs, kill: Kill | None) -> None:
     """The scenario; every step's end is waited for, unless the program is down."""
+    for name in ("vm1", "vm2"):
+        await namespace.vm(name)
     down = 0
     for number, (_name, happens, hard) in enumerate(SCENARIO):
         if down == 0:
             runs.ensure()
-        before = namespace.quota()["spec"]["hard"]
-        happens(namespace)
+        before = await namespace.hard()
+        await happens(namespace)
         if kill is not None and number == kill.step:
             if kill.seen:
-                eventually(partial(_is_written, namespace, before))
+                await until_written(namespace, before)
             runs.kill()
             down = kill.down + 1
         down = max(0, down - 1)
         if down == 0 and number < len(SCENARIO) - 1:
             runs.ensure()
-            namespace.wait_hard(hard)
+            await namespace.until_hard(hard)
     runs.ensure()
-    namespace.wait_hard(HARD)
-    eventually(lambda: shown(namespace) == [None, None])
+    await namespace.until_hard(HARD)
+    for name in ("vm1", "vm2"):
+        await namespace.until_shown(None, name)
 
 
-def shown(namespace: Tenant) -> list[str | None]:
-    return [namespace.shown("vm1"), namespace.shown("vm2")]
+async def until_written(namespace: Tenant, before: object) -> None:
+    async def written() -> bool:
+        return await namespace.hard() != before
+
+    await until(written, "the write")
 
 
-def end(namespace: Tenant) -> dict[str, Any]:
+async def end(namespace: Tenant) -> dict[str, Any]:
     """Everything that headroom writes, by value, without names and times of this run."""
-    quota = namespace.quota()
-    vms = [namespace.get_vmi(name)["metadata"].get("annotations") for name in ("vm1", "vm2")]
+    vmis = [(await namespace.vmi(name)).annotations for name in ("vm1", "vm2")]
     return {
-        "annotations": quota["metadata"].get("annotations") or {},
-        "hard": by_value(quota["spec"]["hard"]),
-        "vmis": [json.dumps(annotations or {}, sort_keys=True) for annotations in vms],
+        "annotations": dict(await namespace.annotations()),
+        "hard": await namespace.hard(),
+        "vmis": [json.dumps(dict(annotations), sort_keys=True) for annotations in vmis],
     }
 
 
-@pytest.fixture(scope="module")
-def undisturbed(runs: Runs, api: Any) -> dict[str, Any]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(runs: Runs, cluster: Cluster) -> dict[str, Any]:
     """Where the scenario ends without a kill."""
-    namespace = Tenant(api)
-    try:
-        for name in ("vm1", "vm2"):
-            namespace.vm(name)
-        migrate_and_kill(namespace, runs, None)
-        reached = end(namespace)
-    finally:
-        namespace.leave()
+    async with admin_of(cluster) as admin:
+        namespace = await Tenant.made(admin)
+        await migrate_and_kill(namespace, runs, None)
+        reached = await end(namespace)
     assert reached["hard"] == by_value(HARD)
     assert not [key for key in reached["annotations"] if "migrating" in key]
     return reached
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=str)
-def test_the_end_is_the_same(runs: Runs, undisturbed: dict[str, Any], tenant: MakeTenant, kill: Kill) -> None:
-    namespace = tenant()
-    for name in ("vm1", "vm2"):
-        namespace.vm(name)
-    migrate_and_kill(namespace, runs, kill)
-    assert end(namespace) == undisturbed
+async def test_the_end_is_the_same(
+    runs: Runs, undisturbed: dict[str, Any], tenant: MakeTenant, kill: Kill
+) -> None:
+    namespace = await tenant()
+    await migrate_and_kill(namespace, runs, kill)
+    assert await end(namespace) == undisturbed

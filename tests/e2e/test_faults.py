@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from kubeloop.client.errors import NotFound
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import until
+from lab.namespace import LASTING, VMS, Namespace
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
 from tests.e2e.fault_proxy import FAULTS, FaultProxy
-from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
-from tests.e2e.headroom.environment import Environment, environment
-from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
-from tests.e2e.headroom.shapes import LIMITS
+from tests.e2e.headroom.amounts import Amounts, minus, plus, watched
+from tests.e2e.headroom.environment import Environment, environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import LIMITS, start
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -30,8 +31,8 @@ DEEP = 1000
 
 
 @pytest.fixture
-def on(cluster: Cluster, api: Api, controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, controller) as made:
+async def on(cluster: Cluster, controller: StartController) -> AsyncIterator[Environment]:
+    async with environment(cluster, controller) as made:
         yield made
 
 
@@ -49,42 +50,43 @@ def headroom(proxy: FaultProxy, tmp_path: Path) -> Iterator[Program]:
     program.kill()
 
 
-def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
+async def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
     on: Environment, proxy: FaultProxy, headroom: Program
 ) -> None:
-    namespace = on.namespace()
-    namespace.meter(*LIMITS)
-    namespace.start("vm1", "vm2")
-    base = namespace.grant_what_is_used(*LIMITS)
-    with deep_vm(namespace), namespace.watch() as versions:
-        namespace.succeed(namespace.migrate("vm1"))
-        namespace.settle(base)
-        room = minus(hards(versions)[1], base)
-        watched = proxy.watched()
+    namespace = await on.admin.namespace()
+    await meter(namespace, *LIMITS)
+    await start(namespace, "vm1", "vm2")
+    base = await grant_what_is_used(namespace, *LIMITS)
+    async with deep_vm(namespace), watched(namespace) as (versions,):
+        await namespace.succeed(await namespace.migrate("vm1"))
+        await namespace.settle(base)
+        room = minus((await versions.hards())[1], base)
+        kinds = proxy.watched()
         for name in FAULTS:
-            migrate_under(name, namespace, proxy, held=plus(base, room))
-            namespace.settle(base)
-        eventually(lambda: proxy.watched() >= watched, PATIENCE)
+            await migrate_under(name, namespace, proxy, held=plus(base, room))
+            await namespace.settle(base)
+        await until(lambda: proxy.watched() >= kinds, "every kind to be watched", seconds=PATIENCE)
         most = plus(plus(base, room), room)
-        assert [hard for hard in hards(versions) if not within(base, hard, most)] == []
+        assert [hard for hard in await versions.hards() if not within(base, hard, most)] == []
     assert headroom.get("/readyz")[0] == 200
     assert f"VirtualMachine {namespace.name}/deep is nested deeper" in headroom.text()
     assert headroom.stop() == 0
     assert "Traceback" not in headroom.text()
 
 
-def migrate_under(fault: str, namespace: QuotaNamespace, proxy: FaultProxy, held: Amounts) -> None:
+async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, held: Amounts) -> None:
     """One migration runs when the fault begins and ends meanwhile, another begins meanwhile."""
-    first = namespace.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: namespace.phase_of(first) == "Running", PATIENCE)
+    first = await namespace.migrate("vm1", running=LASTING)
+    await namespace.until_phase(first, "Running")
     proxy.begin(FAULTS[fault])
-    second = namespace.migrate("vm2")
-    time.sleep(LASTS)
-    assert within(held, namespace.hard()), f"{fault}: {namespace.hard()} is less than {held}"
-    namespace.hurry(first)
-    time.sleep(LASTS)
+    second = await namespace.migrate("vm2")
+    await asyncio.sleep(LASTS)
+    hard = await namespace.hard()
+    assert within(held, hard), f"{fault}: {hard} is less than {held}"
+    await namespace.hurry(first)
+    await asyncio.sleep(LASTS)
     proxy.end()
-    namespace.succeed(first, second)
+    await namespace.succeed(first, second)
 
 
 def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:
@@ -94,27 +96,24 @@ def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:
     )
 
 
-@contextlib.contextmanager
-def deep_vm(namespace: QuotaNamespace) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def deep_vm(namespace: Namespace) -> AsyncIterator[None]:
     """A tenant's VM that is nested deeper than Python's parsers follow, so it is written and removed as bytes."""
-    machines = f"{namespace.kubevirt}/virtualmachines"
+    request, path = namespace.client.transport.request, VMS.path(namespace.name)
     deep = b'{"a":' * DEEP + b"1" + b"}" * DEEP
     head = b'{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"deep"},'
     body = head + b'"spec":{"runStrategy":"Halted","template":{"metadata":{"a":' + deep + b"}}}}"
-    status, kept = send(namespace, "POST", machines, body)
-    assert (status, kept.count(b'"a":')) == (201, DEEP + 1)
+    assert (await request("POST", path, body=body)).count(b'"a":') == DEEP + 1
     try:
         yield
     finally:
-        send(namespace, "DELETE", f"{machines}/deep")
-        eventually(lambda: send(namespace, "GET", f"{machines}/deep")[0] == 404)
+        await request("DELETE", f"{path}/deep")
 
+        async def gone() -> bool:
+            try:
+                await request("GET", f"{path}/deep")
+            except NotFound:
+                return True
+            return False
 
-def send(namespace: QuotaNamespace, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = namespace.api.connection()
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+        await until(gone, "the deep VM to go")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from itertools import groupby
+
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import until
+from lab.namespace import LASTING, Namespace, by_value
 from pkg.util.quantity import Quantity
-from tests.e2e.api import Watch
-from tests.e2e.headroom.amounts import hards
+from tests.e2e.conftest import ONE_LOOP
+from tests.e2e.headroom.amounts import Amounts, Versions, watched
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
-from tests.e2e.tenant import COMPENSATION, by_value
+from tests.e2e.tenant import COMPENSATION
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
 SMALL = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 LARGER = {"limits.cpu": "3", "limits.memory": "6000Mi"}
@@ -36,109 +41,113 @@ LOWERED = {
 HARVESTER = ("--estimate", "harvester")
 
 
+@dataclass
 class Grown:
     """Three namespaces whose VMs were started with ratio 1.5 and have moved once since it is 4.5."""
 
-    def __init__(self, on: Environment) -> None:
-        on.run(*HARVESTER, "--no-compensate")
-        self.small, self.four = on.namespace(limits=SMALL), on.namespace(limits=FOUR)
-        on.together(
-            lambda namespace: namespace.start(*(VMS if namespace is self.four else VMS[:1])),
-            [self.small, self.four],
-        )
-        on.ratio("4.5")
-        self.larger = on.namespace(limits=LARGER).start("vm1")
-        with self.small.watch() as small, self.larger.watch() as larger:
-            everything = [(self.small, "vm1"), (self.larger, "vm1"), *((self.four, vm) for vm in VMS)]
-            on.together(lambda it: it[0].succeed(it[0].migrate(it[1])), everything)
-            self.settle()
-            self.first = (hards(small), hards(larger))
+    small: Namespace
+    larger: Namespace
+    four: Namespace
+    first: tuple[list[Amounts], ...] = ()
 
-    def settle(self) -> None:
-        self.small.settle(SMALL)
-        self.larger.settle(LARGER)
-        self.four.settle(FOUR)
+    async def move(self, linger: float = 0.0) -> None:
+        """Every VM."""
 
+        async def succeeds(namespace: Namespace, vm: str) -> None:
+            await namespace.succeed(await namespace.migrate(vm, linger=linger))
 
-@pytest.fixture(scope="module")
-def grown(on: Environment) -> Grown:
-    return Grown(on)
+        ones = (succeeds(namespace, "vm1") for namespace in (self.small, self.larger))
+        await asyncio.gather(*ones, *(succeeds(self.four, vm) for vm in VMS))
+        await self.settle()
+
+    async def settle(self) -> None:
+        await self.small.settle(SMALL)
+        await self.larger.settle(LARGER)
+        await self.four.settle(FOUR)
 
 
-def compensations(versions: Watch) -> list[str | None]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def grown(on: Environment) -> Grown:
+    on.run(*HARVESTER, "--no-compensate")
+    small, four = await asyncio.gather(on.running("vm1", limits=SMALL), on.running(*VMS, limits=FOUR))
+    await on.ratio("4.5")
+    made = Grown(small, await on.running("vm1", limits=LARGER), four)
+    async with watched(made.small, made.larger) as seen:
+        await made.move()
+        made.first = tuple([await versions.hards() for versions in seen])
+    return made
+
+
+async def compensations(versions: Versions) -> list[str | None]:
     """What stood as compensation, in order, without repetitions."""
-    found: list[str | None] = []
-    for event in versions.caught_up():
-        text = (event.object["metadata"].get("annotations") or {}).get(COMPENSATION)
-        if not found or found[-1] != text:
-            found.append(text)
-    return found
+    return [text for text, _ in groupby(quota.annotations.get(COMPENSATION) for quota in await versions.of())]
 
 
-def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Grown) -> None:
+async def test_the_first_migration_with_the_new_ratio_has_the_seeds_numbers(grown: Grown) -> None:
     for found, base, raised in zip(grown.first, (SMALL, LARGER), (SEED_SMALL, SEED_LARGER), strict=True):
         assert (found[0], found[1], found[-1]) == (by_value(base), by_value(raised), by_value(base))
-    assert grown.small.used() == by_value(GROWN)
-    assert grown.larger.used() == by_value(GROWN)
-    assert grown.four.used() == by_value(FOUR_GROWN)
+    assert await grown.small.used() == by_value(GROWN)
+    assert await grown.larger.used() == by_value(GROWN)
+    assert await grown.four.used() == by_value(FOUR_GROWN)
 
 
-def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
+async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
     on: Environment, grown: Grown
 ) -> None:
     on.run(*HARVESTER, "--no-compensate")
     small, four = grown.small, grown.four
-    pending = small.migrate("vm1", phase_seconds=LASTING)
-    four.grant(AMPLE)
-    moves = [four.migrate(vm, phase_seconds=LASTING) for vm in VMS[:3]]
+    pending = await small.migrate(running=LASTING)
+    await four.grant(AMPLE)
+    moves = [await four.migrate(vm, running=LASTING) for vm in VMS[:3]]
     for move in moves:
-        four.wait_phase(move, "Running")
+        await four.until_phase(move, "Running")
     # Targets that come while Kubernetes counts anew after a raise may be left out of status.used: here it counts again.
-    four.grant(FOR_THREE)
-    small.stays_refused(pending)
-    assert small.hard() == by_value(SEED_SMALL)
-    stuck = four.migrate(VMS[3], phase_seconds=LASTING)
-    four.stays_refused(stuck)
-    assert COMPENSATION not in small.annotations() | four.annotations()
+    await four.grant(FOR_THREE)
+    await small.stays_refused(pending)
+    assert await small.hard() == by_value(SEED_SMALL)
+    stuck = await four.migrate(VMS[3], running=LASTING)
+    await four.stays_refused(stuck)
+    for namespace in (small, four):
+        assert COMPENSATION not in await namespace.annotations()
 
-    with small.watch() as versions:
+    async with watched(small) as (versions,):
         on.run(*HARVESTER)
-        small.wait_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
-        eventually(lambda: len(compensations(versions)) > 1 and compensations(versions)[-1] is None)
-        assert small.phase_of(pending) not in ("Pending", "Succeeded"), (
-            "given back as soon as the target is there"
+        await small.until_phase(
+            pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"
         )
-        compensated = hards(versions)
-        small.hurry(pending)
-        small.succeed(pending)
-        four.wait_phase(stuck, "Running")  # beside the three others
-        four.hurry(*moves, stuck)
-        four.succeed(*moves, stuck)
-        four.settle(FOR_THREE)
-        four.grant(FOUR)
-        grown.settle()
+
+        async def given_back() -> bool:
+            found = await compensations(versions)
+            return len(found) > 1 and found[-1] is None
+
+        await until(given_back, "the compensation to be given back")
+        phase = await small.phase(pending)
+        assert phase not in ("Pending", "Succeeded"), "given back as soon as the target is there"
+        compensated = await versions.hards()
+        await small.hurry(pending)
+        await small.succeed(pending)
+        await four.until_phase(stuck, "Running")  # beside the three others
+        await four.hurry(*moves, stuck)
+        await four.succeed(*moves, stuck)
+        await four.settle(FOR_THREE)
+        await four.grant(FOUR)
+        await grown.settle()
         # used 5682461313 + needed 5682461313 - hard 10865341313
-        assert compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
+        assert await compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
         raised = by_value(SEED_SMALL)
         more = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
         assert compensated == [raised, more, raised]
 
 
-def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
+async def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
     on: Environment, grown: Grown
 ) -> None:
     on.run()
-
-    def move(what: tuple[QuotaNamespace, str]) -> None:
-        namespace, vm = what
-        namespace.succeed(namespace.migrate(vm, linger=1.0))
-
-    with grown.four.watch() as four, grown.small.watch() as small:
-        on.together(move, [(grown.small, "vm1"), (grown.larger, "vm1"), *((grown.four, vm) for vm in VMS)])
-        grown.settle()
+    async with watched(grown.four, grown.small) as (four, small):
+        await grown.move(linger=1.0)
         # used 5682461313 beyond the base of 5242880000
-        assert compensations(small) == [None, '{"limits.memory":"439581313"}', None]
-        assert compensations(four)[-1] is None
-        most = max(hard["limits.memory"] for hard in hards(four))
+        assert await compensations(small) == [None, '{"limits.memory":"439581313"}', None]
+        assert (await compensations(four))[-1] is None
+        most = max(hard["limits.memory"] for hard in await four.hards())
         # All four targets beside all four sources, and not a byte more.
-        assert most <= by_value({"all": "45459690504"})["all"]
+        assert most <= Quantity.parse("45459690504")

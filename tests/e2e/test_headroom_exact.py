@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
+from kubeloop.api.registry import LIMIT_RANGES
+from kubeloop.testing.polling import until
+from lab.namespace import LASTING, Namespace, by_value
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.headroom.amounts import Amounts, hards, minus, plus
-from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, METER, PATIENCE, QuotaNamespace
-from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape
-from tests.e2e.tenant import by_value
+from tests.e2e.conftest import ONE_LOOP
+from tests.e2e.headroom.amounts import Amounts, Versions, minus, plus, watched
+from tests.e2e.headroom.environment import METER, Environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import (
+    COUNTED,
+    LIMITS,
+    SHAPES,
+    SIDECARS,
+    SMALL_CONTAINERS,
+    Shape,
+    limit_range,
+    start,
+)
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
 MARGIN = Quantity.parse("128Mi")
 ALONE = "--no-compensate"
@@ -29,94 +41,114 @@ CONSOLE = {
 """A KubeVirt CR's supportContainerResources."""
 
 
-@pytest.fixture(autouse=True)
-def clear(on: Environment) -> Iterator[None]:
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+async def clear(on: Environment) -> AsyncIterator[None]:
     yield
-    on.clear()
-    on.ratio("1.5")
+    await on.admin.clear()
+    await on.ratio("1.5")
 
 
-def counted(shape: Shape) -> tuple[str, ...]:
-    return (*COUNTED, *shape.names)
+def counted(name: str) -> tuple[str, ...]:
+    return (*COUNTED, *SHAPES[name].names)
 
 
-def running(on: Environment, shape: Shape) -> QuotaNamespace:
-    """A namespace with one VM, whose meter counts all there is to count."""
-    namespace = on.namespace()
-    namespace.meter(*counted(shape))
-    return namespace.start("vm1", shape=shape)
+async def running(on: Environment, names: Iterable[str] = SHAPES) -> dict[str, Namespace]:
+    """Namespaces with one VM of each shape, whose meter counts all there is to count."""
+
+    async def made(name: str) -> Namespace:
+        namespace = await on.admin.namespace()
+        await meter(namespace, *counted(name))
+        await start(namespace, "vm1", shape=SHAPES[name])
+        return namespace
+
+    return dict(zip(names, await asyncio.gather(*(made(name) for name in names)), strict=True))
 
 
-def move(namespace: QuotaNamespace, base: Amounts) -> tuple[list[Amounts], Amounts]:
-    """Migrate vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts.
-
-    It runs until the raise is seen: under a quota with room, a shorter migration could end before it. What the target
-    counts is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count it for
-    a moment, for the API server updates them one after another.
-    """
-    pods = namespace.used(METER)["pods"]
-    with namespace.watch() as versions:
-        migration = namespace.migrate("vm1", linger=0.3, phase_seconds=LASTING)
-        eventually(lambda: len(hards(versions)) > 1, PATIENCE)
-        namespace.hurry(migration)
-        namespace.succeed(migration)
-        namespace.settle(base)
-        eventually(lambda: namespace.used(METER)["pods"] == pods, PATIENCE)
-        target = namespace.used(METER)
-        target["count/pods"] = target["pods"]  # the source that is over is still an object
-        return hards(versions), {name: target[name] for name in base}
+async def full(namespaces: dict[str, Namespace]) -> dict[str, Amounts]:
+    """The base of each, which is what its VM uses."""
+    bases = (grant_what_is_used(namespace, *counted(name)) for name, namespace in namespaces.items())
+    return dict(zip(namespaces, await asyncio.gather(*bases), strict=True))
 
 
-def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environment) -> None:
+Moved = tuple[list[Amounts], Amounts]
+
+
+async def move(namespaces: dict[str, Namespace], bases: dict[str, Amounts]) -> dict[str, Moved]:
+    """Migrate each vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts."""
+    async with watched(*namespaces.values()) as seen:
+        moves = (_move(versions, bases[name]) for name, versions in zip(namespaces, seen, strict=True))
+        return dict(zip(namespaces, await asyncio.gather(*moves), strict=True))
+
+
+async def _move(versions: Versions, base: Amounts) -> Moved:
+    """It runs until the raise is seen: under a quota with room, a shorter migration could end before it. What the
+    target counts is asked when it is the only pod: while quota refuses a pod, another quota of the namespace may count
+    it for a moment, for the API server updates them one after another."""
+    namespace = versions.namespace
+    pods = (await namespace.used(METER))["pods"]
+    migration = await namespace.migrate(linger=0.3, running=LASTING)
+
+    async def is_raised() -> bool:
+        return len(await versions.hards()) > 1
+
+    async def is_alone() -> bool:
+        return (await namespace.used(METER))["pods"] == pods
+
+    await until(is_raised, f"{namespace} to be raised")
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    await namespace.settle(base)
+    await until(is_alone, f"{namespace} to have one pod a VM")
+    target = await namespace.used(METER)
+    target["count/pods"] = target["pods"]  # the source that is over is still an object
+    return await versions.hards(), {name: target[name] for name in base}
+
+
+async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environment) -> None:
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
-    namespaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
-    others = [name for name in SHAPES if name != "no screen and no console"]
-    on.together(lambda name: namespaces[name].grant_what_is_used(*LIMITS), others)
-    refused = {name: namespaces[name].migrate("vm1") for name in others}
-    on.together(lambda name: namespaces[name].stays_refused(refused[name]), others)
-    on.together(lambda name: namespaces[name].delete_migration(refused[name]), others)
+    namespaces = await running(on)
+    others = [each for name, each in namespaces.items() if name != "no screen and no console"]
+    await asyncio.gather(*(grant_what_is_used(each, *LIMITS) for each in others))
 
+    async def is_refused(namespace: Namespace) -> None:
+        migration = await namespace.migrate()
+        await namespace.stays_refused(migration)
+        await namespace.abort(migration)
+
+    await asyncio.gather(*(is_refused(each) for each in others))
     on.run(ALONE)
-
-    def goes_through(name: str) -> None:
-        namespace, shape = namespaces[name], SHAPES[name]
-        base = namespace.grant_what_is_used(*counted(shape))
-        found, target = move(namespace, base)
-        raised = plus(base, target)
+    bases = await full(namespaces)
+    for name, (found, target) in (await move(namespaces, bases)).items():
+        base, raised = bases[name], plus(bases[name], target)
         assert all(amount > ZERO for amount in target.values()), (name, target)
         assert (found[0], found[1], found[-1]) == (base, raised, base), (name, found)
-        if not shape.steps:
+        if not SHAPES[name].steps:
             assert len(found) == 3, (name, found)
         for hard in found:
             assert all(hard[resource] <= raised[resource] for resource in raised), (name, hard)
 
-    on.together(goes_through, SHAPES)
 
-
-def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:
+async def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:
     """Raised from 1.5 to 4.5, and lowered to 1.0: the source pod has the overhead of another day."""
     on.run(ALONE)
-    namespaces = dict(zip(SHAPES, on.together(lambda name: running(on, SHAPES[name]), SHAPES), strict=True))
+    namespaces = await running(on)
     for ratio in ("4.5", "1.0"):
-        bases = {name: namespaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in SHAPES}
-        on.ratio(ratio)
-        moved = on.together(lambda name: move(namespaces[name], bases[name]), SHAPES)  # noqa: B023
-        for name, (found, target) in zip(SHAPES, moved, strict=True):
-            added = minus(found[1], bases[name])
-            within(added, target, (ratio, name))
-    overheads = {
-        namespace.pods()[0]["metadata"]["annotations"]["kubevirt.io/memory-overhead-bytes"]
-        for namespace in namespaces.values()
-    }
+        bases = await full(namespaces)
+        await on.ratio(ratio)
+        within(bases, await move(namespaces, bases), ratio)
+    launchers = [(await namespace.launchers())[0] for namespace in namespaces.values()]
+    overheads = {pod.annotations["kubevirt.io/memory-overhead-bytes"] for pod in launchers}
     assert len(overheads) > 5, "shapes differ in their overhead"
 
 
-def within(added: Amounts, target: Amounts, what: object) -> None:
+def within(bases: dict[str, Amounts], moved: dict[str, Moved], what: str) -> None:
     """Never below; above by the margin at most, and that only in memory."""
-    for resource, amount in target.items():
-        margin = MARGIN if "memory" in resource else ZERO
-        assert amount <= added[resource] <= amount + margin, (what, resource, added, target)
+    for name, (found, target) in moved.items():
+        added = minus(found[1], bases[name])
+        for resource, amount in target.items():
+            margin = MARGIN if "memory" in resource else ZERO
+            assert amount <= added[resource] <= amount + margin, (what, name, resource, added, target)
 
 
 @pytest.mark.parametrize(
@@ -124,44 +156,37 @@ def within(added: Amounts, target: Amounts, what: object) -> None:
     [("0.54", "v0.54.0"), ("1.0", "v1.0.1"), ("main", "v1.8.3")],
     ids=["KubeVirt 0.54 knows no ratio", "KubeVirt 1.0", "a KubeVirt that says it is another"],
 )
-def test_other_releases_of_kubevirt(on: Environment, profile: str, version: str) -> None:
+async def test_other_releases_of_kubevirt(on: Environment, profile: str, version: str) -> None:
     on.run(ALONE)
-    names = ["the seed's VM", "a GPU and a host device", "exec probes and a TPM"]
-    with on.release(profile, version):
-        namespaces = dict(zip(names, on.together(lambda name: running(on, SHAPES[name]), names), strict=True))
-        bases = {name: namespaces[name].grant_what_is_used(*counted(SHAPES[name])) for name in names}
-        on.ratio("4.5")
-        for name, (found, target) in zip(
-            names, on.together(lambda name: move(namespaces[name], bases[name]), names), strict=True
-        ):
-            within(minus(found[1], bases[name]), target, name)
-        on.clear()
+    async with on.release(profile, version):
+        namespaces = await running(on, ["the seed's VM", "a GPU and a host device", "exec probes and a TPM"])
+        bases = await full(namespaces)
+        await on.ratio("4.5")
+        within(bases, await move(namespaces, bases), version)
+        await on.admin.clear()
 
 
-def test_what_came_after_the_source_pod_counts_for_the_target(on: Environment) -> None:
+async def test_what_came_after_the_source_pod_counts_for_the_target(on: Environment) -> None:
     """A quota on limits makes KubeVirt limit a VM that has none; the KubeVirt CR says how large support containers are.
     A LimitRange completes what a container lacks, but a tenant can write one: the base pays for that."""
     on.run(ALONE)
-
-    def later(name: str) -> None:
-        namespace = on.namespace().start("vm1", shape=shapes[name])
-        if name == "a LimitRange":
-            namespace.limit_range(SMALL_CONTAINERS)
-        namespace.meter(*ROOMY)
-        namespace.grant(ROOMY)
-        if name == "the size of the console's container":
-            on.configure(supportContainerResources=[CONSOLE])
-        found, target = move(namespace, by_value(ROOMY))
-        added = minus(target, by_value(OF_SMALL)) if name == "a LimitRange" else target
-        assert (found[0], found[1]) == (by_value(ROOMY), plus(by_value(ROOMY), added)), name
-
     shapes = {
         "a quota on limits": SHAPES["no limits under a quota on limits"],
         "a LimitRange": Shape(annotations={SIDECARS: '[{"image":"one"}]'}),
         "the size of the console's container": SHAPES["container disks and a file system"],
     }
     try:
-        for name in shapes:
-            later(name)
+        for name, shape in shapes.items():
+            namespace = await on.running("vm1", shape=shape)
+            if name == "a LimitRange":
+                await namespace.create(LIMIT_RANGES, limit_range(SMALL_CONTAINERS))
+            await meter(namespace, *ROOMY)
+            await namespace.grant(ROOMY)
+            if name == "the size of the console's container":
+                await on.configure(supportContainerResources=[CONSOLE])
+            base = by_value(ROOMY)
+            found, target = (await move({name: namespace}, {name: base}))[name]
+            added = minus(target, by_value(OF_SMALL)) if name == "a LimitRange" else target
+            assert (found[0], found[1]) == (base, plus(base, added)), name
     finally:
-        on.configure(supportContainerResources=None)
+        await on.configure(supportContainerResources=None)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
-from pkg.util.quantity import Quantity
-from tests.e2e.api import Api, ApiFailure, Raw
-from tests.e2e.headroom.amounts import Amounts, hards, plus
-from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
-from tests.e2e.headroom.shapes import SHAPES, Shape
-from tests.e2e.tenant import by_value
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
+from kubeloop.api.registry import STORAGE_CLASSES, Resource
+from kubeloop.client.errors import Forbidden
+from lab.namespace import LASTING, PODS, VMIS, Namespace, by_value
+from tests.e2e.conftest import ONE_LOOP
+from tests.e2e.headroom.amounts import Amounts, plus, watched
+from tests.e2e.headroom.environment import Environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import SEED, SHAPES, Shape, start
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
+pytestmark = [pytest.mark.cluster, ONE_LOOP, pytest.mark.usefixtures("cleared")]
 
-PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", Object, namespaced=False
+)
 HIGH, LOCAL = "headroom-test-high", "headroom-test-local"
+MANAGED = {"headroom.harvesterhci.io/managed": "true"}
 RESOURCES = {
     "requests.cpu": SHAPES["the seed's VM"],
     "requests.memory": SHAPES["the seed's VM"],
@@ -40,107 +46,120 @@ RESOURCES = {
 """Resource to a VM that uses it. Harvester raises none of them."""
 
 
-@pytest.fixture
-def local(api: Api) -> Iterator[None]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def local(on: Environment) -> AsyncIterator[None]:
     """The cluster's default StorageClass; its volumes are for one node at a time."""
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
-    body = {
-        "metadata": {"name": LOCAL, "annotations": default},
-        "provisioner": "kubernetes.io/no-provisioner",
-    }
-    api.create(STORAGE_CLASSES, body)
+    metadata = {"name": LOCAL, "annotations": default}
+    classes = on.admin.client.resource(STORAGE_CLASSES)
+    await classes.create({"metadata": metadata, "provisioner": "kubernetes.io/no-provisioner"})
     yield
-    api.delete(f"{STORAGE_CLASSES}/{LOCAL}")
+    await classes.delete(name=LOCAL)
 
 
-@pytest.fixture
-def high(api: Api) -> Iterator[str]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def high(on: Environment) -> AsyncIterator[str]:
     """A PriorityClass."""
-    api.create(PRIORITY_CLASSES, {"metadata": {"name": HIGH}, "value": 1000})
+    classes = on.admin.client.resource(PRIORITY_CLASSES)
+    await classes.create({"metadata": {"name": HIGH}, "value": 1000})
     yield HIGH
-    api.delete(f"{PRIORITY_CLASSES}/{HIGH}")
+    await classes.delete(name=HIGH)
 
 
-def full(on: Environment, resource: str) -> tuple[QuotaNamespace, Amounts]:
+async def full(on: Environment, resource: str) -> tuple[Namespace, Amounts]:
     """A namespace with one VM whose quota on one resource is used up to the last byte."""
-    namespace = on.namespace()
-    namespace.meter(resource)
-    namespace.start("vm1", shape=RESOURCES[resource])
-    return namespace, namespace.grant_what_is_used(resource)
+    namespace = await on.admin.namespace()
+    await meter(namespace, resource)
+    await start(namespace, "vm1", shape=RESOURCES[resource])
+    return namespace, await grant_what_is_used(namespace, resource)
 
 
 @pytest.mark.usefixtures("local")
-def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
+async def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
     on: Environment,
 ) -> None:
     """The same namespaces, the same VMs: only the estimate changes."""
     on.run("--estimate", "harvester")
-    filled = dict(zip(RESOURCES, on.together(lambda name: full(on, name), RESOURCES), strict=True))
-    refused = {name: namespace.migrate("vm1") for name, (namespace, _) in filled.items()}
-    on.together(lambda name: filled[name][0].stays_refused(refused[name]), refused)
-    for namespace, base in filled.values():
-        assert namespace.hard() == base
-    on.together(lambda name: filled[name][0].delete_migration(refused[name]), refused)
+    filled = await asyncio.gather(*(full(on, name) for name in RESOURCES))
+    refused = [await namespace.migrate() for namespace, _ in filled]
+    await asyncio.gather(*(each.stays_refused(move) for (each, _), move in zip(filled, refused, strict=True)))
+    for namespace, base in filled:
+        assert await namespace.hard() == base
+    await asyncio.gather(*(each.abort(move) for (each, _), move in zip(filled, refused, strict=True)))
     on.run("--no-compensate")
 
-    def goes_through(name: str) -> None:
-        namespace, base = filled[name]
-        with namespace.watch() as versions:
-            namespace.succeed(namespace.migrate("vm1", linger=0.5))
-            if SHAPES["a persistent TPM"] is RESOURCES[name]:
-                namespace.remove_ended()  # as KubeVirt 1.9 does: until then its claim is there and counts
-            namespace.settle(base)
-            assert hards(versions) == [base, plus(base, base), base], name
+    async def goes_through(name: str, namespace: Namespace, base: Amounts) -> None:
+        await namespace.succeed(await namespace.migrate(linger=0.5))
+        if SHAPES["a persistent TPM"] is RESOURCES[name]:
+            await remove_ended(namespace)  # as KubeVirt 1.9 does: until then its claim is there and counts
+        await namespace.settle(base)
 
-    on.together(goes_through, filled)
+    async with watched(*(namespace for namespace, _ in filled)) as seen:
+        await asyncio.gather(
+            *(goes_through(name, *each) for name, each in zip(RESOURCES, filled, strict=True))
+        )
+        for name, (_, base), versions in zip(RESOURCES, filled, seen, strict=True):
+            assert await versions.hards() == [base, plus(base, base), base], name
 
 
-def test_disks_that_move_are_added_where_an_administrator_lets_them(on: Environment) -> None:
+async def remove_ended(namespace: Namespace) -> None:
+    """The launchers that are over, once one is."""
+    await namespace.until_launchers(1)
+    for pod in await namespace.launchers():
+        if pod.terminal:
+            await namespace.delete(PODS, pod.name)
+
+
+async def test_disks_that_move_are_added_where_an_administrator_lets_them(on: Environment) -> None:
     """KubeVirt waits for the claim that the VM names, without a migration."""
     on.run()
-    namespace = on.namespace()
-    namespace.start_vm()
+    namespace = await on.admin.namespace()
+    await namespace.machine(spec=SEED, strategy="Always")
     base = {"requests.storage": "1Gi", "persistentvolumeclaims": "1"}
-    namespace.make_quota("disks", base, managed=True)
-    _claim(namespace, "old")
+    await namespace.make_quota("disks", base, labels=MANAGED)
+    await _claim(namespace, "old")
     moved = {
         "volumeName": "root",
         "sourcePVCInfo": {"claimName": "old"},
         "destinationPVCInfo": {"claimName": "new"},
     }
-    namespace.api.patch(f"{namespace.instances}/vm1", {"status": {"migratedVolumes": [moved]}})
-    with pytest.raises(ApiFailure, match="exceeded quota: disks"):
-        _claim(namespace, "new")
-    allowed = {"headroom.harvesterhci.io/storage-migration": "true"}
-    namespace.api.patch(namespace.path, {"metadata": {"annotations": allowed}})
-    namespace.wait_hard({"requests.storage": "2Gi", "persistentvolumeclaims": "2"}, "disks", 10.0)
-    namespace.wait_counted("disks")
-    _claim(namespace, "new")
-    namespace.api.delete(f"{namespace.path}/persistentvolumeclaims/old")
-    namespace.settle(by_value(base), "disks")
+    await namespace.patch(VMIS, "vm1", {"status": {"migratedVolumes": [moved]}})
+    with pytest.raises(Forbidden, match="exceeded quota: disks"):
+        await _claim(namespace, "new")
+    await namespace.mark(annotations={"headroom.harvesterhci.io/storage-migration": "true"})
+    await namespace.until_hard({"requests.storage": "2Gi", "persistentvolumeclaims": "2"}, "disks", 10.0)
+    await namespace.until_counted("disks")
+    await _claim(namespace, "new")
+    await namespace.delete(CLAIMS, "old")
+    await namespace.settle(by_value(base), "disks")
 
 
-def _claim(namespace: QuotaNamespace, name: str) -> None:
+async def _claim(namespace: Namespace, name: str) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    body = {"metadata": {"name": name}, "spec": {"storageClassName": "none", **spec}}
-    namespace.api.create(f"{namespace.path}/persistentvolumeclaims", body)
+    await namespace.create(CLAIMS, {"metadata": {"name": name}, "spec": {"storageClassName": "none", **spec}})
 
 
-def test_a_second_migration_where_finished_pods_count_too(on: Environment) -> None:
+async def test_a_second_migration_where_finished_pods_count_too(on: Environment) -> None:
     """count/pods counts what has ended: its base is overrun after the first one, and compensation makes up for it."""
     on.run()
-    namespace, base = full(on, "count/pods")
+    namespace, base = await full(on, "count/pods")
     for _ in range(2):
-        namespace.succeed(namespace.migrate("vm1"))
-        namespace.settle(base)
+        await namespace.succeed(await namespace.migrate())
+        await namespace.settle(base)
 
 
-def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high: str) -> None:
+async def with_two(on: Environment, high: str) -> Namespace:
+    """A VM of each priority, and room for them."""
+    namespace = await on.running("vm1", limits={"limits.cpu": "20", "limits.memory": "40Gi"})
+    await start(namespace, "vm2", shape=Shape(spec={"priorityClassName": high}))
+    return namespace
+
+
+async def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high: str) -> None:
     on.run("--no-compensate")
-    namespace = on.namespace(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    namespace.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
+    namespace = await with_two(on, high)
     one = by_value({"requests.memory": "3340109497", "pods": "1"})
-    quotas: dict[str, tuple[Raw, Amounts]] = {
+    quotas: dict[str, tuple[dict[str, Any], Amounts]] = {
         "high": (_priority("In", high), one),
         "others": (_priority("DoesNotExist"), one),
         "burstable": ({"scopes": ["NotBestEffort"]}, plus(one, one)),
@@ -149,35 +168,35 @@ def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment, high:
         "jobs": ({"scopes": ["Terminating"]}, one),
     }
     for name, (spec, base) in quotas.items():
-        namespace.make_quota(name, {key: str(value) for key, value in base.items()}, managed=True, spec=spec)
-    assert namespace.used("high") == namespace.used("others") == one, "the numbers of this test"
+        await namespace.make_quota(name, base, spec, labels=MANAGED)
+    for name in ("high", "others"):
+        assert await namespace.used(name) == one, "the numbers of this test"
     matching = {"vm1": {"others", "burstable", "forever"}, "vm2": {"high", "burstable", "forever"}}
     for vm, raised in matching.items():
-        migration = namespace.migrate(vm, phase_seconds=LASTING)
-        namespace.wait_phase(migration, "Running")
+        migration = await namespace.migrate(vm, running=LASTING)
+        await namespace.until_phase(migration, "Running")
         for name, (_, base) in quotas.items():
-            assert namespace.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
-            assert len(namespace.entries(name)) == (name in raised), (vm, name)
-        namespace.hurry(migration)
-        namespace.succeed(migration)
+            assert await namespace.hard(name) == (plus(base, one) if name in raised else base), (vm, name)
+            assert len(await namespace.entries(name)) == (name in raised), (vm, name)
+        await namespace.hurry(migration)
+        await namespace.succeed(migration)
         for name, (_, base) in quotas.items():
-            namespace.settle(base, name)
+            await namespace.settle(base, name)
 
 
-def test_a_scoped_quota_that_takes_no_part_refuses(on: Environment, high: str) -> None:
+async def test_a_scoped_quota_that_takes_no_part_refuses(on: Environment, high: str) -> None:
     """The counterpart: without the label it is not raised."""
     on.run("--no-compensate")
-    namespace = on.namespace(limits={"limits.cpu": "20", "limits.memory": "40Gi"})
-    namespace.start("vm1").start("vm2", shape=Shape(spec={"priorityClassName": high}))
-    namespace.make_quota("high", {"pods": "1"}, spec=_priority("In", high))
-    refused = namespace.migrate("vm2")
-    namespace.succeed(namespace.migrate("vm1"))
-    namespace.stays_refused(refused, 1.0)
-    namespace.patch_quota({"metadata": {"labels": {"headroom.harvesterhci.io/managed": "true"}}}, "high")
-    namespace.succeed(refused)
-    eventually(lambda: namespace.hard("high") == {"pods": Quantity.parse("1")})
+    namespace = await with_two(on, high)
+    await namespace.make_quota("high", {"pods": "1"}, _priority("In", high))
+    refused = await namespace.migrate("vm2")
+    await namespace.succeed(await namespace.migrate("vm1"))
+    await namespace.stays_refused(refused, 1.0)
+    await namespace.patch_quota({"metadata": {"labels": MANAGED}}, "high")
+    await namespace.succeed(refused)
+    await namespace.until_hard({"pods": "1"}, "high")
 
 
-def _priority(operator: str, *names: str) -> Raw:
-    wanted: Raw = {"scopeName": "PriorityClass", "operator": operator}
-    return {"scopeSelector": {"matchExpressions": [wanted | ({"values": list(names)} if names else {})]}}
+def _priority(operator: str, *names: str) -> dict[str, Any]:
+    wanted = {"scopeName": "PriorityClass", "operator": operator} | ({"values": list(names)} if names else {})
+    return {"scopeSelector": {"matchExpressions": [wanted]}}

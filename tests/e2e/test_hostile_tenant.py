@@ -5,27 +5,27 @@ The namespace has a quota of Rancher's, KubeVirt is played by the stand-in, and 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
 from lab.bodies import migration
+from lab.namespace import LASTING, PODS, VMIMS, VMIS, Namespace
 from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, ApiFailure, Raw
-from tests.e2e.headroom.amounts import Amounts
-from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, QuotaNamespace
-from tests.e2e.headroom.shapes import LIMITS, Shape
+from tests.e2e.conftest import ONE_LOOP
+from tests.e2e.headroom.environment import Environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import LIMITS, Shape, start
 from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, tenant_of
-from tests.e2e.tenant import by_value
 from tests.program import run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
 OVERHEAD = "kubevirt.io/memory-overhead-bytes"
 JOB = "kubevirt.io/migrationJobUID"
@@ -39,19 +39,13 @@ def policy(request: pytest.FixtureRequest, api: Api) -> Iterator[bool]:
         yield request.param
 
 
-@pytest.fixture
-def namespace(on: Environment, policy: bool) -> Iterator[QuotaNamespace]:
-    """A base of 3 CPU and 5,000 MiB, as in the seeds."""
+@pytest_asyncio.fixture(loop_scope="module")
+async def namespace(on: Environment, policy: bool) -> AsyncIterator[Namespace]:
+    """A base of 3 CPU and 5,000 MiB, as in the seeds, and a ratio of 1.5."""
     on.run()
-    yield on.namespace(limits={"limits.cpu": "3", "limits.memory": "5000Mi"})
-    on.clear()
-
-
-@pytest.fixture
-def ratio(on: Environment) -> Iterator[Callable[[str], None]]:
-    """Sets Harvester's overhead ratio for one test."""
-    yield on.ratio
-    on.ratio("1.5")
+    yield await on.admin.namespace({"limits.cpu": "3", "limits.memory": "5000Mi"})
+    await on.admin.clear()
+    await on.ratio("1.5")
 
 
 def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) -> bool:
@@ -66,54 +60,51 @@ def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) 
     return not refused
 
 
-def highest(namespace: QuotaNamespace, name: str = "limits.cpu") -> Quantity:
+async def highest(namespace: Namespace, name: str = "limits.cpu") -> Quantity:
     """The most that spec.hard says of a resource in a while."""
-    deadline, most = time.monotonic() + WATCHED, namespace.hard()[name]
+    deadline, most = time.monotonic() + WATCHED, (await namespace.hard())[name]
     while time.monotonic() < deadline:
-        most = max(most, namespace.hard()[name])
-        time.sleep(0.05)
+        most = max(most, (await namespace.hard())[name])
+        await asyncio.sleep(0.05)
     return most
 
 
-def test_twelve_forged_pods_of_a_cpu_are_three(
-    policy: bool, on: Environment, namespace: QuotaNamespace
-) -> None:
+async def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, api: Api, namespace: Namespace) -> None:
     """Two labels that every tenant can write; no VM, no migration."""
-    mallory = tenant_of(on.api, namespace.name)
+    mallory = tenant_of(api, namespace.name)
     made = 0
     for number in range(12):
         labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
         made += allowed(
-            policy, mallory.create, f"{namespace.path}/pods", pod(f"forged-{number}", labels=labels)
+            policy, mallory.create, PODS.path(namespace.name), pod(f"forged-{number}", labels=labels)
         )
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
     assert made <= 3
-    assert highest(namespace) == Quantity.parse("3")
+    assert await highest(namespace) == Quantity.parse("3")
 
 
-def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
-    policy: bool, on: Environment, namespace: QuotaNamespace
+async def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
+    policy: bool, api: Api, namespace: Namespace
 ) -> None:
     """They name the VM, its VMI as controller and its migration."""
-    namespace.start("vm1")
-    mallory = tenant_of(on.api, namespace.name)
-    moving = namespace.migrate("vm1", phase_seconds=LASTING)
-    eventually(lambda: namespace.phase_of(moving) == "Running", 30)
-    fair = namespace.hard()
-    owner = controller_reference(namespace.vmi("vm1"))
-    uid = namespace.migration(moving)["metadata"]["uid"]
+    await start(namespace, "vm1")
+    mallory = tenant_of(api, namespace.name)
+    moving = await namespace.migrate(running=LASTING)
+    await namespace.until_phase(moving, "Running")
+    fair = await namespace.hard()
+    owner = controller_reference("vm1", (await namespace.vmi()).uid)
+    uid = (await namespace.migration(moving)).uid
     labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1", JOB: uid}
     for number in range(6):
         body = pod(f"forged-{number}", cpu="500m", labels=labels, ownerReferences=[owner])
-        allowed(policy, mallory.create, f"{namespace.path}/pods", body)
-        time.sleep(0.1)
-    assert highest(namespace) <= fair["limits.cpu"]
-    namespace.hurry(moving)
+        allowed(policy, mallory.create, PODS.path(namespace.name), body)
+        await asyncio.sleep(0.1)
+    assert await highest(namespace) <= fair["limits.cpu"]
 
 
-def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, namespace: QuotaNamespace) -> None:
+async def test_a_vm_that_never_ran_raises_nothing(policy: bool, api: Api, namespace: Namespace) -> None:
     """500 CPU, and a migration of it; a status that the tenant writes along."""
-    mallory = tenant_of(on.api, namespace.name)
+    mallory = tenant_of(api, namespace.name)
     huge: Raw = Shape(
         {
             "cpu": {"cores": 500},
@@ -121,10 +112,10 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, names
         }
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
-    mallory.create(namespace.instances, {**huge, "status": status})
-    mallory.create(namespace.migrations, migration("move-huge", "huge"))
-    assert highest(namespace) == Quantity.parse("3")
-    assert namespace.hard()["limits.memory"] == Quantity.parse("5000Mi")
+    mallory.create(VMIS.path(namespace.name), {**huge, "status": status})
+    mallory.create(VMIMS.path(namespace.name), migration("move-huge", "huge"))
+    assert await highest(namespace) == Quantity.parse("3")
+    assert (await namespace.hard())["limits.memory"] == Quantity.parse("5000Mi")
 
 
 @pytest.mark.parametrize(
@@ -132,32 +123,25 @@ def test_a_vm_that_never_ran_raises_nothing(policy: bool, on: Environment, names
     [str(10**15), "1", "-1000000000000000", "9" * 5000],
     ids=["a petabyte", "a byte", "minus", "5,000 digits"],
 )
-def test_an_annotation_adds_no_more_than_kubevirt_renders(
-    policy: bool,
-    on: Environment,
-    namespace: QuotaNamespace,
-    value: str,
-    ratio: Callable[[str], None],
-    kubeconfig: Path,
+async def test_an_annotation_adds_no_more_than_kubevirt_renders(
+    policy: bool, on: Environment, api: Api, namespace: Namespace, value: str, kubeconfig: Path
 ) -> None:
     """The ratio changed since, so the annotation counts. It is the trouble of that VM alone: another one's migration is
     served, `status` answers."""
-    namespace.start("vm1")
-    ratio("4.5")
-    mallory = tenant_of(on.api, namespace.name)
-    launcher = namespace.pods()[0]["metadata"]["name"]
-    path = f"{namespace.path}/pods/{launcher}"
+    await start(namespace, "vm1")
+    await on.ratio("4.5")
+    mallory = tenant_of(api, namespace.name)
+    path = PODS.path(namespace.name, (await namespace.launchers())[0].name)
     allowed(policy, mallory.patch, path, {"metadata": {"annotations": {OVERHEAD: value}}})
-    moving = namespace.migrate("vm1", phase_seconds=LASTING)
-    base, used = Quantity.parse("5000Mi"), by_value(namespace.quota()["status"]["used"])["limits.memory"]
-    assert highest(namespace, "limits.memory") <= base + used + used
-    other = on.namespace()
-    other.meter(*LIMITS)
-    other.start("vm2")
-    granted: Amounts = other.grant_what_is_used(*LIMITS)
-    other.succeed(other.migrate("vm2"))
-    other.settle(granted)
+    await namespace.migrate(running=LASTING)
+    base, used = Quantity.parse("5000Mi"), (await namespace.used())["limits.memory"]
+    assert await highest(namespace, "limits.memory") <= base + used + used
+    other = await on.admin.namespace()
+    await meter(other, *LIMITS)
+    await start(other, "vm2")
+    granted = await grant_what_is_used(other, *LIMITS)
+    await other.succeed(await other.migrate("vm2"))
+    await other.settle(granted)
     said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
     assert said.returncode == 0, said.stderr
     assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {namespace.name, other.name}
-    namespace.hurry(moving)

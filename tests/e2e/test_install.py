@@ -35,7 +35,7 @@ from tests.e2e.accounts import (
 )
 from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.tenant import HARD, RAISED
+from tests.e2e.tenant import HARD, RAISED, SKIP
 from tests.program import ROOT, Program, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -219,7 +219,7 @@ def traces(api: Api) -> set[str]:
     return {name for name in names if "headroom" in name.rpartition("/")[2] or "lock." in name}
 
 
-def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
+async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
     cluster: Cluster, api: Api, tenant: MakeTenant, tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
@@ -244,15 +244,15 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         leader = eventually(
             lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None)
         )
-        namespace = tenant()
-        namespace.vm()
-        namespace.migrate(phase="Pending", refused=True)
-        namespace.wait_hard(RAISED)
+        namespace = await tenant()
+        await namespace.vm()
+        migration = await namespace.refused()
+        await namespace.until_hard(RAISED)
         assert len(traces(api) - before) > 15
         assert node.test() == "headroom works\n"
         leader.kill()
-        namespace.phase("migration-of-vm1", "Succeeded")
-        namespace.wait_hard(HARD, timeout=10)
+        await namespace.enter(migration, "Succeeded")
+        await namespace.until_hard(HARD, seconds=10.0)
         node.programs.remove(leader)
         with ThreadPoolExecutor() as pool:
             uninstall = pool.submit(helm, api, "uninstall", "headroom", "--timeout", "120s")
@@ -262,7 +262,7 @@ def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
         for program in node.programs:
             program.kill()
     assert traces(api) == before
-    assert "harvesterhci.io/skipResourceQuotaAutoScaling" not in namespace.annotations()
+    assert SKIP not in await namespace.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []
 
@@ -288,19 +288,18 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
+async def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
     apply(api, documents(*BY_HAND, ROOT / "deploy" / "policy.yaml"))
-    own, namespace = api.as_user(OWN), tenant()
-    namespace.vm()
+    own, namespace = api.as_user(OWN), await tenant()
+    await namespace.vm()
+    path = f"{CORE}/namespaces/{namespace}"
     try:
         tries = itertools.count()  # a policy takes a moment to be in force
-        eventually(
-            lambda: refuses(own, namespace.path, {"metadata": {"labels": {f"try-{next(tries)}": "x"}}})
-        )
+        eventually(lambda: refuses(own, path, labelled(f"try-{next(tries)}")))
         found = {}
         for name, where, patch, _allowed in CASES:
-            path = f"{KUBEVIRT}/namespaces/{namespace.name}/{where}" if where else namespace.path
-            found[name] = not refuses(own, path, patch)
+            of_vm = f"{KUBEVIRT}/namespaces/{namespace}/{where}"
+            found[name] = not refuses(own, of_vm if where else path, patch)
         assert found == {name: allowed for name, _where, _patch, allowed in CASES}
         pod = {
             "metadata": {"name": "p"},
@@ -310,9 +309,9 @@ def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTen
                 ]
             },
         }
-        api.create(f"{namespace.path}/pods", pod)
+        api.create(f"{path}/pods", pod)
         with pytest.raises(ApiFailure, match="only target pods of migrations"):
-            own.delete(f"{namespace.path}/pods/p")
+            own.delete(f"{path}/pods/p")
     finally:
         remove(api, documents(ROOT / "deploy" / "policy.yaml"))
 

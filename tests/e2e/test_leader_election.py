@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import eventually, until
 from tests.e2e.accounts import (
     BY_HAND,
     NAMESPACE,
@@ -107,76 +107,75 @@ def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def migrating(pair: Pair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
+async def migrating(pair: Pair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
     """A migration that is under way, the leader that made room for it and the standby."""
     names = pair.both()
-    namespace = tenant()
-    namespace.vm()
-    namespace.migrate("vm1", phase="Pending", refused=True)
-    namespace.wait_hard(RAISED)
+    namespace = await tenant()
+    await namespace.vm()
+    await namespace.refused(name="first")
+    await namespace.until_hard(RAISED)
     # On a busy machine the first may have lost the Lease before.
-    leader = eventually(pair.writes)[-1].account
+    leader = (await until(pair.writes, "the writes in the audit log"))[-1].account
     (standby,) = set(names) - {leader}
     return namespace, leader, standby
 
 
-def finish(namespace: Tenant, timeout: float) -> None:
+async def finish(namespace: Tenant, seconds: float, migration: str = "first") -> None:
     """The migration ends while no one may be there to see it; its room is taken back all the same."""
-    namespace.phase("migration-of-vm1", "Succeeded")
-    namespace.wait_hard(HARD, timeout=timeout)
+    await namespace.enter(migration, "Succeeded")
+    await namespace.until_hard(HARD, seconds=seconds)
 
 
-def test_killed(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_killed(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     namespace, leader, standby = migrating
     pair.programs[leader].kill()
-    finish(namespace, FAILOVER)
+    await finish(namespace, FAILOVER)
     pair.check_one_at_a_time(leader, standby)
 
 
-def test_stopped_for_longer_than_its_lease_and_continued(
+async def test_stopped_for_longer_than_its_lease_and_continued(
     pair: Pair, migrating: tuple[Tenant, str, str]
 ) -> None:
     namespace, leader, standby = migrating
     stopped = pair.programs[leader]
     stopped.process.send_signal(signal.SIGSTOP)
-    finish(namespace, FAILOVER)
-    namespace.migrate("vm1", name="again", phase="Pending", refused=True)  # work for both of them
+    await finish(namespace, FAILOVER)
+    await namespace.refused()  # work for both of them
     stopped.process.send_signal(signal.SIGCONT)
     assert stopped.process.wait(10) == 1
     assert f"headroom: lost the lease {NAMESPACE}/headroom: " in stopped.text()
-    namespace.wait_hard(RAISED)
+    await namespace.until_hard(RAISED)
     pair.check_one_at_a_time(leader, standby)
 
 
-def test_cut_off_from_the_api_server(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_cut_off_from_the_api_server(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     namespace, leader, standby = migrating
     pair.relays[leader].cut()
     began = time.monotonic()
-    finish(namespace, FAILOVER)
+    await finish(namespace, FAILOVER)
     assert pair.programs[leader].process.wait(DEADLINE + 5) == 1
     assert time.monotonic() - began < FAILOVER + 5
     pair.check_one_at_a_time(leader, standby)
 
 
-def test_a_graceful_stop_hands_over_at_once(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_a_graceful_stop_hands_over_at_once(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     namespace, leader, standby = migrating
-    namespace.phase("migration-of-vm1", "Running")
+    await namespace.enter("first", "Running")
     began = time.monotonic()
     assert pair.programs[leader].stop() == 0
-    finish(namespace, GRACEFUL)
+    await finish(namespace, GRACEFUL)
     assert time.monotonic() - began < GRACEFUL
     pair.check_one_at_a_time(leader, standby)
 
 
-def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     """A rolling update: one after the other is replaced."""
     namespace, leader, standby = migrating
     assert pair.programs[leader].stop() == 0
-    finish(namespace, GRACEFUL)
+    await finish(namespace, GRACEFUL)
     pair.start(leader)
-    namespace.migrate("vm1", name="again", phase="Pending", refused=True)
-    namespace.wait_hard(RAISED)
+    again = await namespace.refused()
+    await namespace.until_hard(RAISED)
     assert pair.programs[standby].stop() == 0
-    namespace.phase("again", "Succeeded")
-    namespace.wait_hard(HARD, timeout=GRACEFUL)
+    await finish(namespace, GRACEFUL, again)
     pair.check_one_at_a_time(leader, standby, leader)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+import pytest_asyncio
 
-from kubeloop.testing.polling import eventually
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.amounts import ONE, TWO, hards, plus
+from lab.namespace import Namespace, by_value
+from tests.e2e.conftest import ONE_LOOP, StartController
+from tests.e2e.headroom.amounts import ONE, TWO, plus, watched
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import QuotaNamespace
-from tests.e2e.tenant import HARD, OWNER, RAISED, by_value
+from tests.e2e.headroom.shapes import SEED
+from tests.e2e.tenant import HARD, OWNER, RAISED
 from tests.program import Program
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cleared")]
+pytestmark = [pytest.mark.cluster, ONE_LOOP, pytest.mark.usefixtures("cleared")]
 
 CHOICES = {
     "takeover with Harvester's numbers": ["takeover"],
@@ -23,11 +24,12 @@ CHOICES = {
 }
 
 
-@pytest.fixture
-def namespace(on: Environment) -> QuotaNamespace:
+@pytest_asyncio.fixture(loop_scope="module")
+async def namespace(on: Environment) -> Namespace:
     """The seed's namespace, its quota rendered by Rancher, its VM running."""
-    made = on.namespace(limits=HARD).start_vm()
-    eventually(lambda: made.used() == by_value(ONE))
+    made = await on.admin.namespace(HARD)
+    await made.machine(spec=SEED, strategy="Always")
+    await made.until_used(ONE)
     return made
 
 
@@ -38,37 +40,38 @@ def headroom(request: pytest.FixtureRequest, controller: StartController) -> Ite
     program.stop()
 
 
-def test_the_seeds_scenario(namespace: QuotaNamespace, headroom: Program) -> None:
+async def test_the_seeds_scenario(namespace: Namespace, headroom: Program) -> None:
     """Raised, run through, and back, and never anything else in between."""
-    with namespace.watch() as versions:
-        migration = namespace.migrate(linger=1.5, phase_seconds="0.2")
-        assert namespace.wait_phase(migration, "Running", "Succeeded") == "Running"
-        assert namespace.hard() == by_value(RAISED)
-        eventually(lambda: namespace.used() == by_value(TWO))
-        namespace.succeed(migration)
-        namespace.settle(HARD)
-        eventually(lambda: namespace.used() == by_value(ONE))
-        namespace.wait_shown(None)
-        time.sleep(0.5)
+    async with watched(namespace) as (versions,):
+        migration = await namespace.migrate(linger=1.5, phase=0.2, running=0.2)
+        assert await namespace.until_phase(migration, "Running", "Succeeded") == "Running"
+        assert await namespace.hard() == by_value(RAISED)
+        await namespace.until_used(TWO)
+        await namespace.succeed(migration)
+        await namespace.settle(HARD)
+        await namespace.until_used(ONE)
+        await namespace.until_shown(None)
+        await asyncio.sleep(0.5)
         # While the source pod still counts: room for exactly that pod.
-        held = [plus(by_value(HARD), by_value(ONE))] if OWNER in namespace.annotations() else []
-        assert hards(versions) == [by_value(HARD), by_value(RAISED), *held, by_value(HARD)]
+        base = by_value(HARD)
+        held = [plus(base, by_value(ONE))] if OWNER in await namespace.annotations() else []
+        assert await versions.hards() == [base, by_value(RAISED), *held, base]
 
 
-def test_an_aborted_migration_gives_its_room_back(namespace: QuotaNamespace, headroom: Program) -> None:
-    migration = namespace.migrate(phase_seconds="Running=20")
-    namespace.wait_phase(migration, "Running")
-    namespace.delete_migration(migration)
-    namespace.settle(HARD)
-    eventually(lambda: namespace.used() == by_value(ONE))
-    namespace.wait_shown(None)
+async def test_an_aborted_migration_gives_its_room_back(namespace: Namespace, headroom: Program) -> None:
+    migration = await namespace.migrate(running=20.0)
+    await namespace.until_phase(migration, "Running")
+    await namespace.abort(migration)
+    await namespace.settle(HARD)
+    await namespace.until_used(ONE)
+    await namespace.until_shown(None)
 
 
-def test_a_failed_migration_gives_its_room_back_and_the_next_one_works(
-    namespace: QuotaNamespace, headroom: Program
+async def test_a_failed_migration_gives_its_room_back_and_the_next_one_works(
+    namespace: Namespace, headroom: Program
 ) -> None:
-    migration = namespace.migrate(fail_at_phase="TargetReady")
-    namespace.wait_phase(migration, "Failed")
-    namespace.settle(HARD)
-    namespace.succeed(namespace.migrate(linger=0.5))
-    namespace.settle(HARD)
+    migration = await namespace.migrate(fail_at_phase="TargetReady")
+    await namespace.until_phase(migration, "Failed")
+    await namespace.settle(HARD)
+    await namespace.succeed(await namespace.migrate(linger=0.5))
+    await namespace.settle(HARD)

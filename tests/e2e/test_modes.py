@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 
 import pytest
 
-from kubeloop.testing.polling import eventually, polls
+from kubeloop.testing.polling import until
+from lab.namespace import becomes
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, SKIP, Tenant
 from tests.program import Program
@@ -34,79 +35,80 @@ def ended(headroom: Program) -> object:
     headroom.stop()
 
 
-def key_of(mode: str, namespace: Tenant) -> str:
-    name = f"UID-{namespace.uid()}" if mode == "assist" else "-vm1"
+async def key_of(mode: str, namespace: Tenant) -> str:
+    name = f"UID-{(await namespace.vmi()).uid}" if mode == "assist" else "-vm1"
     return f"harvesterhci.io/migrating{name}"
 
 
-def test_entry_and_marks_from_the_raise_to_the_end(mode: str, headroom: Program, tenant: MakeTenant) -> None:
+async def test_entry_and_marks_from_the_raise_to_the_end(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
     """3 CPU / 5000Mi → 5 CPU / 9980344313 → 3 CPU / 5000Mi, whatever others do to spec.hard meanwhile."""
-    namespace = tenant()
-    namespace.vm()
-    migration = namespace.migrate(phase="Pending", refused=True)
-    namespace.wait_hard(RAISED)
-    eventually(lambda: namespace.annotations() == {**MARKS[mode], key_of(mode, namespace): TEXT})
-    namespace.phase(migration, "Running")
+    namespace = await tenant()
+    await namespace.vm()
+    migration = await namespace.refused()
+    await namespace.until_hard(RAISED)
+    await becomes(namespace.annotations, {**MARKS[mode], await key_of(mode, namespace): TEXT})
+    await namespace.enter(migration, "Running")
     for _ in range(3):
-        namespace.revert()
-        assert namespace.wait_hard(RAISED) < 1.0
-    namespace.wait_shown("Migrating")
-    namespace.phase(migration, "Succeeded")
-    namespace.wait_hard(HARD)
-    namespace.wait_shown(None)
-    eventually(lambda: namespace.annotations() == MARKS[mode])
+        await namespace.revert()
+        assert await namespace.until_hard(RAISED) < 1.0
+    await namespace.until_shown("Migrating")
+    await namespace.enter(migration, "Succeeded")
+    await namespace.until_hard(HARD)
+    await namespace.until_shown(None)
+    await becomes(namespace.annotations, MARKS[mode])
 
 
-def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
+async def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
     mode: str, headroom: Program, tenant: MakeTenant
 ) -> None:
     """Upstream: still the old base after ten seconds."""
-    namespace = tenant()
-    namespace.vm()
-    namespace.limit({"limitsCpu": "10", "limitsMemory": "6000Mi"})
-    assert namespace.wait_hard({"limits.cpu": "10", "limits.memory": "6000Mi"}) < 1.0
-    namespace.migrate(phase="Running")
-    namespace.wait_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
-    namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
-    assert namespace.wait_hard(RAISED) < 1.0
+    namespace = await tenant()
+    await namespace.vm()
+    await namespace.limit({"limitsCpu": "10", "limitsMemory": "6000Mi"})
+    assert await namespace.until_hard({"limits.cpu": "10", "limits.memory": "6000Mi"}) < 1.0
+    await namespace.moving()
+    await namespace.until_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
+    await namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
+    assert await namespace.until_hard(RAISED) < 1.0
 
 
-def test_a_migration_that_is_deleted_leaves_no_entry(
+async def test_a_migration_that_is_deleted_leaves_no_entry(
     mode: str, headroom: Program, tenant: MakeTenant
 ) -> None:
-    namespace = tenant()
-    namespace.vm()
-    migration = namespace.migrate(phase="Running")
-    namespace.wait_hard(RAISED)
-    namespace.wait_shown("Migrating")
-    namespace.delete_migration(migration)
-    namespace.wait_hard(HARD)
-    namespace.wait_shown(None)
-    eventually(lambda: namespace.annotations() == MARKS[mode])
+    namespace = await tenant()
+    await namespace.vm()
+    migration = await namespace.moving()
+    await namespace.until_hard(RAISED)
+    await namespace.until_shown("Migrating")
+    await namespace.abort(migration)
+    await namespace.until_hard(HARD)
+    await namespace.until_shown(None)
+    await becomes(namespace.annotations, MARKS[mode])
 
 
-def test_a_vmi_that_turns_up_after_its_migration_is_served(
+async def test_a_vmi_that_turns_up_after_its_migration_is_served(
     mode: str, headroom: Program, tenant: MakeTenant
 ) -> None:
     """Beside two whose quantities are garbage: a CRD without a schema lets everything in."""
-    namespace = tenant()
+    namespace = await tenant()
     for name in ("odd", "odder", "vm1"):
-        namespace.migrate(name, phase="Pending")
-    time.sleep(0.2)
-    namespace.vmi("odd", resources={"limits": {"cpu": "two", "memory": "4Gi"}})
-    namespace.vmi("odder", resources={"limits": {"cpu": ["2"]}})
-    namespace.vm()
-    namespace.wait_hard(RAISED)
-    namespace.wait_shown("Pending migration")
-    assert list(namespace.entries()) == [key_of(mode, namespace)]
+        await namespace.enter(await namespace.migrate(name), "Pending")
+    await asyncio.sleep(0.2)
+    await namespace.instance("odd", resources={"limits": {"cpu": "two", "memory": "4Gi"}})
+    await namespace.instance("odder", resources={"limits": {"cpu": ["2"]}})
+    await namespace.vm()
+    await namespace.until_hard(RAISED)
+    await namespace.until_shown("Pending migration")
+    assert list(await namespace.entries()) == [await key_of(mode, namespace)]
 
 
-def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(headroom: Program) -> None:
+async def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(
+    headroom: Program,
+) -> None:
     assert "Traceback" not in headroom.text()
     assert headroom.get("/healthz") == (200, "ok")
     assert headroom.get("/readyz") == (200, "ok")
     assert headroom.metric("controller_runtime_reconcile_errors_total") == 0
-    for _ in polls(5):
-        if headroom.metric("workqueue_depth") == 0:
-            break
-    assert headroom.metric("workqueue_depth") == 0
+    await until(lambda: headroom.metric("workqueue_depth") == 0, "the queue to be empty")

@@ -149,7 +149,7 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
 
     async def is_refused(migration: str, vm: str) -> bool:
         labels = {constants.LABEL_MIGRATION_JOB_UID: migration}
-        owner = controller_reference({"metadata": {"name": vm, "uid": "uid"}})
+        owner = controller_reference(vm, "uid")
         try:
             await virt_controller.create(PODS, bodies.pod(labels=labels, ownerReferences=[owner]))
         except ApiError as exc:

@@ -16,7 +16,7 @@ from kubeloop.testing.polling import eventually
 from tests.e2e.accounts import ADMISSION, NAMESPACE, forget
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.tenant import RAISED
+from tests.e2e.tenant import OWNER, RAISED
 from tests.program import headroom as program_of
 from tests.program import program, run
 
@@ -36,7 +36,7 @@ def nothing_is_left(api: Api) -> Iterator[None]:
     forget(api)
 
 
-def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
+async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
     cluster: Cluster, api: Api, own_kubeconfig: Path, tenant: MakeTenant
 ) -> None:
     own = ("--kubeconfig", str(own_kubeconfig))
@@ -49,17 +49,17 @@ def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
     flags = ("--webhook", "--failure-policy", "Fail", "--estimate", "harvester", *ELECTION, *own)
     headroom = program(cluster, "controller", *flags).start()
     try:
-        namespace = tenant()
-        namespace.vm()
-        namespace.migrate(phase="Pending", refused=True)
-        namespace.wait_hard(RAISED)
+        namespace = await tenant()
+        await namespace.vm()
+        await namespace.refused()
+        await namespace.until_hard(RAISED)
         assert f"{namespace.name}/default-abc " in said("status")
         document: dict[str, Any] = json.loads(said("explain", f"{namespace.name}/vm1", "-o", "json"))
         assert (document["headroom"]["running"], document["headroom"]["unreachable"]) == (True, "")
         assert document["headroom"]["alarms"] == []
         assert said("status", "--check", "controller", "--check", "webhooks") == "headroom works\n"
         assert f"runs and holds the Lease {NAMESPACE}/headroom: stop it first" in said("release", code=1)
-        assert namespace.quota()["metadata"]["annotations"]["headroom.harvesterhci.io/owner"] == "headroom"
+        assert (await namespace.annotations())[OWNER] == "headroom"
     finally:
         headroom.kill()
     eventually(lambda: said("status").startswith("headroom has not been running for "))

@@ -3,24 +3,26 @@ panel of the dashboard has had data. `make observability`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import until
 from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
 from pkg.webhook.certificates import DAY, Policy, issue
-from tests.e2e.api import Api, ApiFailure
+from tests.e2e.api import Api
 from tests.e2e.headroom.amounts import ONE
 from tests.e2e.headroom.environment import Environment, environment
+from tests.e2e.headroom.shapes import start
 from tests.e2e.hostile_tenant import ADMISSION, RBAC, VIRT_CONTROLLER, applied_policy
-from tests.e2e.tenant import ANNOTATION
 from tests.monitoring.prometheus import Prometheus, severities
 from tests.monitoring.queries import panels
 from tests.program import Program
@@ -82,75 +84,75 @@ def prometheus(run: Run, tmp_path: Path) -> Iterator[Prometheus]:
 
 
 @pytest.fixture
-def on(cluster: Cluster, api: Api) -> Iterator[Environment]:
+async def on(cluster: Cluster) -> AsyncIterator[Environment]:
     def none(*_: object) -> Program:
         raise AssertionError("the test starts its programs itself")
 
-    with environment(cluster, api, none) as made:
+    async with environment(cluster, none) as made:
         yield made
 
 
-@contextlib.contextmanager
-def firing(prometheus: Prometheus, *alerts: str) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def firing(prometheus: Prometheus, *alerts: str) -> AsyncIterator[None]:
     """The fault is made in the block; these alerts fire then, and no other."""
     before = prometheus.firing()
     yield
-    eventually(
+    await until(
         lambda: set(alerts) <= prometheus.firing(),
-        PATIENCE,
         lambda: f"firing: {prometheus.firing()}, not {alerts}",
+        seconds=PATIENCE,
     )
     assert prometheus.firing() <= before | set(alerts)
 
 
-def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
+async def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
     on: Environment, api: Api, run: Run, prometheus: Prometheus, tmp_path: Path
 ) -> None:
     with applied_policy(api):
         controller, webhook = run.controller("--kubevirt-user", VIRT_CONTROLLER), run.webhook()
         prometheus.start()
-        all_is_well(on, prometheus)
-        migrations(on, api, prometheus)
-        with firing(prometheus, "HeadroomNoLeader"):
+        await all_is_well(on, prometheus)
+        await migrations(on, prometheus)
+        async with firing(prometheus, "HeadroomNoLeader"):
             controller.stop()
-    with firing(prometheus, "HeadroomPolicyMissing", "HeadroomWebhookDown"):
+    async with firing(prometheus, "HeadroomPolicyMissing", "HeadroomWebhookDown"):
         webhook.kill()
         run.controller("--lock-limit", "1")
-    rights_are_missing(on, api, prometheus)
-    with firing(prometheus, "HeadroomWebhookUnreachable", "HeadroomCertificateExpires"):
+    await rights_are_missing(on, api, prometheus)
+    async with firing(prometheus, "HeadroomWebhookUnreachable", "HeadroomCertificateExpires"):
         run.webhook(*certificate(tmp_path), "--webhook-url", f"https://127.0.0.1:{run.nowhere}", ready=False)
     assert prometheus.fired() == severities().keys()
     missing = {title: [q for q in of if not prometheus.has_data(q)] for title, of in panels().items()}
     assert {title: empty for title, empty in missing.items() if empty} == {}
 
 
-def all_is_well(on: Environment, prometheus: Prometheus) -> None:
+async def all_is_well(on: Environment, prometheus: Prometheus) -> None:
     """A VM moves; nothing fires."""
-    namespace = on.namespace(limits=ONE).start("vm1")
+    namespace = await on.running("vm1", limits=ONE)
     began = time.monotonic()
-    namespace.succeed(namespace.migrate("vm1"))
-    namespace.settle(ONE)
-    while time.monotonic() < began + QUIET:
-        time.sleep(0.5)
+    await namespace.succeed(await namespace.migrate())
+    await namespace.settle(ONE)
+    await asyncio.sleep(began + QUIET - time.monotonic())
     assert prometheus.fired() == set()
 
 
-def migrations(on: Environment, api: Api, prometheus: Prometheus) -> None:
+async def migrations(on: Environment, prometheus: Prometheus) -> None:
     """A quota that is not managed refuses one, the source of another one stays, and a request is denied."""
-    refusing, holding = on.namespace(), on.namespace(limits=ONE)
-    refusing.make_quota("small", ONE)
-    for namespace in (refusing, holding):
-        namespace.start("vm1")
-    with firing(prometheus, "HeadroomMigrationRefused", "HeadroomQuotaRaised"):
-        refused, moved = refusing.migrate("vm1"), holding.migrate("vm1", linger=600)
-        refusing.stays_refused(refused)
-        holding.succeed(moved)
-        with pytest.raises(ApiFailure, match="can't"):
-            api.patch(holding.path, {"metadata": {"annotations": {ANNOTATION: "garbage"}}})
-    refusing.delete_migration(refused)
-    holding.end(holding.migration(moved)["status"]["migrationState"]["sourcePod"])
-    holding.settle(ONE)
-    eventually(lambda: not prometheus.firing(), PATIENCE, lambda: f"firing: {prometheus.firing()}")
+    refusing, holding = await on.admin.namespace(), await on.running("vm1", limits=ONE)
+    await refusing.make_quota("small", ONE)
+    await start(refusing, "vm1")
+    async with firing(prometheus, "HeadroomMigrationRefused", "HeadroomQuotaRaised"):
+        refused, moved = await refusing.migrate(), await holding.migrate(linger=600)
+        await refusing.stays_refused(refused)
+        await holding.succeed(moved)
+        with pytest.raises(Forbidden, match="can't"):
+            await holding.annotate("garbage")
+    await refusing.abort(refused)
+    state = (await holding.migration(moved)).status.migration_state
+    assert state is not None
+    await holding.end(state.source_pod or "")
+    await holding.settle(ONE)
+    await until(lambda: not prometheus.firing(), lambda: f"firing: {prometheus.firing()}", seconds=PATIENCE)
 
 
 def certificate(folder: Path) -> tuple[str, ...]:
@@ -162,16 +164,16 @@ def certificate(folder: Path) -> tuple[str, ...]:
     return "--tls-cert-file", f"{folder}/tls.crt", "--tls-key-file", f"{folder}/tls.key"
 
 
-def rights_are_missing(on: Environment, api: Api, prometheus: Prometheus) -> None:
+async def rights_are_missing(on: Environment, api: Api, prometheus: Prometheus) -> None:
     """The account may only read: a quota is not raised, so that a migration waits, and a lock is not deleted."""
-    namespace = on.namespace(limits=ONE).start("vm1")
+    namespace = await on.running("vm1", limits=ONE)
     role = f"{RBAC}/clusterroles/headroom"
     rules = api.get(role)["rules"]
     read = [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]
-    with firing(prometheus, "HeadroomWriteErrors", "HeadroomLockPastLimit", "HeadroomMigrationRefused"):
+    async with firing(prometheus, "HeadroomWriteErrors", "HeadroomLockPastLimit", "HeadroomMigrationRefused"):
         api.patch(role, {"rules": read})
         lock(api, namespace.name)
-        namespace.migrate("vm1")
+        await namespace.migrate()
     api.patch(role, {"rules": rules})
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kubeloop.testing.polling import eventually
-from tests.e2e.api import Api, ApiFailure, Raw
-from tests.e2e.conftest import MakeTenant
+from lab.bodies import new_name
+from lab.namespace import VMIS
+from tests.e2e.api import CORE, Api, ApiFailure, Raw
+from tests.e2e.headroom.shapes import Shape
 from tests.e2e.hostile_tenant import (
     BUDGETS,
     LAUNCHER,
@@ -22,7 +24,6 @@ from tests.e2e.hostile_tenant import (
     pod,
     tenant_of,
 )
-from tests.e2e.tenant import Tenant
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
@@ -39,19 +40,24 @@ def present(api: Api) -> Iterator[None]:
 class AttackedNamespace:
     """A namespace without quota, its VM, and who attacks it."""
 
-    def __init__(self, api: Api, tenant: Tenant) -> None:
+    def __init__(self, api: Api) -> None:
         self.api = api
-        self.pods = f"{tenant.path}/pods"
-        self.path = tenant.path
-        self.vmi = tenant.vmi()
-        self.mallory = tenant_of(api, tenant.name)
+        self.name = new_name()
+        self.path = f"{CORE}/namespaces/{self.name}"
+        self.pods = f"{self.path}/pods"
+        api.create(f"{CORE}/namespaces", {"metadata": {"name": self.name}})
+        vmi = api.create(VMIS.path(self.name), Shape().body("vm1"))
+        self.mallory = tenant_of(api, self.name)
         self.kubevirt = api.as_user(VIRT_CONTROLLER, "system:masters")
-        self.owner = controller_reference(self.vmi)
+        self.owner = controller_reference("vm1", vmi["metadata"]["uid"])
 
 
 @pytest.fixture
-def attacked(api: Api, tenant: MakeTenant) -> AttackedNamespace:
-    return AttackedNamespace(api, tenant(quota=False, limits={}))
+def attacked(api: Api) -> Iterator[AttackedNamespace]:
+    made = AttackedNamespace(api)
+    yield made
+    api.delete(VMIS.path(made.name))
+    api.delete(made.path)
 
 
 def refused(write: Callable[[str, Raw], Any], path: str, body: Raw) -> None:
@@ -209,9 +215,7 @@ def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(attacked: Atta
     attacked.kubevirt.create(
         attacked.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[attacked.owner])
     )
-    name = attacked.vmi["metadata"]["name"]
-    namespace = attacked.vmi["metadata"]["namespace"]
-    vmi = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
+    vmi = VMIS.path(attacked.name, "vm1")
     attacked.api.delete(vmi, propagationPolicy="Orphan")
     eventually(lambda: attacked.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
     assert not attacked.api.get(path)["metadata"].get("ownerReferences")
@@ -221,8 +225,7 @@ class TestMigrationBudgets:
     """mallory may write them, and no ResourceQuota."""
 
     def of(self, attacked: AttackedNamespace) -> tuple[str, str]:
-        namespace = attacked.vmi["metadata"]["namespace"]
-        return BUDGETS.path(namespace), BUDGETS.path(namespace, "budget")
+        return BUDGETS.path(attacked.name), BUDGETS.path(attacked.name, "budget")
 
     def refused(self, write: Callable[[str, Raw], Any], path: str, body: Raw) -> None:
         with pytest.raises(ApiFailure) as failure:

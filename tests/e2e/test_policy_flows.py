@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import until
+from lab.namespace import PODS, VMIS
 from tests.e2e.api import Api
-from tests.e2e.conftest import StartController
-from tests.e2e.headroom.environment import Environment, environment
-from tests.e2e.headroom.shapes import LIMITS, SHAPES
+from tests.e2e.conftest import ONE_LOOP, StartController
+from tests.e2e.headroom.environment import Environment, environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import LIMITS, SHAPES, start
 from tests.e2e.hostile_tenant import applied_policy
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
 
-@pytest.fixture(scope="module")
-def on(cluster: Cluster, api: Api, shared_controller: StartController) -> Iterator[Environment]:
-    with environment(cluster, api, shared_controller) as made, applied_policy(api):
-        yield made
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on(cluster: Cluster, api: Api, shared_controller: StartController) -> AsyncIterator[Environment]:
+    async with environment(cluster, shared_controller) as made:
+        with applied_policy(api):
+            yield made
 
 
 @pytest.mark.parametrize("shape", ["the seed's VM", "a hotplugged volume", "sidecars under a LimitRange"])
-def test_start_migration_hotplug_and_deletion_pass(on: Environment, shape: str) -> None:
+async def test_start_migration_hotplug_and_deletion_pass(on: Environment, shape: str) -> None:
     on.run()
-    namespace = on.namespace()
-    namespace.meter(*LIMITS)
-    namespace.start("vm1", shape=SHAPES[shape])
-    base = namespace.grant_what_is_used(*LIMITS)
+    namespace = await on.admin.namespace()
+    await meter(namespace, *LIMITS)
+    await start(namespace, "vm1", shape=SHAPES[shape])
+    base = await grant_what_is_used(namespace, *LIMITS)
     for _ in range(2):
-        namespace.succeed(namespace.migrate("vm1", linger=0.5))
-        namespace.settle(base)
-    on.api.delete(f"{namespace.instances}/vm1")
-    eventually(lambda: not on.api.items(f"{namespace.path}/pods"), 30)
+        await namespace.succeed(await namespace.migrate(linger=0.5))
+        await namespace.settle(base)
+    await namespace.delete(VMIS, "vm1")
+
+    async def no_pods() -> bool:
+        return not await namespace.items(PODS)
+
+    await until(no_pods, "the pods to go", seconds=30)

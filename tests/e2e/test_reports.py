@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from kubeloop.testing.polling import eventually
+from lab.namespace import LASTING, by_value
+from tests.e2e.conftest import ONE_LOOP
 from tests.e2e.headroom.amounts import ONE, plus
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.namespace import LASTING, PATIENCE
-from tests.e2e.tenant import by_value
 from tests.program import run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
 AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
 """ONE with the launcher at ratio 4.5."""
@@ -35,8 +34,8 @@ def ask(kubeconfig: Path) -> Any:
     return asked
 
 
-def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -> None:
-    namespace = on.namespace(limits=ONE).start("vm1")
+async def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -> None:
+    namespace = await on.running("vm1", limits=ONE)
 
     # Before headroom runs: the plan.
     (planned,) = ask("plan", "-n", namespace.name)["vms"]
@@ -48,9 +47,9 @@ def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -
     assert of_node["raisedBy"] == ONE
 
     # A migration is refused, and it is explained with quota's own numbers.
-    migration = namespace.migrate("vm1", phase_seconds=LASTING)
-    namespace.stays_refused(migration)
-    before = namespace.used()
+    migration = await namespace.migrate(running=LASTING)
+    await namespace.stays_refused(migration)
+    before = await namespace.used()
     explained = ask("explain", f"{namespace.name}/vm1")
     assert (explained["verdict"], explained["migration"]["refused"]) == ("waits for quota", True)
     (quota,) = explained["quotas"]
@@ -62,24 +61,24 @@ def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -
 
     # Headroom does what was said; the target counts what was said.
     on.run()
-    namespace.wait_phase(migration, "Running")
-    assert namespace.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
-    eventually(lambda: namespace.used() == plus(before, by_value(ONE)), PATIENCE)
+    await namespace.until_phase(migration, "Running")
+    assert await namespace.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
+    await namespace.until_used(plus(before, by_value(ONE)))
     assert ask("explain", f"{namespace.name}/vm1")["verdict"] == "is under way"
     (shown,) = ask("status", "-n", namespace.name)["quotas"]
     (addition,) = shown["additions"]
-    created = namespace.migration(migration)["metadata"]["creationTimestamp"]
+    created = (await namespace.migration(migration)).metadata.creation_timestamp
     assert (addition["vm"], addition["state"], addition["since"]) == ("vm1", "Running", created)
     assert shown["resources"]["limits.memory"]["added"] == "4797464313"
     assert (shown["keptBy"], shown["problems"]) == ("headroom", [])
 
     # And at the ratio that was asked about, it is what was planned.
-    namespace.hurry(migration)
-    namespace.settle(ONE)
-    on.ratio("4.5")
-    at_4_5 = namespace.migrate("vm1", phase_seconds=LASTING)
-    namespace.wait_phase(at_4_5, "Running")
-    assert namespace.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
-    namespace.hurry(at_4_5)
-    namespace.settle(ONE)
+    await namespace.hurry(migration)
+    await namespace.settle(ONE)
+    await on.ratio("4.5")
+    at_4_5 = await namespace.migrate(running=LASTING)
+    await namespace.until_phase(at_4_5, "Running")
+    assert await namespace.hard() == plus(by_value(ONE), by_value(larger["quotas"][0]["raisedBy"]))
+    await namespace.hurry(at_4_5)
+    await namespace.settle(ONE)
     assert ask("status", "-n", namespace.name)["quotas"][0]["additions"] == []

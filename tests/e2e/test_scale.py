@@ -17,11 +17,12 @@ import pytest
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.nodes import fake_node
 from kubeloop.testing.polling import eventually
+from lab import bodies
 from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
 from lab.counters import samples
 from tests.e2e.api import CORE, Api
-from tests.e2e.tenant import Tenant
+from tests.e2e.tenant import HARD
 from tests.program import COMMAND, ROOT, environment, run
 
 pytestmark = pytest.mark.cluster
@@ -97,8 +98,9 @@ class Onlooker(threading.Thread):
 def test_its_figures_are_what_others_count_and_nothing_is_left(
     bare: Cluster, bare_api: Api, tmp_path: Path
 ) -> None:
-    tenant = Tenant(bare_api)
-    standing = tenant.quota()
+    tenant = f"{CORE}/namespaces/tenant"
+    bare_api.create(f"{CORE}/namespaces", bodies.namespace("tenant", bodies.granting(HARD)))
+    standing = bare_api.create(f"{tenant}/resourcequotas", bodies.default_quota("default-abc", HARD))
     before, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
     refused_before = refused_patches(bare_api)
     onlooker.start()
@@ -120,13 +122,13 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     assert "migrations a minute" in done.stdout
     nothing_is_left(bare_api, before)
-    found = tenant.quota()
+    found = bare_api.get(f"{tenant}/resourcequotas/default-abc")
     assert (found["metadata"].get("annotations"), found["spec"]) == (
         standing["metadata"].get("annotations"),
         standing["spec"],
     )
-    tenant.leave()
-    eventually(lambda: tenant.name not in names(bare_api, f"{CORE}/namespaces"))
+    bare_api.delete(tenant)
+    eventually(lambda: "tenant" not in names(bare_api, f"{CORE}/namespaces"))
 
 
 @pytest.mark.parametrize(

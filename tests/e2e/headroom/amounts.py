@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from itertools import groupby
 
-from kubeloop.testing.polling import eventually
+from kubeloop.api.core import ResourceQuota
+from kubeloop.testing.polling import until
+from lab.namespace import PODS, QUOTAS, Namespace, by_value
+from lab.record import Record
+from lab.watching import Watching
+from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.api import Raw, Watch
-from tests.e2e.tenant import DEFAULT, by_value
 
 Amounts = dict[str, Quantity]
 
 ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
-THREE = {"limits.cpu": "6045m", "limits.memory": "14392392939"}
-FOUR = {"limits.cpu": "8060m", "limits.memory": "19189857252"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
 
 
@@ -28,38 +32,42 @@ def minus(one: Amounts, other: Amounts) -> Amounts:
     return {name: amount - other.get(name, ZERO) for name, amount in one.items()}
 
 
-def hards(versions: Watch, name: str = "") -> list[Amounts]:
-    """Each spec.hard that a quota had, in order; without a name, of Rancher's default."""
-    return [hard for _, hard in versioned_hards(versions, name)]
+@dataclass
+class Versions:
+    """What a watch of a namespace's quotas and pods brings. A quota's name of "" is the default quota's."""
+
+    namespace: Namespace
+    record: Record = field(default_factory=Record)
+
+    async def of(self, name: str = "") -> list[ResourceQuota]:
+        """Every version of a quota, up to those that are there now."""
+        newest = max([int(each.metadata.resource_version) for each in await self.namespace.items(QUOTAS)])
+        await until(lambda: any(each.version >= newest for each in self.record.quotas), "the watch")
+        quotas = [version.quota for version in self.record.quotas]
+        if name:
+            return [quota for quota in quotas if quota.name == name]
+        return [quota for quota in quotas if quota.labels.get(LABEL_DEFAULT_RESOURCE_QUOTA) == "true"]
+
+    async def changes(self, name: str = "") -> list[tuple[int, Amounts]]:
+        """Each spec.hard that a quota had, in order, with the resourceVersion that brought it: one count for all
+        objects of an API server."""
+        groups = groupby(await self.of(name), key=lambda quota: by_value(quota.hard))
+        return [(int(next(quotas).metadata.resource_version), hard) for hard, quotas in groups]
+
+    async def hards(self, name: str = "") -> list[Amounts]:
+        return [hard for _, hard in await self.changes(name)]
+
+    async def ended(self, pod: str) -> int:
+        """The resourceVersion in which a pod ceased to count, once the watch has shown it."""
+        await until(lambda: self.record.pods[pod].ended, f"the end of {pod}")
+        change = self.record.pods[pod].ended
+        return change.version if change else 0
 
 
-def versioned_hards(versions: Watch, name: str = "") -> list[tuple[int, Amounts]]:
-    """Likewise, with the resourceVersion that brought it: one count for all objects of an API server."""
-    found: list[tuple[int, Amounts]] = []
-    for quota in _versions(versions, name):
-        hard = by_value(quota["spec"]["hard"])
-        if not found or found[-1][1] != hard:
-            found.append((int(quota["metadata"]["resourceVersion"]), hard))
-    return found
-
-
-def ended_in(pods: Watch, name: str) -> int:
-    """The resourceVersion in which a pod ceased to count, once the watch has shown it."""
-    found: int = eventually(lambda: next(_ends(pods, name), 0))
-    return found
-
-
-def _ends(pods: Watch, name: str) -> Iterator[int]:
-    for event in list(pods.seen):
-        pod = event.object
-        over = event.type == "DELETED" or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if pod["metadata"]["name"] == name and over:
-            yield int(pod["metadata"]["resourceVersion"])
-
-
-def _versions(versions: Watch, name: str) -> Iterator[Raw]:
-    for event in versions.caught_up():
-        metadata = event.object["metadata"]
-        default = (metadata.get("labels") or {}).get(DEFAULT) == "true"
-        if event.type != "DELETED" and (metadata["name"] == name if name else default):
-            yield event.object
+@contextlib.asynccontextmanager
+async def watched(*namespaces: Namespace) -> AsyncIterator[list[Versions]]:
+    """From what is there now until the block ends."""
+    seen = [Versions(namespace) for namespace in namespaces]
+    records = {versions.namespace.name: versions.record for versions in seen}
+    async with Watching(namespaces[0].client, records, QUOTAS, PODS):
+        yield seen

@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+from kubeloop.client.errors import AlreadyExists
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually
-from tests.e2e.api import KUBEVIRT, Api
-from tests.e2e.headroom.namespace import PATIENCE, QuotaNamespace
+from kubeloop.testing.polling import until
+from lab.namespace import Namespace
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS
+from tests.e2e.admin import Admin, admin_of
+from tests.e2e.headroom.amounts import Amounts
+from tests.e2e.headroom.shapes import Shape, start
 from tests.program import Program
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-SETTINGS = "/apis/harvesterhci.io/v1beta1/settings"
+METER = "meter"
 RATIO = "additional-guest-memory-overhead-ratio"
-KUBEVIRTS = f"{KUBEVIRT}/namespaces/default/kubevirts"
 PARALLEL = {"migrations": {"parallelMigrationsPerCluster": 100, "parallelOutboundMigrationsPerNode": 100}}
 """Many namespaces at once: none shall wait for another's migration."""
+_CR = {"name": "kubevirt", "namespace": "default"}
 
 
 class Environment:
     """One controller at a time, over all its namespaces."""
 
-    def __init__(self, cluster: Cluster, api: Api, start: Callable[..., Program]) -> None:
+    def __init__(self, cluster: Cluster, admin: Admin, start: Callable[..., Program]) -> None:
         self.cluster = cluster
-        self.api = api
+        self.admin = admin
         self._start = start
         self._flags: tuple[str, ...] = ()
         self._program: Program | None = None
-        self._namespaces: list[QuotaNamespace] = []
 
-    def namespace(self, **given: Any) -> QuotaNamespace:
-        """A namespace that goes with `clear`."""
-        self._namespaces.append(QuotaNamespace(self.api, **given))
-        return self._namespaces[-1]
-
-    def namespaces(self, count: int, **given: Any) -> list[QuotaNamespace]:
-        return self.together(lambda _: self.namespace(**given), range(count))
-
-    def clear(self) -> None:
-        self.together(QuotaNamespace.leave, self._namespaces)
-        self._namespaces.clear()
-
-    def together(self, act: Callable[[T], R], over: Iterable[T]) -> list[R]:
-        """`act` on each at the same time; the first failure, when all have ended."""
-        things = list(over)
-        with ThreadPoolExecutor(max(1, len(things))) as pool:
-            return [future.result() for future in [pool.submit(act, thing) for thing in things]]
+    async def running(self, *vms: str, shape: Shape | None = None, **given: Any) -> Namespace:
+        """A new namespace, as Admin.namespace makes it, whose VMs run."""
+        namespace = await self.admin.namespace(**given)
+        await start(namespace, *vms, shape=shape)
+        return namespace
 
     # headroom.
 
@@ -80,60 +67,67 @@ class Environment:
 
     # KubeVirt and Harvester.
 
-    def ratio(self, value: str) -> None:
+    async def ratio(self, value: str) -> None:
         """Harvester's setting for the memory overhead; the next migration uses it."""
-        body = {"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": RATIO}}
-        if self.api.find(f"{SETTINGS}/{RATIO}") is None:
-            self.api.create(SETTINGS, {**body, "value": value, "default": "1.5"})
-        self.api.patch(f"{SETTINGS}/{RATIO}", {"value": value})
+        settings = self.admin.client.resource(SETTINGS)
+        with contextlib.suppress(AlreadyExists):
+            await settings.create({"metadata": {"name": RATIO}, "value": value, "default": "1.5"})
+        await settings.merge_patch({"value": value}, name=RATIO)
 
-    def configure(self, **configuration: Any) -> None:
+    async def configure(self, **configuration: Any) -> None:
         """The KubeVirt CR's configuration, beside PARALLEL; None takes a field away."""
-        self.api.patch(f"{KUBEVIRTS}/kubevirt", {"spec": {"configuration": configuration}})
+        patch = {"spec": {"configuration": configuration}}
+        await self.admin.client.resource(KUBEVIRTS).merge_patch(patch, **_CR)
 
-    def observed_version(self, version: str) -> None:
-        """The KubeVirt CR says which release is installed."""
-        status = {"phase": "Deployed", "observedKubeVirtVersion": version}
-        self.api.patch(f"{KUBEVIRTS}/kubevirt/status", {"status": status})
-
-    @contextlib.contextmanager
-    def release(self, profile: str, version: str) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def release(self, profile: str, version: str) -> AsyncIterator[None]:
         """Another release of KubeVirt's controllers, which the CR says too."""
-        spec = json.loads((self.cluster.directory / "processes" / "kubevirt.json").read_text())
-        self._respawn([*spec["argv"], "--overhead-profile", profile], spec["env"])
-        self.observed_version(version)
+        directory = self.cluster.directory
+        argv = processes.argv(directory, "kubevirt")
+        processes.restart(directory, "kubevirt", [*argv, "--overhead-profile", profile])
+        await self._observed_version(version)
         try:
             yield
         finally:
-            self._respawn(spec["argv"], spec["env"])
-            self.observed_version("v1.8.0")
+            processes.restart(directory, "kubevirt", argv)
+            await self._observed_version("v1.8.0")
 
-    def _respawn(self, argv: list[str], env: dict[str, str]) -> None:
-        processes.stop(self.cluster.directory, ["kubevirt"], grace=3.0)
-        processes.spawn("kubevirt", argv, self.cluster.directory, env)
+    async def _observed_version(self, version: str) -> None:
+        status = {"status": {"phase": "Deployed", "observedKubeVirtVersion": version}}
+        await self.admin.client.resource(KUBEVIRTS).merge_patch(status, **_CR, subresource="status")
 
 
-@contextlib.contextmanager
-def environment(cluster: Cluster, api: Api, start: Callable[..., Program]) -> Iterator[Environment]:
+@contextlib.asynccontextmanager
+async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncIterator[Environment]:
     """An environment whose KubeVirt lets every migration go at once. It leaves nothing behind."""
-    made = Environment(cluster, api, start)
-    api.create(
-        KUBEVIRTS,
-        {
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "KubeVirt",
-            "metadata": {"name": "kubevirt"},
-            "spec": {"configuration": PARALLEL},
-        },
-    )
-    try:
-        eventually(
-            lambda: api.get(f"{KUBEVIRTS}/kubevirt").get("status", {}).get("phase") == "Deployed", PATIENCE
-        )
-        made.ratio("1.5")
-        yield made
-        made.clear()
-        made.stop()
-    finally:
-        api.delete(f"{SETTINGS}/{RATIO}")
-        api.delete(f"{KUBEVIRTS}/kubevirt")
+    async with admin_of(cluster) as admin:
+        made = Environment(cluster, admin, start)
+        kubevirts = admin.client.resource(KUBEVIRTS)
+        body = {"metadata": {"name": _CR["name"]}, "spec": {"configuration": PARALLEL}}
+        await kubevirts.create(body, namespace=_CR["namespace"])
+
+        async def deployed() -> bool:
+            return (await kubevirts.get(**_CR)).status.phase == "Deployed"
+
+        try:
+            await until(deployed, "KubeVirt")
+            await made.ratio("1.5")
+            yield made
+            await admin.clear()
+            made.stop()
+        finally:
+            await admin.client.resource(SETTINGS).delete(name=RATIO)
+            await kubevirts.delete(name="kubevirt", namespace="default")
+
+
+async def meter(namespace: Namespace, *names: str) -> None:
+    """A quota that measures and never refuses; headroom has nothing to do with it."""
+    await namespace.make_quota(METER, dict.fromkeys(("pods", *names), "1P"))
+
+
+async def grant_what_is_used(namespace: Namespace, *names: str) -> Amounts:
+    """Rancher grants not a byte more than what the meter shows."""
+    used = await namespace.used(METER)
+    granted = {name: used[name] for name in names}
+    await namespace.grant(granted)
+    return granted

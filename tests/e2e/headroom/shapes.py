@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubeloop.api.registry import LIMIT_RANGES
 from lab.bodies import kubevirt
-from tests.e2e.api import Raw
+from lab.namespace import Namespace
 from tests.objects import SEED_DOMAIN
 
 SIDECARS = "hooks.kubevirt.io/hookSidecars"
@@ -46,7 +47,7 @@ class Shape:
     steps: bool = False
     """The pods of a side come and go one by one."""
 
-    def body(self, name: str) -> Raw:
+    def body(self, name: str) -> dict[str, Any]:
         """The VMI."""
         devices = {**SEED_DOMAIN["devices"], **self.domain.get("devices", {})}
         spec = {"domain": {**SEED_DOMAIN, **self.domain, "devices": devices}, **self.spec}
@@ -125,3 +126,19 @@ SHAPES: Mapping[str, Shape] = {
     ),
 }
 """By a name that people understand."""
+
+
+SEED: Mapping[str, Any] = Shape().body("")["spec"]
+"""The spec of the seed's VMI."""
+
+
+async def start(namespace: Namespace, *names: str, shape: Shape | None = None) -> None:
+    """VMIs, once they run."""
+    shape = shape or Shape()
+    if shape.limit_range:
+        await namespace.create(LIMIT_RANGES, limit_range(shape.limit_range))
+    await namespace.instances(*(shape.body(name) for name in names))
+
+
+def limit_range(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"name": "small"}, "spec": {"limits": [item]}}
