@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -53,7 +54,7 @@ class Kind(Generic[T]):
         self.resource = resource
         self.server = server or Server()
         self.client: ResourceClient[T] = self.server.client().resource(resource)
-        self.indexer: Indexer[T] = Indexer()
+        self.indexers: list[Indexer[T]] = [Indexer()]
         self.cache: CacheReader[T] = CacheReader(self.indexer)
         self.lagging = False
         self.errors: dict[str, list[ApiError | None]] = {}
@@ -62,6 +63,17 @@ class Kind(Generic[T]):
         self.answering.set()
         self.server.reactors.append(self._react)
         self.server.add(self)
+
+    @property
+    def indexer(self) -> Indexer[T]:
+        """Of the cache that was made last."""
+        return self.indexers[-1]
+
+    def shown_by(self, indexer: Indexer[T]) -> None:
+        """A further cache: it begins with what is there."""
+        if indexer not in self.indexers:
+            self.indexers.append(indexer)
+            indexer.replace(self.server.all(self.resource))
 
     @property
     def objects(self) -> Mapping[str, Raw]:
@@ -115,17 +127,19 @@ class Kind(Generic[T]):
     def catch_up(self) -> None:
         """The watch brings everything."""
         self.lagging = False
-        self.indexer.replace(self.server.all(self.resource))
+        for indexer in self.indexers:
+            indexer.replace(self.server.all(self.resource))
 
     def stored(self, raw: Raw, *, deleted: bool) -> None:
         """The server has written an object."""
         if self.lagging:
             return
         obj = msgspec.convert(raw, self.resource.type)
-        if deleted:
-            self.indexer.delete(obj)
-        else:
-            self.indexer.update(obj)
+        for indexer in self.indexers:
+            if deleted:
+                indexer.delete(obj)
+            else:
+                indexer.update(obj)
 
     @property
     def _requests(self) -> list[Request]:
@@ -135,8 +149,8 @@ class Kind(Generic[T]):
         if request.plural != self.resource.plural:
             return
         await self.answering.wait()
-        if request.verb in WRITES and self.before:
-            self.before.pop(0)()
+        if request.verb in WRITES and self.before and isawaitable(waiting := self.before.pop(0)()):
+            await waiting
         if (errors := self.errors.get(request.verb)) and (error := errors.pop(0)) is not None:
             raise error
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from kubeloop.testing.virtual_time import virtual_time
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
@@ -31,26 +34,28 @@ def full_namespace() -> Cluster:
 
 async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
     """Go the whole way, and end after `upto` writes."""
-    cluster.writes.left = upto
+    cluster.server.left = upto
     await open_window(cluster, process)
     await close_window(cluster, process)
 
 
+@virtual_time
 async def test_the_writes_are_enumerated() -> None:
     cluster = full_namespace()
     await run(cluster, Process(cluster), None)
-    assert len(cluster.writes.made) == WRITES
+    assert len(cluster.server.made) == WRITES
 
 
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
 @pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
 @pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
+@virtual_time
 async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
     cluster = full_namespace()
     with pytest.raises(Ended):
         await run(cluster, Process(cluster), number)
-    cluster.writes.left = None
-    cluster.clock.now += downtime
+    cluster.server.left = None
+    await asyncio.sleep(downtime)
     cluster.enforce()
     admitted = len(cluster.pods.objects) > 1
     if fate == "the target came" and not admitted:

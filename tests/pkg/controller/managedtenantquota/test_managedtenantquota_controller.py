@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from kubeloop.client.errors import Unreachable
+from kubeloop.testing.virtual_time import now, virtual_time
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
@@ -14,6 +16,7 @@ from tests.pkg.controller.managedtenantquota.server import (
     CLOSING,
     KEY,
     OPENING,
+    START,
     Cluster,
     Process,
     close_window,
@@ -22,20 +25,22 @@ from tests.pkg.controller.managedtenantquota.server import (
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, TWICE, budget, quota
 
 
+@virtual_time
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
     assert set(cluster.status) == {
         "originalBlockingResourceQuotas",
         "migrationsToBlockingResourceQuotas",
         "additionalMigrationResources",
     }
     await close_window(cluster, process)
-    assert cluster.writes.made == OPENING + CLOSING
+    assert cluster.server.made == OPENING + CLOSING
     assert cluster.at_rest
 
 
+@virtual_time
 async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -43,12 +48,13 @@ async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster:
     cluster.admit()
     assert await process.look() == 1.0
     assert by_value(cluster.hard) == by_value(FULL)
-    assert cluster.locks.objects
+    assert cluster.locked
     cluster.enforce()
     await process.look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
 
 
+@virtual_time
 async def test_people_are_told(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -62,36 +68,40 @@ async def test_people_are_told(cluster: Cluster) -> None:
     ]
 
 
+@virtual_time
 async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> None:
     await Process(cluster).look()
     lock = recognise(cluster.locks.now("lock.ns1.com"))
     assert lock is not None
     assert lock.namespace == "ns1"
     assert "system:serviceaccount:headroom:headroom" in lock.holder
-    assert lock.since == cluster.clock.now
+    assert lock.since == START + now()
     assert lock.reason == "vm1"
     assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
 
 
+@virtual_time
 async def test_a_namespace_without_budget_or_lock_costs_no_request(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
     assert await Process(cluster).look() is None
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert cluster.quotas.calls == []
 
 
+@virtual_time
 async def test_a_namespace_at_rest_costs_no_request() -> None:
     cluster = Cluster()
     assert await Process(cluster).look() is None
     assert cluster.budgets.calls == []
 
 
+@virtual_time
 async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cluster) -> None:
     cluster.budgets.given(budget({"limits.cpu": "1"}))
     process = Process(cluster)
     for _ in range(3):
         assert await process.settle() == 30.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert [(key, reason) for key, _, reason, _ in process.events.recorded] == [
         ("ns1/migration-of-vm1", "NotEnoughResourceToRelease"),
         ("ns1/budget", "NotEnoughResourceToRelease"),
@@ -100,45 +110,49 @@ async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cl
     await open_window(cluster, process)
 
 
+@virtual_time
 async def test_only_the_blocking_quotas_are_raised(cluster: Cluster) -> None:
     cluster.quotas.given(quota(TWICE, name="roomy"))
     cluster.quotas.given(quota({"pods": "0"}, {}, name="other", scopes=["BestEffort"]))
     await open_window(cluster, Process(cluster))
     assert cluster.quotas.now("ns1/roomy").hard == TWICE
     assert cluster.quotas.now("ns1/other").hard == {"pods": "0"}
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
 
 
+@virtual_time
 async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
     cluster.budgets.given(budget(name="other"))
     process = Process(cluster)
     assert await process.settle() == 30.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert set(process.events.reasons) == {"MultipleMigrationResourceQuotas"}
 
 
+@virtual_time
 async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster) -> None:
-    cluster.registrations.gone("headroom.harvesterhci.io")
+    cluster.locks.gone("headroom.harvesterhci.io")
     process = Process(cluster)
     assert await process.settle() == 2.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
 
+@virtual_time
 async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(cluster: Cluster) -> None:
-    cluster.locks.lagging = True  # the cache holds only what carries the label
     cluster.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []})
     process = Process(cluster)
     assert await process.settle() == 2.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
 
+@virtual_time
 async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.enforce()
-    cluster.clock.now += 121
+    await asyncio.sleep(121)
     await process.settle()
     cluster.enforce()
     await process.settle()
@@ -150,6 +164,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     assert cluster.at_rest, "locked again at once"
 
 
+@virtual_time
 async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -157,9 +172,10 @@ async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster
     cluster.budgets.gone("ns1/budget")
     cluster.quotas.gone(KEY)
     assert await process.look() is None
-    assert not cluster.locks.objects
+    assert not cluster.locked
 
 
+@virtual_time
 async def test_what_another_installation_left_is_put_in_order() -> None:
     """KubeVirt's own controller was stopped in the middle: its lock, its status, its raised quota."""
     cluster = Cluster()
@@ -177,25 +193,28 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     assert cluster.at_rest
 
 
+@virtual_time
 async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
     cluster.locks.lagging = True
-    cluster.locks.errors["create"] = [Unreachable("broke off")]
+    cluster.server.left, cluster.server.then = 1, Unreachable("broke off")
     assert await process.look() == 0.05
     await process.look()
     cluster.catch_up()
     await open_window(cluster, process)
 
 
-async def test_a_clock_that_stands_still_is_no_reason_to_raise_early(cluster: Cluster) -> None:
-    process = Process(cluster, Policy(settle=5.0))
-    assert await process.look() == pytest.approx(5.0)
+@virtual_time
+async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: Cluster) -> None:
+    process = Process(cluster)
+    assert await process.look() == pytest.approx(Policy().settle)
     assert cluster.hard == FULL
-    cluster.clock.now += 5.0
+    await asyncio.sleep(Policy().settle + 0.01)
     await process.look()
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
+@virtual_time
 async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     pods: Any = quota({"pods": "2"}, {"pods": "2"})
     cluster.quotas.given(pods)
@@ -203,11 +222,11 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     cluster.refuse("vm2")
     process = Process(cluster)
     await process.settle()
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
     for vm in ("vm1", "vm2"):
         cluster.enforce()
         cluster.admit(vm)
         await process.settle()
     cluster.enforce()
     await process.settle()
-    assert cluster.writes.made == OPENING + CLOSING
+    assert cluster.server.made == OPENING + CLOSING

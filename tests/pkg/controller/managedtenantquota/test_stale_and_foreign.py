@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from kubeloop.testing.virtual_time import virtual_time
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
     KEY,
@@ -17,19 +20,20 @@ from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 class TestStaleCaches:
     """The caches suggest, the API server decides."""
 
+    @virtual_time
     async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: Cluster) -> None:
         process = Process(cluster)
         cluster.lag()
         for _ in range(6):
             await process.look()
-            cluster.clock.now += 0.2
-        assert cluster.writes.made == OPENING
+            await asyncio.sleep(0.2)
+        assert cluster.server.made == OPENING
         cluster.enforce()
         cluster.admit()
         for _ in range(3):
             await process.look()
         # By its caches there is nothing to close: nothing was ever opened.
-        assert cluster.writes.made == OPENING
+        assert cluster.server.made == OPENING
         cluster.catch_up()
         cluster.enforce()
         await process.settle()
@@ -37,11 +41,12 @@ class TestStaleCaches:
         await process.settle()
         assert cluster.at_rest
 
+    @virtual_time
     async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
         cluster.lag()  # shows the lock, but not what follows
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         assert by_value(cluster.hard) == by_value(GRANTED)
         for _ in range(3):
@@ -49,28 +54,30 @@ class TestStaleCaches:
         (saved,) = cluster.status["originalBlockingResourceQuotas"]
         assert saved == {"name": "quota", "spec": {"hard": FULL}}
 
+    @virtual_time
     async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
         cluster.lag()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         cluster.enforce()
         cluster.migrations.gone("ns1/migration-of-vm1")
         await process.look()  # cached: locked, nothing saved, nothing wanted → unlock. Live: raised.
         assert by_value(cluster.hard) == by_value(FULL)
-        assert cluster.locks.objects, "unlocked while admission goes by the raised limits"
+        assert cluster.locked, "unlocked while admission goes by the raised limits"
         cluster.enforce()
         await process.settle()
         assert cluster.at_rest
 
+    @virtual_time
     async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
         self, cluster: Cluster
     ) -> None:
         process = Process(cluster)
         await process.look()
         cluster.quotas.lagging = True
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         cluster.migrations.gone("ns1/migration-of-vm1")
         await process.look()
@@ -81,21 +88,23 @@ class TestStaleCaches:
 
 
 class TestForeignWriters:
+    @virtual_time
     async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(
         self, cluster: Cluster
     ) -> None:
         process = Process(cluster)
         await process.look()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         bump = {"metadata": {"labels": {"example.com/touched": "1"}}}
         cluster.quotas.before.append(lambda: cluster.quotas.edited(KEY, bump))
         assert await process.look() == 0.05
         await open_window(cluster, process)
 
+    @virtual_time
     async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         cluster.budgets.before.append(
             lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})
         )
@@ -103,6 +112,7 @@ class TestForeignWriters:
         assert cluster.hard == FULL
         await open_window(cluster, process)
 
+    @virtual_time
     async def test_a_lock_that_is_deleted_closes_the_window(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await open_window(cluster, process)
@@ -111,19 +121,21 @@ class TestForeignWriters:
         await process.look()
         assert by_value(cluster.hard) == by_value(FULL)
 
+    @virtual_time
     async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await open_window(cluster, process)
         cluster.quotas.gone(KEY)
         await process.settle()
-        assert not cluster.locks.objects
+        assert not cluster.locked
         assert not cluster.status.keys() - {"additionalMigrationResources"}
 
+    @virtual_time
     async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
         one, other = Process(cluster), Process(cluster)
         await open_window(cluster, one)
         await other.settle()
-        assert cluster.writes.made == OPENING
+        assert cluster.server.made == OPENING
         await close_window(cluster, other)
         await one.settle()
         assert cluster.at_rest
