@@ -52,7 +52,9 @@ AREAS = {
             "tests/pkg/report",
         ],
     ),
-    "webhook": Area(["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_flood.py"]),
+    "webhook": Area(
+        ["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_under_attack.py"]
+    ),
     "kubeloop": Area(
         [
             f"kubeloop/{part}"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -149,20 +148,12 @@ def cause(err: BaseException) -> str:
 class TokenBucket:
     """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's flowcontrol."""
 
-    def __init__(
-        self,
-        qps: float,
-        burst: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps
         self._burst = float(burst)
-        self._clock = clock
-        self._sleep = sleep
+        self._clock = asyncio.get_running_loop().time
         self._tokens = float(burst)
-        self._filled_at = clock()
+        self._filled_at = self._clock()
 
     async def take(self) -> None:
         """Returns when a request may be sent."""
@@ -173,7 +164,7 @@ class TokenBucket:
         self._tokens -= 1.0
         if self._tokens < 0.0:
             try:
-                await self._sleep(-self._tokens / self._qps)
+                await asyncio.sleep(-self._tokens / self._qps)
             except BaseException:
                 self._tokens += 1.0  # it was not sent: who gives up leaves no debt to the next one
                 raise

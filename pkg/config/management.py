@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from kubeloop.api import registry
@@ -44,11 +43,11 @@ class Management(ControllerFactory):
         workers: int = 10,
         whole_pods: bool = False,
         selects: Callable[[str], bool] = lambda _: True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """`clock`: seconds since the epoch, which what objects say of times is compared with."""
+        """`clock`: seconds since 1970, which what objects say of times is compared with; the API server's."""
         super().__init__(client, workers=workers, selects=selects)
-        self.clock = clock
+        self.clock = clock or client.transport.server_clock
         self.kubernetes = kubernetes or KubernetesVersion()
         self._slim = Slim()
         self._pod_transform = None if whole_pods else self._slim.pod

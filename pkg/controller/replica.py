@@ -124,7 +124,7 @@ class Replica:
     def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
         """Call before `management.start`, which waits for the caches that are asked for."""
         management.virtual_machine_instance_migrations.informer.add_event_handler(
-            observe_wait(leads, management.client.transport.server_clock)
+            observe_wait(leads, management.clock)
         )
         # A dry run needs no rights for what it never writes.
         locks = None if self.options.dry_run else management.locks.cache()
@@ -133,7 +133,7 @@ class Replica:
             locks,
             lock_limit=self.options.lock_limit,
             leads=leads,
-            clock=management.client.transport.server_clock,
+            clock=management.clock,
         )
 
     async def _publish(self, management: Management, leading: asyncio.Event | None, checks: Checks) -> None:

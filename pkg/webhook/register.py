@@ -64,7 +64,7 @@ class Webhooks:
         options = replace(self.options, own_user=await own_user(client), namespace=own)
         pods = NamespacePods(client.resource(PODS))
         observer = Observer(management.source(claims=False), self.profile)
-        view = View(client, observer, management.resource_quotas.cache(), pods)
+        view = View(client, observer, management.resource_quotas.cache(), pods, management.clock)
         tell = management.recorder("headroom").event
         caller = Caller()
         registrar = Registrar(
@@ -105,8 +105,7 @@ class Webhooks:
 
 
 def _locks(management: Management) -> lock.Locks:
-    client = management.client
-    return lock.Locks(management.locks.cache(), management.locks.client, client.transport.server_clock)
+    return lock.Locks(management.locks.cache(), management.locks.client, management.clock)
 
 
 def hosts(endpoint: paths.Endpoint) -> list[str]:

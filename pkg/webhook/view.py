@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
@@ -41,8 +40,9 @@ class View:
         observer: Observer,
         quotas: CacheReader[ResourceQuota],
         pods: NamespacePods,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
+        """`clock`: seconds since 1970, the API server's."""
         self._client = client
         self._observer = observer
         self._source = observer.source

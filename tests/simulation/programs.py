@@ -65,12 +65,11 @@ class Programs:
         options = Options(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
-        view = View(
-            replica, observer, management.resource_quotas.cache(), NamespacePods(replica.resource(PODS))
-        )
+        pods = NamespacePods(replica.resource(PODS))
+        view = View(replica, observer, management.resource_quotas.cache(), pods, management.clock)
         kubevirts = management.kubevirts.cache()
         accounts = Accounts([HEADROOM], lambda: virt_controllers(kubevirts.list()))
-        locks = Locks(management.locks.cache(), management.locks.client, leader.transport.server_clock)
+        locks = Locks(management.locks.cache(), management.locks.client, management.clock)
         tell = management.recorder("headroom").event
         served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, locks, accounts, tell)
         for plant in PLANTED:

@@ -40,8 +40,8 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         probe=partial(probe, management.client, options.namespace),
     )
     observer = Observer(FactsObserver(management.source(), options.profile), clients, locks.cache(), maker)
-    policy, clock = Policy(lock_limit=options.lock_limit), management.client.transport.server_clock
-    handler = Handler(observer, Writer(clients, maker, events), events, policy, clock)
+    policy = Policy(lock_limit=options.lock_limit)
+    handler = Handler(observer, Writer(clients, maker, events), events, policy, management.clock)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import reduce
+from operator import and_
 
-from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
 from pkg.util.quantity import ZERO, Quantity
@@ -32,6 +33,7 @@ _REQUEST_NAMES = {
     _EPHEMERAL_STORAGE: (_EPHEMERAL_STORAGE, "requests.ephemeral-storage"),
 }
 _LIMIT_NAMES = {CPU: LIMITS_CPU, MEMORY: LIMITS_MEMORY, _EPHEMERAL_STORAGE: "limits.ephemeral-storage"}
+_TO_BE_NAMED = frozenset({CPU, MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY})
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _EXTENDED = re.compile(
     rf"(?=[^/]{{1,244}}/){_LABEL}(?:\.{_LABEL})*/(?=.{{1,63}}$)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -57,6 +59,27 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
             grown = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
             asked = maximum(asked, {name: more for name, more in grown.items() if more > ZERO})
     return asked
+
+
+def unnamed(pod: Pod, hard: Iterable[str], releases: Releases = NEWEST) -> list[str]:
+    """What a quota limits of CPU and memory and some container does not name: such a pod is not admitted, whatever is
+    left. With pod-level resources, where one of the releases has them, nothing. Source: pods.go, Constraints."""
+    if pod.spec.resources and any(release.pod_level_resources for release in releases):
+        return []
+    containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
+    named = reduce(and_, [_names_of(container.resources) for container in containers], _TO_BE_NAMED)
+    return sorted(_TO_BE_NAMED.intersection(hard) - named)
+
+
+def _names_of(resources: ResourceRequirements) -> frozenset[str]:
+    """What of it a container names; the API server takes a limit for a request that is missing."""
+    limits = resources.limits or {}
+    requests = (
+        counted
+        for name in {**limits, **(resources.requests or {})}
+        for counted in _REQUEST_NAMES.get(name, ())
+    )
+    return frozenset((*requests, *(_LIMIT_NAMES[name] for name in limits if name in _LIMIT_NAMES)))
 
 
 def _usage(pod: Pod, release: Release) -> ResourceList:

@@ -1,7 +1,7 @@
 """Faults over a real connection: informer and client against the scripted API server.
 
 Each fault is played between a first list (a, b) and a last state, and what the handler was told is compared, as is
-what the indexer holds. Times are short, but real.
+what the indexer holds.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ from kubeloop.testing.scripted_steps import (
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from tests.kubeloop.cache.objects import Event, Recorder, at
+
+pytestmark = pytest.mark.virtual_time
 
 PATH = PODS.path()
 QUICK = ReflectorOptions(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
@@ -11,6 +13,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.namespaces import Namespaces
 from kubeloop.testing.scripted_server import LIST, WATCH, LiveWatch, ScriptedServer, listing, status, watch
 from kubeloop.testing.scripted_steps import added, deleted, error, obj
+
+pytestmark = pytest.mark.virtual_time
 
 PATH = PODS.path()
 

@@ -11,6 +11,8 @@ from kubeloop.client.errors import ApiError, Unreachable
 from kubeloop.testing.scripted_server import DELETE, GET, PATCH, POST, PUT, body, refuse, slow, status
 from tests.kubeloop.client.rig import PATH, Rig
 
+pytestmark = pytest.mark.virtual_time
+
 OK = body({"ok": True})
 
 

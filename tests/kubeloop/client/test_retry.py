@@ -18,6 +18,7 @@ from kubeloop.client.retry import (
     Untrusted,
     retry_on_conflict,
 )
+from kubeloop.testing.virtual_time import now, virtual_time
 
 TABLE = [
     # What happened; is it sent again where twice does no harm; and else?
@@ -127,44 +128,33 @@ async def test_other_errors_are_not_tried_again() -> None:
         await retry_on_conflict(attempt)
 
 
-class Time:
-    """A clock that sleeping moves on, each sleeper from its own start."""
+async def taken(bucket: TokenBucket, count: int) -> list[float]:
+    """Seconds until each of so many requests, made at once, may be sent."""
+    began = now()
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
+    async def take() -> float:
+        await bucket.take()
+        return now() - began
 
-    def clock(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
+    return await asyncio.gather(*(take() for _ in range(count)))
 
 
+@virtual_time
 async def test_a_burst_goes_through_then_one_each_tick() -> None:
-    time = Time()
-    bucket = TokenBucket(10.0, 3, clock=time.clock, sleep=time.sleep)
-    for _ in range(6):
-        await bucket.take()
-    assert time.slept == pytest.approx([0.1, 0.2, 0.3])
+    assert await taken(TokenBucket(10.0, 3), 6) == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
 
 
+@virtual_time
 async def test_the_bucket_fills_up_but_not_over() -> None:
-    time = Time()
-    bucket = TokenBucket(10.0, 3, clock=time.clock, sleep=time.sleep)
-    for _ in range(3):
-        await bucket.take()
-    time.now = 0.2
-    await bucket.take()
-    await bucket.take()
-    assert time.slept == []
-    time.now = 1000.0
-    for _ in range(4):
-        await bucket.take()
-    assert time.slept == pytest.approx([0.1])
+    bucket = TokenBucket(10.0, 3)
+    assert await taken(bucket, 3) == [0, 0, 0]
+    await asyncio.sleep(0.25)
+    assert await taken(bucket, 2) == [0, 0]
+    await asyncio.sleep(1000)
+    assert await taken(bucket, 4) == pytest.approx([0, 0, 0, 0.1])
 
 
+@virtual_time
 async def test_who_gives_up_waiting_leaves_no_debt() -> None:
     bucket = TokenBucket(10.0, 1)
     waiting = [asyncio.create_task(bucket.take()) for _ in range(101)]

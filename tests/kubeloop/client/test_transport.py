@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import os
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +40,10 @@ from kubeloop.testing.scripted_server import (
     watch,
 )
 from kubeloop.testing.scripted_steps import hang
+from kubeloop.testing.virtual_time import now
 from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
+
+pytestmark = pytest.mark.virtual_time
 
 OK = body({"ok": True})
 BUSY_FOR_NOW = status(429, "TooManyRequests", retry_after=0)
@@ -334,9 +336,9 @@ async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None
 async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
     rig.server.always(GET, PATH, OK)
     transport = rig.another(rig.server.config(), qps=50.0, burst=2)
-    started = time.monotonic()
+    started = now()
     await asyncio.gather(*(transport.request("GET", PATH) for _ in range(7)))
-    assert time.monotonic() - started >= 0.09
+    assert now() - started == pytest.approx(0.1)
 
 
 async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:

@@ -12,6 +12,8 @@ from kubeloop.testing.scripted_server import GET, LiveWatch, Reply, body, refuse
 from kubeloop.testing.scripted_steps import drop, hang, line, piece
 from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
 
+pytestmark = pytest.mark.virtual_time
+
 OK = body({"ok": True})
 
 

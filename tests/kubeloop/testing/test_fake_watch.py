@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.testing.fake.server import FakeCluster
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def first(cluster: FakeCluster) -> Any:

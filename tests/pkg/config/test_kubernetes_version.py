@@ -12,6 +12,8 @@ from pkg.config import kubernetes_version
 from pkg.config.kubernetes_version import KEPT, PERIOD, KubernetesVersion, ask
 from pkg.util.quotacount.releases import RELEASES, UNKNOWN
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Clock:
     now = 0.0

@@ -71,9 +71,10 @@ class State:
         self.pods = list(pods)
         self.namespace = annotated_namespace(limits, deleting=deleting)
         self.limits = limits
+        self.now = 0.0
 
     def observe(self, quota: ResourceQuota) -> Facts:
-        found = observed(quota, self.migrations, self.instances, limits=self.limits)
+        found = observed(quota, self.migrations, self.instances, limits=self.limits, now=self.now)
         return replace(found, pods=self.pods)
 
 

@@ -8,9 +8,12 @@ import pytest
 
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
+from kubeloop.testing.virtual_time import now
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import IDLE, NamespacePods
 from tests.kinds import Clock, Kind
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:
@@ -62,14 +65,13 @@ async def test_a_namespace_without_questions_is_not_watched_for_ever() -> None:
     assert kind.server.watches == 0
 
 
-async def test_a_watch_ends_also_when_nothing_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
-    monkeypatch.setattr(module, "IDLE", 0.2)
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client)
+    pods = NamespacePods(kind.client, now)
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
-    await until(lambda: kind.server.watches == 0, seconds=2)
+    await until(lambda: kind.server.watches == 0, seconds=2 * IDLE + 1)
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await pods.close()

@@ -20,6 +20,8 @@ from pkg.webhook.server import MAX_BODY, WebhookServer
 from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
+pytestmark = pytest.mark.virtual_time
+
 HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 

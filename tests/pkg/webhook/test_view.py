@@ -22,6 +22,8 @@ from pkg.webhook.view import View
 from tests import kinds
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Server(kinds.Server):
     """`slow` makes every answer too late."""
@@ -47,6 +49,7 @@ def made(server: Server) -> View:
         Observer(source),
         server.kind(registry.RESOURCE_QUOTAS).cache,
         cast("NamespacePods", None),
+        server.clock,
     )
 
 

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.amounts import compared
 from pkg.util.quantity import ZERO, Quantity, QuantityError
+from pkg.util.quotacount.releases import Releases
+from pkg.util.quotacount.usage import unnamed
 from pkg.util.resource_list import (
     ResourceList,
     add,
-    maximum,
     minimum,
     parse_resource_list,
     subtract,
@@ -88,12 +89,12 @@ class Room:
     def left_for_target(self, name: str) -> ResourceList:
         """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
         with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
-        source pod gets nothing."""
+        source pod gets nothing, and what Harvester's number says beyond the source no one."""
         vm = next((each for each in self.vms if each.name == name), None)
         if vm is None or not vm.allowed:
             return {}
         entries = Entries(self.quota.annotations)
-        granted, standing = maximum(vm.allowed, vm.formula or {}), entries.of(name, vm.uid)
+        granted, standing = vm.allowed, entries.of(name, vm.uid)
         if standing is not None:
             granted = minimum(granted, standing)
         left = subtract(add(granted, entries.compensation_or_none()), vm.target)
@@ -127,13 +128,18 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     )
 
 
-def lacks(quota: ResourceQuota, need: Amounts) -> ResourceList:
-    """What quota admission finds too little of in a quota that is not ours, and what is left of each."""
+def refused_by_quota(quota: ResourceQuota, pod: Pod, need: Amounts, releases: Releases) -> str:
+    """Why quota admission itself refuses a pod, or what it needs, by a quota's status; "": it does not."""
+    if missing := unnamed(pod, quota.status.hard or {}, releases):
+        return (
+            f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
+        )
     try:
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
-        return {}
-    return Balance(limits, used).short(need)
+        return ""
+    short = Balance(limits, used).short(need)
+    return exceeded(quota, need, short) if short else ""
 
 
 def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -42,16 +41,15 @@ class _Last:
 class Tally:
     """Remembers for each quota the pods of the last time."""
 
-    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time) -> None:
-        """`wall_clock`: seconds since 1970; a pod that is terminating past its grace period is not charged."""
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._wall_clock = wall_clock
         self._cache = Cache(_PODS)
         self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
 
-    def of(self, quota: ResourceQuota, pods: Iterable[Pod], releases: Releases = NEWEST) -> Sums:
-        """`pods` are all of the namespace."""
-        now, date = self._clock(), self._wall_clock()
+    def of(self, quota: ResourceQuota, pods: Iterable[Pod], date: float, releases: Releases = NEWEST) -> Sums:
+        """`pods` are all of the namespace; `date`: seconds since 1970 by the API server's clock, for a pod that is
+        terminating past its grace period is not charged."""
+        now = self._clock()
         charged = [pod for pod in pods if counted(pod, quota.spec, releases=releases)]
         there = {pod.uid: self._usage(pod, releases) for pod in charged if is_live(pod, date)}
         last = self._last.get(quota.key) or _Last({}, {})

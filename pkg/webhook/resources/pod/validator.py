@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -22,14 +23,15 @@ from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_served
+from pkg.util.resourcequota.managed import annotation_of, is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, exceeded, lacks, reserved, room
+from pkg.webhook.resources.pod.room import Room, exceeded, refused_by_quota, reserved, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.view import View
@@ -135,7 +137,7 @@ class Validator:
             return self._refusal(self._cached(asked), asked, Room.by_count)
         waiting: list[str] = []
         try:
-            if refusal := await self._refused_by_another(asked):
+            if refusal := await self._refused_by_quota(asked):
                 return refusal
             snapshot, refusal = await self._without_pods(asked), ""
             if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
@@ -165,14 +167,22 @@ class Validator:
             pods = await self._view.pods(asked.namespace)
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
 
-    async def _refused_by_another(self, asked: _Pod) -> str:
-        """Why a quota that is not ours will refuse the pod, by its live status; "": none will. Let through here, it
-        would never come, and hold its place for as long as it is remembered."""
-        for quota in self._view.quotas(asked.namespace):
-            if not is_served(quota) and asked.counts(quota) and lacks(quota, asked.need):
-                quota = await self._view.quota_live(quota)
-                if short := lacks(quota, asked.need):
-                    return exceeded(quota, asked.need, short)
+    async def _refused_by_quota(self, asked: _Pod) -> str:
+        """Why quota itself will refuse the pod, by live status, for what is not held against a base; "": it will not.
+        Let through here, the pod would never come, and hold its place for as long as it is remembered."""
+        for quota in filter(asked.counts, self._view.quotas(asked.namespace) if asked.need else ()):
+            base: Collection[str] = ()
+            if is_served(quota):
+                annotation = annotation_of(self._view.namespace(asked.namespace))
+                base = base_of(quota, annotation, self._policy).limits or ()
+            refused = partial(
+                refused_by_quota,
+                pod=asked.pod,
+                need={name: amount for name, amount in asked.need.items() if name not in base},
+                releases=asked.releases,
+            )
+            if refused(quota) and (refusal := refused(await self._view.quota_live(quota))):
+                return refusal
         return ""
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
@@ -287,7 +297,7 @@ class Validator:
             if pods is None:
                 sums = Sums(parse_resource_list(quota.used), {})
             else:
-                sums = self._tally.of(quota, pods, observed.rendering.kubernetes)
+                sums = self._tally.of(quota, pods, observed.now, observed.rendering.kubernetes)
                 observed = replace(observed, pods=pods)
             free = room(observed, self._policy, sums)
             behind |= free is None or free.is_behind

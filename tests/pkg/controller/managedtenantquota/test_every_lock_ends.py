@@ -14,6 +14,8 @@ from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 
+pytestmark = pytest.mark.virtual_time
+
 END = Policy().lock_limit + Policy().grace
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 BROKEN = ServerError("etcd is full", status=500)

@@ -245,7 +245,8 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
     {
         "as large as its source": (TARGET, True),
         "larger": (GROWN, False),
-        "of a migration that there is not": (plain_launcher(node="node2", target_of="uid-other"), True),
+        "of a migration that there is not": (plain_launcher(node="node2", target_of="uid-other"), False),
+        "a VM that starts, its label is its VMI's": (plain_launcher("vm3", target_of="none"), False),
         "another VM's launcher": (plain_launcher("vm2", node="node2", target_of=UID), False),
     }
 )

@@ -11,11 +11,12 @@ from pkg.webhook.resources.pod.tally import ENDED, Tally
 from tests.kinds import Clock
 from tests.objects import pod, quota
 
+DATE = 1_800_000_000.0
 QUOTA = quota({"limits.cpu": "5", "secrets": "9"})
 
 
 def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
-    sums = Tally(Clock()).of(QUOTA, [pod("1"), pod("500m"), pod("2", phase="Succeeded")])
+    sums = Tally(Clock()).of(QUOTA, [pod("1"), pod("500m"), pod("2", phase="Succeeded")], DATE)
     assert format_resource_list(sums.counted) == {"limits.cpu": "1500m"}
     assert sums.ended == {}
 
@@ -24,22 +25,22 @@ def test_a_pod_that_is_gone_or_over_has_ended_for_a_moment() -> None:
     clock = Clock()
     tally = Tally(clock)
     gone, over, stays = pod("1"), pod("2", name="over"), pod("100m")
-    tally.of(QUOTA, [gone, over, stays])
-    sums = tally.of(QUOTA, [pod("2", name="over", phase="Succeeded"), stays])
+    tally.of(QUOTA, [gone, over, stays], DATE)
+    sums = tally.of(QUOTA, [pod("2", name="over", phase="Succeeded"), stays], DATE)
     assert format_resource_list(sums.counted) == {"limits.cpu": "100m"}
     assert format_resource_list(sums.ended) == {"limits.cpu": "3"}
     clock.now += ENDED / 2
-    assert format_resource_list(tally.of(QUOTA, [stays]).ended) == {"limits.cpu": "3"}
+    assert format_resource_list(tally.of(QUOTA, [stays], DATE).ended) == {"limits.cpu": "3"}
     clock.now += ENDED / 2
-    assert tally.of(QUOTA, [stays]).ended == {}
+    assert tally.of(QUOTA, [stays], DATE).ended == {}
 
 
 def test_quotas_do_not_know_of_each_other() -> None:
     tally = Tally(Clock())
-    tally.of(QUOTA, [pod("1")])
+    tally.of(QUOTA, [pod("1")], DATE)
     other = quota({"limits.cpu": "5"})
     other = replace(other, metadata=replace(other.metadata, name="other"))
-    assert tally.of(other, []).ended == {}
+    assert tally.of(other, [], DATE).ended == {}
 
 
 def test_an_upgrade_is_worked_out_anew() -> None:
@@ -48,12 +49,16 @@ def test_an_upgrade_is_worked_out_anew() -> None:
     with_pod_level = replace(small, spec=spec)
 
     def counted(release: str) -> dict[str, str]:
-        return format_resource_list(tally.of(QUOTA, [with_pod_level], releases_of([release])).counted)
+        return format_resource_list(tally.of(QUOTA, [with_pod_level], DATE, releases_of([release])).counted)
 
     assert [counted("1.32"), counted("1.34")] == [{"limits.cpu": "1"}, {"limits.cpu": "2"}]
 
 
 def test_a_pod_that_changed_is_worked_out_anew() -> None:
     tally = Tally(Clock())
-    assert format_resource_list(tally.of(QUOTA, [pod("1", name="grows")]).counted) == {"limits.cpu": "1"}
-    assert format_resource_list(tally.of(QUOTA, [pod("2", name="grows")]).counted) == {"limits.cpu": "2"}
+    assert format_resource_list(tally.of(QUOTA, [pod("1", name="grows")], DATE).counted) == {
+        "limits.cpu": "1"
+    }
+    assert format_resource_list(tally.of(QUOTA, [pod("2", name="grows")], DATE).counted) == {
+        "limits.cpu": "2"
+    }

@@ -7,6 +7,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.util import constants
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.objects import MARKS, by_name, controlled_by, plain_launcher, pod, quota, uid_of, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 from tests.pkg.webhook.resources.pod.test_validator import Clock, validator
@@ -83,6 +84,21 @@ async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
     decision = await validator(FakeView(state, state)).validate(request(asked, user=KUBEVIRT))
     assert decision.allowed is admitted, decision.message
     assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
+
+
+async def test_harvesters_number_for_a_vm_that_has_grown_is_not_granted_to_its_target() -> None:
+    """Its formula is of the VM's specification, which a tenant has enlarged since."""
+    state = namespace(FULL, granted='{"limits.cpu":"4","limits.memory":"9Gi"}')
+    assert state.instances is not None
+    state.instances = [
+        vmi("vm1", nodeName="node1"),
+        vmi("vm2", nodeName="node1", limits={"cpu": "4", "memory": "4Gi"}),
+    ]
+    policy = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+    view = FakeView(state, state)
+    checked = validator(view, policy=policy)
+    assert not (await checked.validate(request(target("vm2", "4"), user=KUBEVIRT))).allowed
+    assert (await checked.validate(request(target("vm2", "2"), user=KUBEVIRT))).allowed
 
 
 async def test_within_what_was_granted_nothing_is_asked_and_nothing_is_kept_waiting() -> None:

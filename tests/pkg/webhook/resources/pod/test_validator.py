@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod, ResourceQuota, ResourceRequirements
+from kubeloop.api.meta import from_rfc3339
 from pkg.util import constants
 from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
@@ -67,9 +68,11 @@ class Clock:
         self.now = max(self.now, until)
 
 
-def validator(view: FakeView, clock: Clock | None = None, *, reserve: bool = True) -> Validator:
+def validator(
+    view: FakeView, clock: Clock | None = None, *, reserve: bool = True, policy: Policy = POLICY
+) -> Validator:
     clock = clock or Clock()
-    return Validator(view, POLICY, Options(reserve=reserve), ACCOUNTS.makes_targets, clock, clock.sleep)
+    return Validator(view, policy, Options(reserve=reserve), ACCOUNTS.makes_targets, clock, clock.sleep)
 
 
 async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
@@ -489,14 +492,21 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
     assert clock.now == 100.0
 
 
-@pytest.mark.parametrize("used", ["2", "3"], ids=["nor by status", "but by status still"])
-async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(used: str) -> None:
+@pytest.mark.parametrize(
+    ("used", "age", "admitted"),
+    [("2", 31, True), ("3", 31, True), ("3", 29, False)],
+    ids=["nor by status", "but by status still", "until then it is, whatever this machine's clock says"],
+)
+async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(
+    used: str, age: float, admitted: bool
+) -> None:
     """The quota controller notices only when something else changes, or after five minutes."""
     stuck = msgspec.to_builtins(pod("1", name="stuck"))
     stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
     there = state(msgspec.convert(stuck, Pod), used=used)
+    there.now = from_rfc3339("2020-01-01T00:00:00Z") + age
     clock = Clock()
-    assert await allowed(validator(FakeView(there, there), clock), pod("1")) == [True]
+    assert await allowed(validator(FakeView(there, there), clock), pod("1")) == [admitted]
     assert clock.now == 100.0
 
 
@@ -612,6 +622,43 @@ async def test_pods_that_another_quota_refuses_are_refused_here_and_hold_up_none
     there.quotas[-1] = settled(
         msgspec.structs.replace(second, status=msgspec.structs.replace(second.status, used={}))
     )
+    assert await allowed(checked, pod("1")) == [True]
+    assert clock.now == 100.0
+
+
+UNNAMED = "failed quota: resource quota ns1/{}: must specify limits.memory in every container"
+OF_QUOTA_ITSELF = {
+    "a limit of zero, to which nothing is ever added": (
+        {"example.com/device": "1"},
+        {"requests.example.com/device": "0"},
+        "exceeded quota: resource quota ns1/default-abc is used up: "
+        "requests.example.com/device 1 is requested and 0 is left",
+    ),
+    "a limit that the base does not have": (
+        {"memory": "1Gi"},
+        {"requests.memory": "1Mi"},
+        "exceeded quota: resource quota ns1/default-abc is used up: "
+        "requests.memory 1.0Gi is requested and 1.0Mi is left",
+    ),
+    "a container that does not name what is limited": ({"memory": None}, {}, UNNAMED.format("default-abc")),
+}
+
+
+@pytest.mark.parametrize("case", list(OF_QUOTA_ITSELF.values()), ids=list(OF_QUOTA_ITSELF))
+async def test_pods_that_a_quota_of_ours_refuses_by_itself_hold_up_none(case: tuple[Any, ...]) -> None:
+    """Fourteen clients that try again and again, and an honest pod."""
+    asks, hard, why = case
+    found = msgspec.to_builtins(pod("100m"))
+    limits = {"cpu": "100m", "memory": "10Mi", **asks}
+    limits = {name: amount for name, amount in limits.items() if amount}
+    found["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    refused = msgspec.convert(found, Pod)
+    there = state()
+    there.quotas = [settled(quota({**HARD, **hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": "2"}))]
+    clock, view = Clock(), FakeView(there, there)
+    checked = validator(view, clock)
+    assert (await checked.validate(request(refused))).message == why
+    assert await allowed(checked, *[refused] * 14) == [False] * 14
     assert await allowed(checked, pod("1")) == [True]
     assert clock.now == 100.0
 
