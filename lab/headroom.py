@@ -30,8 +30,8 @@ WEBHOOK = "--webhook"
 _NAME = "headroom"
 _POLL = 0.02
 _READY_TIMEOUT = 60.0
-_DRAIN_TIMEOUT = 10.0
-"""Seconds: what the contract gives a controller to drain."""
+_DRAIN_TIMEOUT = 20.0
+"""Seconds: twice what the contract gives a controller to drain."""
 _TAIL = 3000
 
 
@@ -111,10 +111,10 @@ class Headroom:
         """Whether its caches have synced and its workers run."""
         return self.get("/readyz")[0] == 200
 
-    def wait_ready(self, timeout: float = 30.0) -> Self:
-        return self.until(self.is_ready, timeout)
+    def wait_ready(self) -> Self:
+        return self.until(self.is_ready)
 
-    def until(self, condition: Callable[[], object], timeout: float = 20.0) -> Self:
+    def until(self, condition: Callable[[], object], timeout: float = _READY_TIMEOUT) -> Self:
         """Until `condition` is true. Raises StartError when the process ends before, or it takes longer."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -151,19 +151,19 @@ class Headroom:
     def last_log_line(self) -> str:
         return (self.text().strip().splitlines() or [""])[-1].strip()[:300]
 
-    def stop(self, timeout: float = _DRAIN_TIMEOUT) -> int:
-        """SIGTERM; its exit code. What does not end within `timeout` seconds is killed, and a StartError."""
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """A signal; its exit code. What does not end in time is killed, and a StartError."""
+        self.process.send_signal(number)
         try:
-            return self.process.wait(timeout)
+            return self.process.wait(_DRAIN_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise self._error(f"headroom did not end within {timeout:g} s") from None
+            raise self._error(f"headroom did not end within {_DRAIN_TIMEOUT:g} s") from None
 
     def kill(self) -> None:
         """SIGKILL, and gone."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(_DRAIN_TIMEOUT)
 
     def _error(self, message: str) -> StartError:
         error = StartError(message)

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+PATIENCE = 60.0
+"""Seconds for what must come, on however busy a machine: a wait that ends with them is a failure."""
+
 
 def eventually(
-    poll: Callable[[], Any], timeout: float = 10.0, why: Callable[[], str] = lambda: "it is still false"
+    poll: Callable[[], Any], timeout: float = PATIENCE, why: Callable[[], str] = lambda: "it is still false"
 ) -> Any:
     """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over."""
     found = None
@@ -37,7 +40,7 @@ async def until(
     condition: Callable[[], Any],
     what: str | Callable[[], str] = "it",
     *,
-    seconds: float = 20.0,
+    seconds: float = PATIENCE,
     pause: float = 0.05,
 ) -> Any:
     """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`."""

@@ -37,6 +37,7 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from kubeloop.client.config import ClientConfig
+from kubeloop.testing.polling import PATIENCE
 from kubeloop.testing.scripted_steps import (
     Drop,
     Hang,
@@ -92,7 +93,7 @@ class ScriptedServer:
         """The requests of a route (or of a verb) so far, in order of arrival."""
         return [r for r in self.requests if r.verb == verb and path in (None, r.path)]
 
-    async def wait_seen(self, verb: str, path: str, count: int = 1, timeout: float = 5.0) -> Seen:
+    async def wait_seen(self, verb: str, path: str, count: int = 1, timeout: float = PATIENCE) -> Seen:
         """Waits until the route had `count` requests and returns the last of these. Raises TimeoutError."""
         async with asyncio.timeout(timeout), self._arrived:
             await self._arrived.wait_for(lambda: len(self.seen(verb, path)) >= count)
@@ -285,7 +286,7 @@ class LiveWatch:
         """Ends the stream properly, after what was sent before."""
         self._steps.put_nowait(None)
 
-    async def opened(self, timeout: float = 5.0) -> None:
+    async def opened(self, timeout: float = PATIENCE) -> None:
         """Waits until a client watches. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._opened.wait()

@@ -136,7 +136,7 @@ async def clock(stage: Stage, soak: Soak) -> None:
     for skew in (200.0, -200.0, 0.0):
         await asyncio.to_thread(stage.webhook.stop)
         stage.webhook.skew = skew
-        await asyncio.to_thread(lambda: stage.webhook.start(ready=False).wait_ready(120.0))
+        await asyncio.to_thread(stage.webhook.start)
         soak.faults += 1
         await asyncio.sleep(20.0 if skew else 0.0)
 

@@ -218,7 +218,8 @@ _THEMES: tuple[dict[str, float], ...] = (
     {"budget": 6, "enlarge": 8},
     {"budget": 6, "freeze": 3, "count_nothing": 1, "set_clock": 1},
     {"silence": 3, "count_nothing": 2, "freeze": 2, "abort": 2, "kill": 1, "stall": 1},
-    {"retry": 4, "forge": 3, "relabel": 3, "fail": 2, "compact": 2},
+    {"retry": 12, "free": 3, "forge": 3, "relabel": 3, "compact": 2},
+    {"pods": 8},
     {"base": 4, "edit": 4, "skip": 4, "switch": 4, "leave_entry": 4, "revert": 4},
 )
 """What a story is about: how many times as often some actions come, beside migrations and pods; all others are rare.

@@ -61,10 +61,11 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
     return asked
 
 
-def unnamed(pod: Pod, hard: Iterable[str], releases: Releases = NEWEST) -> list[str]:
+def unnamed(pod: Pod, hard: Iterable[str]) -> list[str]:
     """What a quota limits of CPU and memory and some container does not name: such a pod is not admitted, whatever is
-    left. With pod-level resources, where one of the releases has them, nothing. Source: pods.go, Constraints."""
-    if pod.spec.resources and any(release.pod_level_resources for release in releases):
+    left. With pod-level resources nothing: an API server without them removes them. Source: pods.go, Constraints."""
+    whole = pod.spec.resources or ResourceRequirements()
+    if whole.limits or whole.requests:
         return []
     containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
     named = reduce(and_, [_names_of(container.resources) for container in containers], _TO_BE_NAMED)

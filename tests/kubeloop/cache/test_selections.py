@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from kubeloop.api.registry import PODS
@@ -11,6 +9,7 @@ from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
 from kubeloop.client.namespaces import Namespaces
+from kubeloop.testing.polling import until
 from kubeloop.testing.scripted_server import LIST, WATCH, LiveWatch, ScriptedServer, listing, status, watch
 from kubeloop.testing.scripted_steps import added, deleted, error, obj
 
@@ -50,9 +49,7 @@ async def test_an_object_that_stops_matching_is_gone() -> None:
         await live.opened()
         # The API server says so: what no longer matches a watch's selector comes as DELETED.
         live.send(deleted(obj("a", "6", "ns")), added(obj("b", "7", "ns")))
-        async with asyncio.timeout(5):
-            while informer.last_sync_resource_version != "7":  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: informer.last_sync_resource_version == "7")
         assert informer.indexer.list_keys() == ["ns/b"]
         await informer.stop()
 
@@ -71,7 +68,7 @@ async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_st
         namespaces = Namespaces([pods.select(namespace="first"), pods.select(namespace="second")])
         informer = SharedIndexInformer(namespaces, options=ReflectorOptions(backoff_base=0.02))
         informer.start()
-        await live.opened(30)
+        await live.opened()
         assert informer.indexer.list_keys() == ["first/a", "first/c"]
         asked = [seen for seen in server.requests if seen.verb == WATCH]
         assert [seen.query.get("resourceVersion") for seen in asked if seen.path == first] == [

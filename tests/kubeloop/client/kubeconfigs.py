@@ -43,6 +43,7 @@ class Plugin:
     """A credential plugin: a script that writes down how it was called and prints what the test wants."""
 
     API = "client.authentication.k8s.io/v1"
+    HANGS = 30
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,7 +53,7 @@ class Plugin:
             f'echo "$@" >> {folder}/calls\n'
             f'printf %s "$KUBERNETES_EXEC_INFO" > {folder}/info\n'
             f'printf %s "$MOOD" > {folder}/mood\n'
-            f"if [ -f {folder}/sleep ]; then exec sleep 5; fi\n"
+            f"if [ -f {folder}/sleep ]; then exec sleep {self.HANGS}; fi\n"
             f"cat {folder}/complaint >&2\n"
             f"cat {folder}/answer\n"
             f"exit $(cat {folder}/code)\n"
@@ -72,7 +73,7 @@ class Plugin:
         (self._folder / "complaint").write_text(complaint)
 
     def hangs(self) -> None:
-        """It takes five seconds from now on."""
+        """It takes HANGS seconds from now on."""
         (self._folder / "sleep").touch()
 
     def recovers(self) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from kubeloop.controllers.run import run_until_signal
 
+HEARS = "await stop.wait()\nprint('heard', flush=True)"
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -28,22 +29,25 @@ class Program:
         script += f"\nsys.exit(run_until_signal(main{options}))\n"
         self.process = subprocess.Popen(
             [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "up\n"
+        self.says("up")
 
-    def send(self, *numbers: signal.Signals) -> tuple[int, float, str, str]:
-        """Signals, 0.2 s apart: exit code, seconds until the end, stdout, stderr."""
+    def says(self, line: str) -> None:
+        """Wait for it."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{line}\n"
+
+    def send(self, number: signal.Signals, read: str = "") -> tuple[int, float, str, str]:
+        """A signal, and what it reads then: exit code, seconds until the end, stdout, stderr."""
         started = time.monotonic()
-        for number in numbers:
-            self.process.send_signal(number)
-            time.sleep(0.2)
+        self.process.send_signal(number)
         try:
-            out, err = self.process.communicate(timeout=60)
+            out, err = self.process.communicate(read, timeout=60)
         finally:
             self.process.kill()
         return self.process.returncode, time.monotonic() - started, out, err
@@ -106,23 +110,30 @@ def test_a_thread_that_hangs_does_not_hold_the_exit_up() -> None:
     ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]
 )
 def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals) -> None:
-    code, seconds, _, err = Program("await stop.wait()\nawait asyncio.sleep(100)").send(first, second)
+    program = Program(f"{HEARS}\nawait asyncio.sleep(100)")
+    program.process.send_signal(first)
+    program.says("heard")
+    code, seconds, _, err = program.send(second)
     assert code == 128 + second
     assert seconds < 15
     assert err == ""
 
 
 def test_a_second_signal_exits_at_once_though_the_loop_is_blocked() -> None:
-    code, seconds, _, _ = Program("await stop.wait()\ntime.sleep(60)").send(signal.SIGTERM, signal.SIGINT)
+    program = Program(f"{HEARS}\ntime.sleep(60)")
+    program.process.send_signal(signal.SIGTERM)
+    program.says("heard")
+    code, seconds, _, _ = program.send(signal.SIGINT)
     assert code == 130
     assert seconds < 15
 
 
 def test_two_signals_at_once_are_not_one() -> None:
-    program = Program("await asyncio.sleep(0.1)\ntime.sleep(0.5)\nawait asyncio.sleep(100)")
-    time.sleep(0.3)
+    """Not where the loop was busy all the time between them."""
+    program = Program("print('busy', flush=True)\nsys.stdin.readline()\nawait asyncio.sleep(100)")
+    program.says("busy")
     program.process.send_signal(signal.SIGINT)
-    code, seconds, _, _ = program.send(signal.SIGTERM)
+    code, seconds, _, _ = program.send(signal.SIGTERM, "go on\n")
     assert code in (130, 143)
     assert seconds < 15
 

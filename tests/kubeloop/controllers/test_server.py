@@ -13,6 +13,7 @@ from kubeloop.api.registry import CONFIG_MAPS, SECRETS
 from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.controllers.server import HealthServer, parse_bind_address, serve_health
+from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.workqueue.queue import Queue
 
@@ -162,9 +163,7 @@ async def test_off(case: str) -> None:
 
 
 async def test_the_same_address_twice_is_one_server() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     async with serving(Checks(), address, address) as server:
         (bound,) = server.addresses
         assert (await get(bound, "/metrics"))[0] == 200
@@ -173,10 +172,8 @@ async def test_the_same_address_twice_is_one_server() -> None:
 
 @pytest.mark.parametrize("metrics", [False, True])
 async def test_an_address_in_use_is_one_clear_line_and_leaves_nothing_open(metrics: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        other = f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
+    other = f"127.0.0.1:{free_ports(1)[0]}"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BindError) as caught:
             await serve_health(Checks(), other if metrics else busy, busy if metrics else None)
@@ -219,9 +216,7 @@ def test_bind_address(text: str) -> None:
 
 
 async def test_without_a_host_every_interface_is_served() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     async with serving(Checks(), f":{port}"):
         assert (await get(("127.0.0.1", port), "/healthz"))[0] == 200
 

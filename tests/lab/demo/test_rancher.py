@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,7 +78,15 @@ async def test_every_restart_is_waited_for_and_counted(tmp_path: Path) -> None:
 async def test_an_agent_that_writes_nothing_any_more_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "PATIENCE", 2.0)
+    ahead = 0.0
+
+    def clock() -> float:
+        """Runs ahead once the last answer is there."""
+        nonlocal ahead
+        ahead += drivers.PATIENCE / 2 if Agent(tmp_path).writes(seed.NAMESPACE) == 2 else 0.0
+        return time.monotonic() + ahead
+
+    monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=clock))
     written, _ = await restarted(tmp_path, answers=2, times=5)
     assert written == 2
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kubeloop.testing.polling import PATIENCE
 from kubeloop.testing.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
 from pkg.cmd.main import run
 from tests.program import Program
@@ -69,11 +70,11 @@ class ThreadedServer:
     def end(self) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join()
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
 
 @contextmanager

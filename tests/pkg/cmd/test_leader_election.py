@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from kubeloop.api import registry
+from kubeloop.testing.polling import PATIENCE
 from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
 from tests.pkg.cmd.rig import (
     Call,
@@ -24,8 +24,7 @@ from tests.pkg.cmd.waiting import QUOTA, seed
 
 LEASES = registry.LEASES.path("own")
 LEASE = registry.LEASES.path("own", "headroom")
-FAST = ("--leader-elect", "--namespace", "own", "--leader-elect-lease-duration", "3",
-        "--leader-elect-renew-deadline", "2", "--leader-elect-retry-period", "0.2")  # fmt: skip
+ELECTED = ("--leader-elect", "--namespace", "own")
 
 
 def lease(holder: str | None = None, seconds: int = 3) -> dict[str, Any]:
@@ -55,12 +54,14 @@ def test_a_lost_lease_ends_it_with_1_and_one_line(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
     server.server.always(POST, LEASES, body(lease("me")))
-    server.server.always(PATCH, LEASE, status(500, "InternalError", "etcd is away"))
-    with running(kubeconfig, tmp_path, *FAST) as program:
+    server.server.always(PATCH, LEASE, body(lease("me")))
+    short = ("--leader-elect-lease-duration", "5", "--leader-elect-renew-deadline", "4")
+    with running(kubeconfig, tmp_path, *ELECTED, *short, "--leader-elect-retry-period", "0.5") as program:
         program.until(lambda: server.seen(PATCH, QUOTA))
-        assert program.process.wait(10) == 1
+        server.server.always(PATCH, LEASE, status(500, "InternalError", "etcd is away"))
+        assert program.process.wait(PATIENCE) == 1
         said = [line for line in program.text().splitlines() if line.startswith("headroom: ")]
-        assert said == ["headroom: lost the lease own/headroom: not renewed for 2 s: etcd is away"]
+        assert said == ["headroom: lost the lease own/headroom: not renewed for 4 s: etcd is away"]
         assert "Traceback" not in program.text()
 
 
@@ -68,11 +69,10 @@ def test_a_standby_is_ready_writes_nothing_and_ends_with_0(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
     server.server.always(GET, LEASE, body(lease("other", seconds=3600)))
-    with running(kubeconfig, tmp_path, *FAST) as program:
+    with running(kubeconfig, tmp_path, *ELECTED) as program:
         program.wait_ready()
         time.sleep(1)
-        program.process.send_signal(signal.SIGTERM)
-        assert program.process.wait(10) == 0
+        assert program.stop() == 0
     assert [seen.path for seen in server.server.requests if seen.verb not in ("GET", "WATCH")] == []
 
 
@@ -82,7 +82,7 @@ def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so
     why = 'User "u" cannot get leases'
     server.server.always(GET, LEASE, status(403, "Forbidden", why))
     server.server.always(POST, registry.EVENTS.path("own"), body({}))
-    with running(kubeconfig, tmp_path, *FAST) as program:
+    with running(kubeconfig, tmp_path, *ELECTED) as program:
         program.until(lambda: program.get("/readyz") == (503, f"not ready: lease own/headroom: {why}\n"))
         program.until(lambda: server.seen(POST, registry.EVENTS.path("own")))
         assert program.get("/healthz")[0] == 200
@@ -94,12 +94,11 @@ def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so
 def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, body(lease("me")))
-    with running(kubeconfig, tmp_path, *FAST) as program:
+    with running(kubeconfig, tmp_path, *ELECTED) as program:
         program.until(lambda: server.seen(PATCH, LEASE))
         mine = server.seen(POST, LEASES)[0].json["spec"]["holderIdentity"]
         server.server.always(GET, LEASE, body(lease(mine)))
-        program.process.send_signal(signal.SIGTERM)
-        assert program.process.wait(10) == 0
+        assert program.stop() == 0
     assert server.seen(PATCH, LEASE)[-1].json["spec"]["holderIdentity"] is None
 
 

@@ -77,10 +77,10 @@ def test_the_integer_value_is_gos_where_go_does_not_overflow() -> None:
     ],
 )
 def test_hostile_text_is_refused_at_once(text: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(QuantityError) as caught:
         parse(text)
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
     assert len(str(caught.value)) < 200
 
 

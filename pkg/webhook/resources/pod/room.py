@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.amounts import compared
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import unnamed
 from pkg.util.resource_list import (
     ResourceList,
@@ -128,9 +127,9 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
     )
 
 
-def refused_by_quota(quota: ResourceQuota, pod: Pod, need: Amounts, releases: Releases) -> str:
+def refused_by_quota(quota: ResourceQuota, pod: Pod, need: Amounts) -> str:
     """Why quota admission itself refuses a pod, or what it needs, by a quota's status; "": it does not."""
-    if missing := unnamed(pod, quota.status.hard or {}, releases):
+    if missing := unnamed(pod, quota.status.hard or {}):
         return (
             f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
         )

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -175,14 +174,11 @@ class Validator:
             if is_served(quota):
                 annotation = annotation_of(self._view.namespace(asked.namespace))
                 base = base_of(quota, annotation, self._policy).limits or ()
-            refused = partial(
-                refused_by_quota,
-                pod=asked.pod,
-                need={name: amount for name, amount in asked.need.items() if name not in base},
-                releases=asked.releases,
-            )
-            if refused(quota) and (refusal := refused(await self._view.quota_live(quota))):
-                return refusal
+            rest = {name: amount for name, amount in asked.need.items() if name not in base}
+            if refused_by_quota(quota, asked.pod, rest):
+                quota = await self._view.quota_live(quota)
+                if refusal := refused_by_quota(quota, asked.pod, rest):
+                    return refusal
         return ""
 
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:

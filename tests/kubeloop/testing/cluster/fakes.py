@@ -21,7 +21,8 @@ env | grep -E '^(GO|CGO)' | sort > "$FAKE_GO_LOG.env"
 echo "$PWD $*" >> "$FAKE_GO_LOG"
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out="$2"; shift; done
 echo "example.org/first"; echo "example.org/second"
-sleep "${FAKE_GO_SECONDS:-0}"
+left=3000
+while [ -n "$FAKE_GO_GATE" ] && [ ! -e "$FAKE_GO_GATE" ] && [ $left -gt 0 ]; do sleep 0.02; left=$((left - 1)); done
 if [ -n "$FAKE_GO_FAILS" ]; then echo "$FAKE_GO_FAILS" >&2; exit 1; fi
 printf '#!/bin/sh\\necho built %s\\n' "$1" > "$out"
 """
@@ -40,7 +41,8 @@ def write_executable(path: Path, text: str) -> Path:
 
 
 def fake_go(folder: Path) -> Path:
-    """A `go` that notes its calls in $FAKE_GO_LOG and "builds" a script that prints its package."""
+    """A `go` that notes its calls in $FAKE_GO_LOG and "builds" a script that prints its package, once there is a file
+    $FAKE_GO_GATE (or a minute later)."""
     return write_executable(folder / "go", _GO)
 
 
@@ -64,17 +66,20 @@ def go_calls(environ: Mapping[str, str]) -> list[str]:
 
 
 class Notes:
-    """A Progress that remembers."""
+    """A Progress that remembers, and makes the file `gate` when a tick says `opens`."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Path | None = None, opens: str = "") -> None:
         self.steps: list[str] = []
         self.ticks: list[str] = []
+        self._gate, self._opens = gate, opens
 
     def step(self, text: str) -> None:
         self.steps.append(text)
 
     def tick(self, text: str) -> None:
         self.ticks.append(text)
+        if self._gate is not None and self._opens in text:
+            self._gate.touch()
 
 
 def sha256(content: bytes) -> str:

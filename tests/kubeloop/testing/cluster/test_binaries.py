@@ -283,33 +283,40 @@ def test_only_sites_of_missing_binaries_are_asked(tmp_path: Path) -> None:
 
 
 def test_two_processes_that_need_binaries_at_once_build_each_one_once(tmp_path: Path) -> None:
-    environ = environment(tmp_path, FAKE_GO_SECONDS="0.3", PYTHONPATH=str(ROOT))
-    program = "from kubeloop.testing.cluster.binaries import ensure_binaries; print(ensure_binaries())"
+    gate = tmp_path / "gate"
+    environ = environment(tmp_path, FAKE_GO_GATE=str(gate), PYTHONPATH=str(ROOT))
+    imported = "from kubeloop.testing.cluster.binaries import ensure_binaries"
+    program = f"{imported}; print('asking', flush=True); print(ensure_binaries())"
     running = [
         subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asking\n"
+    gate.touch()
     answers = [process.communicate(timeout=60)[0] for process in running]
     assert answers[0] == answers[1] != ""
     assert sorted(go_calls(environ)) == sorted(PACKAGES)
 
 
 def test_a_process_that_waits_for_another_ones_build_says_so(tmp_path: Path) -> None:
-    environ, notes = environment(tmp_path, FAKE_GO_SECONDS="0.5"), Notes()
+    gate, said = tmp_path / "gate", "another process builds it"
+    environ, notes = environment(tmp_path, FAKE_GO_GATE=str(gate)), Notes(gate, said)
     first = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})
     first.start()
     assert eventually(lambda: bool(go_calls(environ)))
     ensure_binaries(notes, environ=environ)
     first.join()
-    assert any("another process builds it" in tick for tick in notes.ticks)
+    assert any(said in tick for tick in notes.ticks)
     assert len(go_calls(environ)) == len(PACKAGES)
 
 
 def test_a_builder_killed_half_way_neither_blocks_nor_spoils_the_next(tmp_path: Path) -> None:
-    environ = environment(tmp_path, FAKE_GO_SECONDS="30", PYTHONPATH=str(ROOT))
+    environ = environment(tmp_path, FAKE_GO_GATE=str(tmp_path / "gate"), PYTHONPATH=str(ROOT))
     program = "from kubeloop.testing.cluster.binaries import ensure_binaries; ensure_binaries()"
     killed = subprocess.Popen([sys.executable, "-c", program], env=environ, start_new_session=True)
-    assert eventually(lambda: bool(go_calls(environ)), timeout=30)
+    assert eventually(lambda: bool(go_calls(environ)))
     os.killpg(killed.pid, 9)
     killed.wait()
-    assert ensure_binaries(environ=environ | {"FAKE_GO_SECONDS": "0"}).etcd.is_file()
+    assert ensure_binaries(environ=environ | {"FAKE_GO_GATE": ""}).etcd.is_file()

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kubeloop.testing.cluster import cluster, processes
+from kubeloop.client.client import Client
+from kubeloop.testing.cluster import cluster, processes, readiness
 from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError, StartError
 from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
@@ -62,7 +65,7 @@ def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> s
     )
     command = [sys.executable, "-c", program, str(directory)]
     running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    assert eventually(lambda: processes.find(directory, "kube-apiserver").alive(), timeout=30)
+    assert eventually(lambda: processes.find(directory, "kube-apiserver").alive())
     return running
 
 
@@ -87,8 +90,16 @@ def test_a_server_that_ends_at_once_is_one_clear_error_and_nothing_stays(
 def test_an_api_server_that_does_not_get_ready_is_given_up(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubeloop.testing.cluster.readiness.Patience.__init__.__defaults__", (3.0,))
-    with pytest.raises(StartError, match=r"the API server is not ready after 3 s: see the logs in .*/logs"):
+    ask, ahead = readiness.server_ready, 0.0
+
+    async def ask_late(client: Client) -> bool:
+        nonlocal ahead
+        ahead = readiness.START_TIMEOUT
+        return await ask(client)
+
+    monkeypatch.setattr(readiness, "server_ready", ask_late)
+    monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
+    with pytest.raises(StartError, match=r"the API server is not ready after 120 s: see the logs in .*/logs"):
         cluster.up(directory)
     assert processes.names(directory) == []
 
@@ -238,9 +249,7 @@ def test_an_embedded_cluster_without_a_directory_leaves_none_when_its_program_is
     folder = tmp_path / "temporary"
     folder.mkdir()
     running = subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=ROOT)
-    assert eventually(
-        lambda: any(processes.find(d, "kube-apiserver").alive() for d in folder.iterdir()), timeout=30
-    )
+    assert eventually(lambda: any(processes.find(d, "kube-apiserver").alive() for d in folder.iterdir()))
     started = _recorded(next(folder.iterdir()))
     running.kill()
     running.wait()

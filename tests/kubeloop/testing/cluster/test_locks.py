@@ -50,7 +50,7 @@ def test_who_waits_is_told_for_how_long_and_gets_the_lock_at_its_end(
         if len(waited) == 3:
             held.communicate()
 
-    with locked(tmp_path / "lock", timeout=10, waiting=waiting):
+    with locked(tmp_path / "lock", timeout=60, waiting=waiting):
         assert len(waited) >= 3
     assert waited == sorted(waited)
 

@@ -134,7 +134,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(directory: Pat
     assert eventually(lambda: "started" in process.log.read_text())
     began = time.monotonic()
     processes.stop(directory, grace=0.2)
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < 15
     assert not _exists(process.pid)
 
 
@@ -220,10 +220,10 @@ def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anyth
         # The launcher has opened its spec and reads it; the name is gone before it gets to the end.
         spec.unlink()
         json.dump(content, pipe)
-    assert launcher.wait(timeout=10) == 0
+    assert launcher.wait(timeout=60) == 0
     assert not marker.exists()
     later = subprocess.run(
-        [sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=10
+        [sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=60
     )
     assert (later.returncode, later.stderr) == (0, b""), "it had not even read it"
 

@@ -12,7 +12,7 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.quotacount.usage import counted, is_extended, pod_usage
+from pkg.util.quotacount.usage import counted, is_extended, pod_usage, unnamed
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from tests.pkg.util import vectors
 
@@ -155,3 +155,22 @@ def test_the_work_grows_with_the_pod_and_no_faster(monkeypatch: pytest.MonkeyPat
     usage = pod_usage(made)
     assert usage["requests.example.com/r299"] == Quantity.of(3)
     assert work < 20 * len(many)
+
+
+BOTH = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+ONLY_CPU = {"resources": {"limits": {"cpu": "1"}}}
+REQUESTED = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+UNNAMED: dict[str, tuple[Pod, list[str]]] = {
+    "a limit is a request, too": (pod(BOTH), []),
+    "of the containers one does not say": (pod(BOTH, ONLY_CPU), ["limits.memory", "memory"]),
+    "of the init containers": (pod(BOTH, init=[ONLY_CPU]), ["limits.memory", "memory"]),
+    "a request is no limit": (pod(REQUESTED), ["limits.memory"]),
+    "said for the whole pod": (pod(ONLY_CPU, resources={"limits": {"memory": "1Gi"}}), []),
+    "said of the whole pod without a word": (pod(ONLY_CPU, resources={}), ["limits.memory", "memory"]),
+}
+
+
+@pytest.mark.parametrize("case", list(UNNAMED.values()), ids=list(UNNAMED))
+def test_what_a_pod_has_to_name(case: tuple[Pod, list[str]]) -> None:
+    asked, missing = case
+    assert unnamed(asked, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"]) == missing
