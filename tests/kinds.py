@@ -30,18 +30,16 @@ class Server(FakeCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[str, Kind[Any]] = {}
+        self.kinds: dict[str, Kind[Any]] = {}
 
     def kind(self, resource: Resource[T]) -> Kind[T]:
         """The same one for the same resource."""
-        return self._kinds.get(resource.path()) or Kind(resource, self)
-
-    def add(self, kind: Kind[Any]) -> None:
-        self._kinds[kind.resource.path()] = kind
+        found: Kind[T] = self.kinds.get(resource.path()) or Kind(resource, self)
+        return found
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
         written = super().store(resource, key, old, new)
-        if (kind := self._kinds.get(resource.path())) is not None:
+        if (kind := self.kinds.get(resource.path())) is not None:
             kind.stored(written, deleted=new is None)
         return written
 
@@ -62,7 +60,7 @@ class Kind(Generic[T]):
         self.answering = asyncio.Event()
         self.answering.set()
         self.server.reactors.append(self._react)
-        self.server.add(self)
+        self.server.kinds[resource.path()] = self
 
     @property
     def indexer(self) -> Indexer[T]:
@@ -85,12 +83,6 @@ class Kind(Generic[T]):
         """(verb, key, body) of every request."""
         return [(request.verb, request.key, request.body) for request in self._requests]
 
-    @property
-    def verbs(self) -> list[tuple[str, ...]]:
-        """(verb, name) of every request, and the subresource where there is one."""
-        named = [(r.verb, _name(r), r.subresource) for r in self._requests]
-        return [call if call[2] else call[:2] for call in named]
-
     def asked(self, verb: str) -> list[Any]:
         """The bodies of all requests of a verb."""
         return self.server.asked(verb, self.resource.plural)
@@ -104,11 +96,6 @@ class Kind(Generic[T]):
         metadata = {"uid": f"uid-{name}", "name": name, "namespace": namespace, **fields.pop("metadata", {})}
         return self.given({"metadata": metadata, **fields})
 
-    def seed(self, *objects: T | Raw) -> None:
-        """Objects that are there."""
-        for obj in objects:
-            self.given(obj)
-
     def edited(self, key: str, patch: Mapping[str, Any]) -> T:
         """Another client patches an object."""
         return self.given(merged(self.objects[key], patch))
@@ -120,9 +107,6 @@ class Kind(Generic[T]):
     def now(self, key: str) -> T:
         """The object as the server has it."""
         return msgspec.convert(self.objects[key], self.resource.type)
-
-    def cached(self, key: str) -> T | None:
-        return self.indexer.get_by_key(key)
 
     def catch_up(self) -> None:
         """The watch brings everything."""
@@ -153,13 +137,6 @@ class Kind(Generic[T]):
             await waiting
         if (errors := self.errors.get(request.verb)) and (error := errors.pop(0)) is not None:
             raise error
-
-
-def _name(request: Request) -> str:
-    if request.verb == "create":
-        metadata = request.body["metadata"]
-        return str(metadata.get("name") or metadata["generateName"])
-    return request.key.rpartition("/")[2]
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from email.utils import formatdate
 from typing import Any
 
@@ -14,11 +13,11 @@ from kubeloop.client.client import Client
 from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeTransport
-from kubeloop.testing.virtual_time import now
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK
 from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota.register import register
@@ -85,6 +84,7 @@ class Counting(Server):
 class _Counted(FakeTransport):
     def __init__(self, server: Counting) -> None:
         super().__init__(server)
+        self.server_clock = ServerClock(loop_time, lambda: START + loop_time())
         self._server = server
 
     async def request(self, method: str, path: str, **options: Any) -> bytes:
@@ -107,7 +107,7 @@ class Cluster:
         self.set_back = 0.0
         """Seconds by which the API server's clock was."""
         self.server = Counting()
-        self.server.clock = lambda: START + passed() - self.set_back
+        self.server.clock = lambda: START + loop_time() - self.set_back
         self.server.reactors.append(_marked)
         kind: Callable[[Resource[Any]], Kind[Any]] = self.server.kind
         self.budgets = kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
@@ -193,9 +193,7 @@ class Process:
         self._management = Wired(cluster.server)
         self._clock = ServerClock(loop_time, lambda: START + loop_time() + skew)
         self._management.client.transport.server_clock = self._clock
-        index(self._management.virtual_machine_instance_migrations.cache(), self._management.pods.cache())
-        users = ["system:serviceaccount:headroom:headroom"]
-        register(self._management, self.events.recorder, Options(controller_users=users, **options))
+        wire(self._management, self.events, **options)
 
     async def look(self, namespace: str = "ns1") -> float | None:
         """Its locks and the namespace are worked off once; in how many seconds they want to be re-checked."""
@@ -218,11 +216,10 @@ class Process:
         raise AssertionError("it never settles")
 
 
-def passed() -> float:
-    """Seconds of the test; none while its fixtures are made, outside of its loop."""
-    with suppress(RuntimeError):
-        return now()
-    return 0.0
+def wire(management: Management, events: Events, **options: Any) -> None:
+    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
+    users = ["system:serviceaccount:headroom:headroom"]
+    register(management, events.recorder, Options(controller_users=users, **options))
 
 
 async def open_window(cluster: Cluster, process: Process) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from kubeloop.testing.virtual_time import virtual_time
 from tests.decisions import by_value, sentences
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL
+
+pytestmark = pytest.mark.virtual_time
 
 WINDOWS = json.loads((Path(__file__).parent / "windows_of_8ac1f0b.json").read_text("utf-8"))
 
@@ -36,7 +37,6 @@ def left_by(window: dict[str, Any]) -> Cluster:
 @sentences(WINDOWS)
 @pytest.mark.parametrize("fate", ["the target came", "the migration is gone"])
 @pytest.mark.parametrize("seconds", [1.0, 60.0, 500.0])
-@virtual_time
 async def test_it_is_closed(case: dict[str, Any], fate: str, seconds: float) -> None:
     cluster = left_by(case)
     await asyncio.sleep(seconds)
@@ -62,7 +62,6 @@ WAITING = [name for name in WINDOWS if "restored" not in name and "deleted" not 
 
 @sentences({name: WINDOWS[name] for name in WAITING})
 @pytest.mark.parametrize("seconds", [1.0, 60.0])
-@virtual_time
 async def test_a_migration_that_still_waits_is_released(case: dict[str, Any], seconds: float) -> None:
     cluster = left_by(case)
     await asyncio.sleep(seconds)

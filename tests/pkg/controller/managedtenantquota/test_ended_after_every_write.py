@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from kubeloop.testing.virtual_time import virtual_time
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
@@ -17,6 +16,8 @@ from tests.pkg.controller.managedtenantquota.server import (
     open_window,
 )
 from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
+
+pytestmark = pytest.mark.virtual_time
 
 WRITES = 8
 """Of the whole way with two blocking quotas; `test_the_writes_are_enumerated` counts them."""
@@ -39,7 +40,6 @@ async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
     await close_window(cluster, process)
 
 
-@virtual_time
 async def test_the_writes_are_enumerated() -> None:
     cluster = full_namespace()
     await run(cluster, Process(cluster), None)
@@ -49,7 +49,6 @@ async def test_the_writes_are_enumerated() -> None:
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
 @pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
 @pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
-@virtual_time
 async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
     cluster = full_namespace()
     with pytest.raises(Ended):

@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kubeloop.client.errors import Unreachable
-from kubeloop.testing.virtual_time import now, virtual_time
+from kubeloop.testing.virtual_time import now
+from pkg.config.management import Management
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
-from tests.decisions import by_value
+from tests.decisions import by_value, sentences
+from tests.kinds import Events
 from tests.pkg.controller.managedtenantquota.server import (
     CLOSING,
     KEY,
@@ -21,13 +24,17 @@ from tests.pkg.controller.managedtenantquota.server import (
     Process,
     close_window,
     open_window,
+    wire,
 )
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, TWICE, budget, quota
 
+pytestmark = pytest.mark.virtual_time
 
-@virtual_time
+
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     process = Process(cluster)
+    seconds, released = "headroom_mtq_lock_seconds_sum", "headroom_mtq_quota_released_total"
+    before = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
     await open_window(cluster, process)
     assert cluster.server.made == OPENING
     assert set(cluster.status) == {
@@ -38,9 +45,46 @@ async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     await close_window(cluster, process)
     assert cluster.server.made == OPENING + CLOSING
     assert cluster.at_rest
+    after = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
+    assert [each - was for was, each in zip(before, after, strict=True)] == pytest.approx([now(), 2.015])
 
 
-@virtual_time
+def _released(name: str) -> float:
+    return REGISTRY.get_sample_value(name, {"resource": "limits.cpu"}) or 0.0
+
+
+WAITED_FOR = {
+    "the budget": ("budgets", "ns1/budget"),
+    "a quota": ("quotas", KEY),
+    "a migration": ("migrations", "ns1/migration-of-vm1"),
+    "a VMI": ("instances", "ns1/vm1"),
+}
+
+
+@sentences(WAITED_FOR)
+async def test_what_comes_is_seen_by_the_controller_that_runs(
+    case: tuple[str, str], cluster: Cluster
+) -> None:
+    kind = getattr(cluster, case[0])
+    last = kind.objects[case[1]]
+    kind.gone(case[1])
+    management = Management(cluster.server.client())
+    wire(management, Events())
+    await management.start()
+    await asyncio.sleep(1.0)
+    assert not cluster.locked
+    kind.given(last)
+    await asyncio.sleep(1.0)
+    assert by_value(cluster.hard) == by_value(GRANTED)
+    cluster.enforce()
+    cluster.admit()
+    await asyncio.sleep(1.0)
+    cluster.enforce()
+    await asyncio.sleep(1.0)
+    assert cluster.at_rest
+    await management.stop()
+
+
 async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -54,7 +98,6 @@ async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster:
     assert not cluster.locked
 
 
-@virtual_time
 async def test_people_are_told(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -68,7 +111,6 @@ async def test_people_are_told(cluster: Cluster) -> None:
     ]
 
 
-@virtual_time
 async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> None:
     await Process(cluster).look()
     lock = recognise(cluster.locks.now("lock.ns1.com"))
@@ -80,7 +122,6 @@ async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> No
     assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
 
 
-@virtual_time
 async def test_a_namespace_without_budget_or_lock_costs_no_request(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
     assert await Process(cluster).look() is None
@@ -88,14 +129,12 @@ async def test_a_namespace_without_budget_or_lock_costs_no_request(cluster: Clus
     assert cluster.quotas.calls == []
 
 
-@virtual_time
 async def test_a_namespace_at_rest_costs_no_request() -> None:
     cluster = Cluster()
     assert await Process(cluster).look() is None
     assert cluster.budgets.calls == []
 
 
-@virtual_time
 async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cluster) -> None:
     cluster.budgets.given(budget({"limits.cpu": "1"}))
     process = Process(cluster)
@@ -110,7 +149,6 @@ async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cl
     await open_window(cluster, process)
 
 
-@virtual_time
 async def test_only_the_blocking_quotas_are_raised(cluster: Cluster) -> None:
     cluster.quotas.given(quota(TWICE, name="roomy"))
     cluster.quotas.given(quota({"pods": "0"}, {}, name="other", scopes=["BestEffort"]))
@@ -120,7 +158,6 @@ async def test_only_the_blocking_quotas_are_raised(cluster: Cluster) -> None:
     assert cluster.server.made == OPENING
 
 
-@virtual_time
 async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
     cluster.budgets.given(budget(name="other"))
     process = Process(cluster)
@@ -129,7 +166,6 @@ async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
     assert set(process.events.reasons) == {"MultipleMigrationResourceQuotas"}
 
 
-@virtual_time
 async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster) -> None:
     cluster.locks.gone("headroom.harvesterhci.io")
     process = Process(cluster)
@@ -138,7 +174,6 @@ async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster
     assert process.events.reasons == ["LockUnavailable"]
 
 
-@virtual_time
 async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(cluster: Cluster) -> None:
     cluster.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []})
     process = Process(cluster)
@@ -147,7 +182,6 @@ async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(clust
     assert process.events.reasons == ["LockUnavailable"]
 
 
-@virtual_time
 async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -164,7 +198,6 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     assert cluster.at_rest, "locked again at once"
 
 
-@virtual_time
 async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -175,7 +208,6 @@ async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster
     assert not cluster.locked
 
 
-@virtual_time
 async def test_what_another_installation_left_is_put_in_order() -> None:
     """KubeVirt's own controller was stopped in the middle: its lock, its status, its raised quota."""
     cluster = Cluster()
@@ -193,7 +225,6 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     assert cluster.at_rest
 
 
-@virtual_time
 async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
     cluster.locks.lagging = True
@@ -204,7 +235,6 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> Non
     await open_window(cluster, process)
 
 
-@virtual_time
 async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
     assert await process.look() == pytest.approx(Policy().settle)
@@ -214,7 +244,6 @@ async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(clust
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
-@virtual_time
 async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     pods: Any = quota({"pods": "2"}, {"pods": "2"})
     cluster.quotas.given(pods)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import pytest
 
 from kubeloop.client.errors import Conflict, Forbidden
-from kubeloop.testing.virtual_time import run, virtual_time
 from pkg.controller.managedtenantquota.release import close_all
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
+pytestmark = pytest.mark.virtual_time
+
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return run(_in_the_middle_of_a_window())
-
-
-async def _in_the_middle_of_a_window() -> Cluster:
+async def cluster() -> Cluster:
+    """In the middle of a window."""
     found = Cluster()
     found.refuse()
     await Process(found).settle()
@@ -33,14 +31,12 @@ async def close(cluster: Cluster) -> list[str]:
     return await close_all(cluster.server.client())
 
 
-@virtual_time
 async def test_the_window_is_closed(cluster: Cluster) -> None:
     assert await close(cluster) == ["ns1"]
     assert by_value(cluster.hard) == by_value(FULL)
     assert not cluster.locked
 
 
-@virtual_time
 async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pkg.config.configuration_writes")
     await close(cluster)
@@ -51,7 +47,6 @@ async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.
     assert said[:2] == [f"{lock} removed", f"{lock} created"]
 
 
-@virtual_time
 async def test_a_lock_that_has_lost_its_label_is_ended_too(cluster: Cluster) -> None:
     raw = cluster.locks.objects["lock.ns1.com"]
     cluster.locks.given({**raw, "metadata": {**raw["metadata"], "labels": {}}})
@@ -59,20 +54,17 @@ async def test_a_lock_that_has_lost_its_label_is_ended_too(cluster: Cluster) -> 
     assert not cluster.locked
 
 
-@virtual_time
 async def test_the_status_is_emptied(cluster: Cluster) -> None:
     await close(cluster)
     assert cluster.at_rest
 
 
-@virtual_time
 async def test_what_a_lock_has_recorded_is_restored_without_its_budget(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
     assert await close(cluster) == ["ns1"]
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-@virtual_time
 async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
     cluster.locks.gone("lock.ns1.com")
@@ -81,14 +73,12 @@ async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster:
     assert await close(cluster) == []
 
 
-@virtual_time
 async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
     cluster.quotas.errors["patch"] = [Conflict("changed", status=409)]
     await close(cluster)
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-@virtual_time
 async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(cluster: Cluster) -> None:
     for kind in (cluster.budgets, cluster.quotas):
         for raw in list(kind.objects.values()):
@@ -103,7 +93,6 @@ async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-@virtual_time
 async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Cluster) -> None:
     hook = lock_webhook("ns0", {}, holders=[], virt_controllers=[])
     cluster.locks.given(lock_body("ns0", hook, now=0.0, holder="", reason=""))
@@ -114,7 +103,6 @@ async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Clu
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-@virtual_time
 async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> None:
     cluster.locks.gone("lock.ns1.com")
     cluster.quotas.edited(KEY, {"spec": {"hard": {"limits.cpu": "77"}}})
@@ -123,7 +111,6 @@ async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> No
     assert by_value(cluster.hard) == by_value({**FULL, "limits.cpu": "77"})
 
 
-@virtual_time
 async def test_nothing_to_do_is_fine() -> None:
     cluster = Cluster()
     assert await close(cluster) == []
@@ -132,7 +119,6 @@ async def test_nothing_to_do_is_fine() -> None:
     assert cluster.server.made == []
 
 
-@virtual_time
 async def test_a_lock_without_a_budget_goes_too() -> None:
     cluster = Cluster()
     cluster.refuse()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kubeloop.testing.virtual_time import virtual_time
+import pytest
+
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
     KEY,
@@ -14,13 +15,14 @@ from tests.pkg.controller.managedtenantquota.server import (
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
+
+pytestmark = pytest.mark.virtual_time
 
 
 class TestStaleCaches:
     """The caches suggest, the API server decides."""
 
-    @virtual_time
     async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: Cluster) -> None:
         process = Process(cluster)
         cluster.lag()
@@ -41,7 +43,6 @@ class TestStaleCaches:
         await process.settle()
         assert cluster.at_rest
 
-    @virtual_time
     async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
@@ -54,7 +55,6 @@ class TestStaleCaches:
         (saved,) = cluster.status["originalBlockingResourceQuotas"]
         assert saved == {"name": "quota", "spec": {"hard": FULL}}
 
-    @virtual_time
     async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
@@ -70,7 +70,6 @@ class TestStaleCaches:
         await process.settle()
         assert cluster.at_rest
 
-    @virtual_time
     async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
         self, cluster: Cluster
     ) -> None:
@@ -88,7 +87,6 @@ class TestStaleCaches:
 
 
 class TestForeignWriters:
-    @virtual_time
     async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(
         self, cluster: Cluster
     ) -> None:
@@ -100,7 +98,6 @@ class TestForeignWriters:
         assert await process.look() == 0.05
         await open_window(cluster, process)
 
-    @virtual_time
     async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
@@ -112,7 +109,6 @@ class TestForeignWriters:
         assert cluster.hard == FULL
         await open_window(cluster, process)
 
-    @virtual_time
     async def test_a_lock_that_is_deleted_closes_the_window(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await open_window(cluster, process)
@@ -121,16 +117,18 @@ class TestForeignWriters:
         await process.look()
         assert by_value(cluster.hard) == by_value(FULL)
 
-    @virtual_time
     async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
         process = Process(cluster)
+        cluster.quotas.given(quota(name="second"))
         await open_window(cluster, process)
-        cluster.quotas.gone(KEY)
+        cluster.migrations.gone("ns1/migration-of-vm1")
+        cluster.quotas.before.append(lambda: cluster.quotas.gone(KEY))
+        await process.look()
+        assert by_value(cluster.quotas.now("ns1/second").hard) == by_value(FULL)
         await process.settle()
         assert not cluster.locked
         assert not cluster.status.keys() - {"additionalMigrationResources"}
 
-    @virtual_time
     async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
         one, other = Process(cluster), Process(cluster)
         await open_window(cluster, one)

@@ -11,7 +11,6 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
-from kubeloop.testing.virtual_time import virtual_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.controller.namespace.holding_controller import (
@@ -41,6 +40,8 @@ from tests.objects import (
     vmim,
 )
 from tests.pkg.controller.wired import Wired, retry_after
+
+pytestmark = pytest.mark.virtual_time
 
 ONE = {**MARKS, by_name(): ENTRY}
 
@@ -114,7 +115,6 @@ class OneNamespace:
         return len(self.namespaces.asked("patch"))
 
 
-@virtual_time
 async def test_labelled_once_while_room_is_held() -> None:
     one = OneNamespace()
     assert await one.handle() is None
@@ -126,7 +126,6 @@ async def test_labelled_once_while_room_is_held() -> None:
     assert one.writes == 1
 
 
-@virtual_time
 async def test_the_label_stands_a_little_longer_than_the_room() -> None:
     one = OneNamespace(labelled=True)
     assert await one.handle() == LINGER
@@ -137,7 +136,6 @@ async def test_the_label_stands_a_little_longer_than_the_room() -> None:
     assert not one.labelled
 
 
-@virtual_time
 async def test_the_next_migration_keeps_it() -> None:
     one = OneNamespace(labelled=True)
     await one.handle()
@@ -148,7 +146,6 @@ async def test_the_next_migration_keeps_it() -> None:
     assert await one.handle() == LINGER, "it lingers anew"
 
 
-@virtual_time
 async def test_a_raise_waits_until_the_label_counts() -> None:
     one = OneNamespace()
     assert await one.before_raise() == pytest.approx(SETTLE)
@@ -161,21 +158,18 @@ async def test_a_raise_waits_until_the_label_counts() -> None:
 
 
 @pytest.mark.parametrize(("took", "waits"), [(0.01, SETTLE), (0.05, 0.5), (5.0, LONGEST_SETTLE)])
-@virtual_time
 async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -> None:
     one = OneNamespace()
     one.namespaces.before.append(lambda: asyncio.sleep(took))
     assert await one.before_raise() == pytest.approx(waits)
 
 
-@virtual_time
 async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
     one = OneNamespace(labelled=True)
     assert await one.before_raise() is None
     assert one.writes == 0
 
 
-@virtual_time
 async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
     one = OneNamespace()
     one.namespaces.lagging = True
@@ -185,7 +179,6 @@ async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
     assert one.writes == 1
 
 
-@virtual_time
 async def test_a_label_that_is_removed_comes_back() -> None:
     one = OneNamespace()
     one.quotas.given(quota(annotations=ONE))
@@ -197,14 +190,12 @@ async def test_a_label_that_is_removed_comes_back() -> None:
     assert one.labelled
 
 
-@virtual_time
 async def test_a_label_that_cannot_be_written_holds_no_migration_up() -> None:
     one = OneNamespace()
     one.namespaces.errors["patch"] = [Forbidden("no", status=403)]
     assert await one.before_raise() is None
 
 
-@virtual_time
 async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     """The cache shows it until the watch has brought its removal."""
     one = OneNamespace(labelled=True)
@@ -225,7 +216,6 @@ async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     assert await one.before_raise() is None
 
 
-@virtual_time
 async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
     one = OneNamespace(labelled=True)
     await one.handle()
@@ -237,7 +227,6 @@ async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
     assert one.labelled
 
 
-@virtual_time
 async def test_switched_off_labels_are_only_taken_away() -> None:
     one = OneNamespace(reserve=False, labelled=True)
     one.quotas.given(quota(annotations=ONE))
@@ -246,7 +235,6 @@ async def test_switched_off_labels_are_only_taken_away() -> None:
     assert not one.labelled
 
 
-@virtual_time
 async def test_a_namespace_on_its_way_out_is_left_alone() -> None:
     one = OneNamespace()
     one.quotas.given(quota(annotations=ONE))
@@ -257,7 +245,6 @@ async def test_a_namespace_on_its_way_out_is_left_alone() -> None:
     assert one.writes == 0
 
 
-@virtual_time
 async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
     one = OneNamespace(labelled=True)
     one.quotas.given(quota(annotations=ONE))
@@ -270,7 +257,6 @@ async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
     assert one.labelled
 
 
-@virtual_time
 async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
     one = OneNamespace(labelled=True)
     one.quotas.given(quota(annotations=ONE))
@@ -278,7 +264,6 @@ async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> Non
     assert await one.handle() == LINGER
 
 
-@virtual_time
 async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_namespace() -> None:
     server = Server()
     for name, labels in (("held", {constants.LABEL_HOLDING: "true"}), ("other", {"a": "b"})):
@@ -293,7 +278,6 @@ async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_nam
     [(quota(), "Ignore", True), (quota(labels={}), "Ignore", False), (quota(), "Fail", False)],
     ids=["a managed quota", "another quota", "an outage would stop its pods"],
 )
-@virtual_time
 async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(
     found: ResourceQuota, policy: str, labelled: bool
 ) -> None:
