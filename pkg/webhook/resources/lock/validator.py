@@ -87,15 +87,16 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
 
 
 async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
-    """Whether a target's pod takes no more than a window adds for its VM: min(source, target). One of a migration that
-    the API server does not know is none: KubeVirt copies a VMI's labels to its launcher. Raises NoAnswer."""
+    """Whether a target's pod takes no more than a window adds for its VM: min(source, target). A VM's launcher with the
+    label of a migration that the API server does not know is none: KubeVirt copies a VMI's labels. For any other pod
+    of an unknown migration KubeVirt's word is enough, as upstream has it. Raises NoAnswer."""
     job, releases = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
         if not counted(pod, quota.spec, releases=releases):
             continue
         facts: Facts | None = view.observe(quota)
         migration = _with_uid(job, facts) or _with_uid(job, facts := await view.observe_live(quota))
-        if facts is None:
+        if facts is None or (migration is None and vm_of(pod) not in facts.instances):
             continue
         name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
         vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)

@@ -72,7 +72,9 @@ UNNAMED = msgspec.structs.replace(
     ),
 )
 MOVE = between_claims(vmim("Scheduling"))
-NAMED = {"source_persistent_state_claim": "state-1", "target_persistent_state_claim": "state-2"}
+HANDED_OVER = MigrationState(
+    migration_uid=MOVE.uid, source_persistent_state_claim="state-1", target_persistent_state_claim="state-2"
+)
 
 
 def finished(phase: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
@@ -136,7 +138,7 @@ CASES = {
         [SOURCE, claim("state-2", "5Mi", created=LATER)],
         {name: "5Mi" if "requests" in name else amount for name, amount in ONE.items()},
         vmim("Scheduling"),
-        changed(HOME, migration_state=MigrationState(migration_uid=MOVE.uid, **NAMED)),
+        changed(HOME, migration_state=HANDED_OVER),
     ),
     "a persistent EFI": Case([SOURCE], ONE, vmim(), with_efi(HOME)),
     "changed-block tracking": Case([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),

@@ -247,6 +247,7 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
         "larger": (GROWN, False),
         "of a migration that there is not": (plain_launcher(node="node2", target_of="uid-other"), False),
         "a VM that starts, its label is its VMI's": (plain_launcher("vm3", target_of="none"), False),
+        "of no VM and no migration that there are": (plain_launcher("vm4", target_of="none"), True),
         "another VM's launcher": (plain_launcher("vm2", node="node2", target_of=UID), False),
     }
 )
@@ -256,7 +257,7 @@ async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
     there = State(
         quota({"limits.cpu": "5"}, labels={}),
         migrations=[vmim("Pending")],
-        instances=[vmi("vm1", nodeName="node1")],
+        instances=[vmi("vm1", nodeName="node1"), vmi("vm3", phase="Scheduling")],
         pods=[plain_launcher(node="node1")],
     )
     behind = State(*there.quotas, instances=there.instances, pods=there.pods)
