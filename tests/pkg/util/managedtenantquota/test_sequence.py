@@ -328,6 +328,10 @@ def test_the_next_write(case: ROW) -> None:
     assert type(next_step(seen)) is step
 
 
+def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
+    assert isinstance(next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125)), Save)
+
+
 def test_what_is_saved_is_the_whole_spec_and_who_is_released_by_it() -> None:
     scoped = quota(scopes=["NotBestEffort"])
     step = next_step(observed([scoped], [budget()], lock=lock()))
