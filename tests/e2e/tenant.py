@@ -8,6 +8,7 @@ from typing import Any
 
 from kubeloop.testing.polling import eventually, polls
 from lab import bodies
+from lab.namespace import by_value
 from pkg.util.quantity import Quantity
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw
 
@@ -35,10 +36,6 @@ def entry_keys(annotations: Mapping[str, str]) -> list[str]:
         for key in annotations
         if key.startswith(("harvesterhci.io/migrating-", "harvesterhci.io/migratingUID-"))
     )
-
-
-def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
 
 
 class NamespaceRequests:
