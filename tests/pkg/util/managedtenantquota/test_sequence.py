@@ -284,6 +284,24 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed(budgets=[budget({})], around=DONE),
             Wait,
         ),
+        "it is not, and the budget or the namespace is on its way out: nothing": (
+            observed(budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE),
+            Wait,
+        ),
+        "the first saved quota is gone: restore the second": (
+            observed([quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE),
+            Restore,
+        ),
+        "under our lock what another client wrote stays: clear": (
+            observed([quota(TWICE)], [budget(saved=SAVED)], DONE, lock=lock()),
+            Clear,
+        ),
+        "it was none at all before: restore": (
+            observed(
+                [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
+            ),
+            Restore,
+        ),
         "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
             replace(
