@@ -292,28 +292,6 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
     assert "on_delete" in caplog.text
 
 
-def test_handlers_may_be_plain_objects() -> None:
-    class Handler:
-        def __init__(self) -> None:
-            self.heard: list[str] = []
-
-        def on_add(self, obj: Pod, is_in_initial_list: bool) -> None:
-            self.heard.append("add")
-
-        def on_update(self, old: Pod, new: Pod) -> None:
-            self.heard.append("update")
-
-        def on_delete(self, obj: Pod, final_state_unknown: bool) -> None:
-            self.heard.append("delete")
-
-    shared, handler = informer(), Handler()
-    shared.add_event_handler(handler)
-    shared._processor.changed(pod("a"))
-    shared._processor.changed(pod("a", "2"))
-    delete(shared, pod("a", "3"))
-    assert handler.heard == ["add", "update", "delete"]
-
-
 def without_labels(obj: Pod) -> Pod:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, labels=None))
 

@@ -117,18 +117,6 @@ SEQUENCES: dict[str, Script] = {
         [("watch", "initial"), ("watch", "5")],
         ["ns/a@1"],
     ),
-    "500 as an event leads to a new list": (
-        [[*FIRST, error(500, "InternalError")], [bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial")] * 2,
-        [],
-    ),
-    "watches that end at once, three times, lead to a new list": (
-        [[*FIRST, 2.0], [], [], [], [bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "5"), ("watch", "5"), ("watch", "5"), ("watch", "initial")],
-        [],
-    ),
 }
 
 
