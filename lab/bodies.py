@@ -74,6 +74,19 @@ def machine(
     return kubevirt("VirtualMachine", name, spec, annotations)
 
 
+def limited(cpu: str = "2", memory: str = "4Gi") -> Raw:
+    """The spec of a VMI of one core with these limits."""
+    resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": memory}}
+    return {"domain": {"cpu": {"cores": 1}, "resources": resources, "devices": {}}}
+
+
+def pod(cpu: str = "100m", memory: str = "10Mi", text: str = "", **metadata: Any) -> Raw:
+    """A tenant's pod, of a generated name unless `metadata` has one."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {"cpu": cpu, "memory": memory}}}
+    metadata = {"generateName": "tenant-", "labels": {"app": "tenant"}, **metadata}
+    return {"metadata": metadata, "spec": {"containers": [{**container, "args": [text]}]}}
+
+
 def migration(name: str, vm: str, **marks: Any) -> Raw:
     """A VM's migration; `marks` tell the stand-in how it goes on (`source_linger_seconds=2`)."""
     return kubevirt("VirtualMachineInstanceMigration", name, {"vmiName": vm}, stand_in(**marks))

@@ -25,6 +25,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster
 from lab.counters import counts, samples
+from lab.namespace import Namespace
 from lab.rancher.agent import Agent
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
@@ -57,32 +58,32 @@ class Run:
         self.ended: Counter[str] = Counter()
         self.late: list[float] = []
 
-    async def machines(self) -> list[tuple[str, str]]:
+    async def machines(self) -> list[tuple[Namespace, str]]:
         """(namespace, VM) of each, running."""
-        limits = {"limitsCpu": self.base, "limitsMemory": "20Gi"}
-        names = [await self.admin.namespace(limits) for _ in range(self.options.namespaces)]
-        self.seen = {name: Sightings(Quantity.parse(self.base), self.options.lag) for name in names}
-        made = [(name, f"vm{number}") for name in names for number in range(self.options.machines)]
-        for name, vm in made:
-            await self.admin.machine(name, vm, cpu="500m", memory="64Mi")
+        limits = {"limits.cpu": self.base, "limits.memory": "20Gi"}
+        namespaces = [await self.admin.namespace(limits) for _ in range(self.options.namespaces)]
+        base = Quantity.parse(self.base)
+        self.seen = {each.name: Sightings(base, self.options.lag) for each in namespaces}
+        made = [(each, f"vm{number}") for each in namespaces for number in range(self.options.machines)]
+        for namespace, vm in made:
+            await namespace.machine(vm, cpu="500m", memory="64Mi")
         return made
 
-    async def migrate_for_ever(self, namespace: str, vm: str) -> None:
+    async def migrate_for_ever(self, namespace: Namespace, vm: str) -> None:
         """One after the other; as many finished ones stay as KubeVirt keeps of a VM."""
-        client = self.admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         kept: deque[str] = deque()
         while self.ended.total() < self.options.migrations:
             await asyncio.sleep(random.uniform(0.5, 1.5) * self.options.pause)
-            name = await self.admin.migrate(namespace, vm, running=0.2, phase=0.02, linger=LINGER)
+            name = await namespace.migrate(vm, running=0.2, phase=0.02, linger=LINGER)
 
             async def ended(name: str = name) -> str:
-                seen = self.seen[namespace].record.migrations.get(name)
+                seen = self.seen[namespace.name].record.migrations.get(name)
                 return seen.phase if seen and seen.phase in DONE else ""
 
             self.ended[await until(ended, f"{namespace}/{name} to end", seconds=120)] += 1
             kept.append(name)
             if len(kept) > KEPT:
-                await client.delete(name=kept.popleft(), namespace=namespace)
+                await namespace.delete(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, kept.popleft())
 
     async def revert_for_ever(self) -> None:
         """Rancher's agent starts again and again: every quota is back at its base."""

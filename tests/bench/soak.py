@@ -20,18 +20,18 @@ from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import until
+from lab import bodies
 from lab.cluster import EmbeddedCluster
+from lab.namespace import Namespace
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.constants import LOCK_SELECTOR
 from tests.bench.soak_parts import PARTS, Part, Soak, Stage, behind_one_address, kills, persistent, servers
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.mtq_namespace import BUDGETS, Namespace, made
+from tests.e2e.mtq_namespace import BUDGETS, Budgeted, made
 from tests.program import ROOT, program
 
-BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
-"""Five VMs of 515m, and half a CPU for a tenant."""
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
+"""Five VMs of 515m, and half a CPU for a tenant."""
 MACHINES = 5
 NAMESPACES = 3
 LOGS = ROOT / "build" / "soak"
@@ -46,24 +46,22 @@ async def disturb(part: Part, stage: Stage, soak: Soak) -> None:
         soak.disturbing = False
 
 
-async def migrate_for_ever(admin: Admin, namespace: str, vm: str, soak: Soak, goal: int) -> None:
+async def migrate_for_ever(namespace: Namespace, vm: str, soak: Soak, goal: int) -> None:
     while soak.migrations.total() < goal or soak.disturbing:
-        migration = await persistent(
-            lambda: admin.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.1)
-        )
+        migration = await persistent(lambda: namespace.migrate(vm, running=0.1, phase=0.02, linger=0.1))
         try:
-            await persistent(
-                lambda migration=migration: admin.until_phase(  # type: ignore[misc]
-                    namespace, migration, "Succeeded", "Failed", seconds=300
+            phase = await persistent(
+                lambda migration=migration: namespace.until_phase(  # type: ignore[misc]
+                    migration, "Succeeded", "Failed", seconds=300
                 )
             )
         except AssertionError:
-            soak.stuck.append(await _state(admin, namespace, migration))
+            soak.stuck.append(await _state(namespace, migration))
             return
-        soak.migrations[await persistent(lambda: admin.phase(namespace, migration))] += 1  # noqa: B023
+        soak.migrations[phase] += 1
 
 
-async def _state(admin: Admin, namespace: str, migration: str) -> str:
+async def _state(namespace: Namespace, migration: str) -> str:
     """Why a migration hangs, as its objects show it, in JSON."""
     state: dict[str, Any] = {"at": time.time()}
     kinds: tuple[Resource[Any], ...] = (
@@ -72,7 +70,7 @@ async def _state(admin: Admin, namespace: str, migration: str) -> str:
         BUDGETS,
     )
     for resource in kinds:
-        found = await admin.client.resource(resource).list(namespace)
+        found = await namespace.items(resource)
         unfinished = [
             each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")
         ]
@@ -80,14 +78,13 @@ async def _state(admin: Admin, namespace: str, migration: str) -> str:
     return f"{namespace}/{migration}: {json.dumps(state)}"
 
 
-async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
+async def honest_pods(namespace: Namespace, soak: Soak) -> None:
     """One small pod at a time, that the base always has room for."""
-    tenant = admin.by("tenant")
-    pods = tenant.resource(registry.PODS)
+    pods = namespace.client.resource(registry.PODS)
     while True:
         for attempt in itertools.count():
             try:
-                pod = await admin.pod(namespace, tenant, cpu="100m", memory="1Mi")
+                pod = await namespace.create(registry.PODS, bodies.pod(memory="1Mi"))
             except Forbidden as exc:
                 if time.monotonic() < soak.over_at:
                     soak.meanwhile += 1
@@ -100,7 +97,7 @@ async def honest_pods(admin: Admin, namespace: str, soak: Soak) -> None:
                 break
             await asyncio.sleep(min(1.0, 0.05 * 2**attempt))
         with contextlib.suppress(ApiError):
-            await pods.delete(name=pod.name, namespace=namespace, grace_period_seconds=0)
+            await pods.delete(name=pod.name, namespace=namespace.name, grace_period_seconds=0)
         await asyncio.sleep(0.1)
 
 
@@ -126,7 +123,7 @@ async def _run(cluster: Cluster, goal: int, part: str) -> Soak:
 
 
 async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: Stage) -> None:
-    names = [await admin.namespace(BASE) for _ in range(NAMESPACES)]
+    managed = [await admin.namespace(HARD) for _ in range(NAMESPACES)]
     # KubeVirt's own limit of five at once would be used up all the time, and no window is opened then.
     limits = {"parallelMigrationsPerCluster": 50, "parallelOutboundMigrationsPerNode": 50}
     body = {
@@ -137,47 +134,43 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: St
     }
     await admin.client.resource(KUBEVIRTS).create(body, namespace="default")
     windowed = await made(admin)
-    await windowed.quota({"limits.cpu": "8", "pods": "20"})
-    machines = [(name, f"vm{number}") for name in names for number in range(MACHINES)]
-    machines += [(windowed.name, f"vm{number}") for number in range(2)]
-    for name, vm in machines:
-        await admin.machine(name, vm, cpu="500m", memory="64Mi")
+    await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
+    machines: list[tuple[Namespace, str]] = [
+        (namespace, f"vm{number}") for namespace in managed for number in range(MACHINES)
+    ]
+    machines += [(windowed, f"vm{number}") for number in range(2)]
+    for namespace, vm in machines:
+        await namespace.machine(vm, cpu="500m", memory="64Mi")
     full = await windowed.fill()
     await windowed.budget({"limits.cpu": "2", "pods": "4"})
     work: list[Coroutine[Any, Any, None]] = [disturb(PARTS[part], stage, soak)]
-    work += [honest_pods(admin, name, soak) for name in names]
+    work += [honest_pods(each.by(admin.by("tenant")), soak) for each in managed]
     background = [asyncio.create_task(each) for each in work]
     try:
-        await asyncio.gather(*(migrate_for_ever(admin, *each, soak, goal) for each in machines))
+        await asyncio.gather(*(migrate_for_ever(*each, soak, goal) for each in machines))
     finally:
         for task in background:
             task.cancel()
         await asyncio.wait(background)
     await asyncio.to_thread(stage.webhook.kill)
     await asyncio.to_thread(stage.webhook.start)
-    await _check(admin, soak, names, windowed, full)
+    await _check(admin, soak, managed, windowed, full)
 
 
 async def _check(
-    admin: Admin, soak: Soak, names: list[str], windowed: Namespace, full: dict[str, str]
+    admin: Admin, soak: Soak, managed: list[Namespace], windowed: Budgeted, full: dict[str, str]
 ) -> None:
     with contextlib.suppress(AssertionError):
-        await windowed.at_rest({"quota": full}, seconds=30.0)
+        await windowed.at_rest(full, seconds=30.0)
     locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
         label_selector=LOCK_SELECTOR
     )
     soak.left_locked = [lock.name for lock in locks]
-    wanted = {**dict.fromkeys(names, HARD), windowed.name: full}
-    for name, hard in wanted.items():
+    for namespace, quota, hard in [*((each, "", HARD) for each in managed), (windowed, "quota", full)]:
         try:
-            await until(lambda name=name, hard=hard: _is(admin, name, hard), f"{name} to be at its base")  # type: ignore[misc]
+            await namespace.until_hard(hard, quota)
         except AssertionError as exc:
-            soak.wrong_quotas.append(str(exc))
-
-
-async def _is(admin: Admin, namespace: str, hard: dict[str, str]) -> bool:
-    quotas = await admin.client.resource(registry.RESOURCE_QUOTAS).list(namespace)
-    return all(quota.hard.get(name) == value for quota in quotas for name, value in hard.items())
+            soak.wrong_quotas.append(f"{namespace}: {exc}")
 
 
 def main(arguments: list[str]) -> int:

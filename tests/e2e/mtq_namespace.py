@@ -12,20 +12,15 @@ from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, ResourceQuota
-from kubeloop.api.objects import condition_is_true
+from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
-from kubeloop.testing.polling import until
-from lab.bodies import kubevirt
+from lab.namespace import Namespace, becomes, by_value
 from lab.record import Record
 from lab.watching import Watching
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
-from pkg.util.quantity import Quantity
+from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.admin import Admin
-from tests.e2e.tenant import by_value
 
 BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -34,108 +29,46 @@ SMALL = {"cpu": "500m", "memory": "64Mi"}
 """A VM that three nodes have room for many of."""
 
 
-@dataclass
-class Namespace:
-    """Made by `made`."""
+class Budgeted(Namespace):
+    """Made by `made`. Its quota is called "quota" and its budget "budget", its VMs are SMALL."""
 
-    admin: Admin
-    name: str
-
-    async def quota(self, hard: Mapping[str, str], name: str = "quota", **spec: Any) -> None:
-        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
-        body["spec"] = {"hard": dict(hard), **spec}
-        await self.admin.client.resource(registry.RESOURCE_QUOTAS).create(body, namespace=self.name)
-        await until(lambda: self._counts(name), f"{name} to count")
-
-    async def budget(self, additional: Mapping[str, str] | None = None, name: str = "budget") -> None:
-        body = {
-            "apiVersion": BUDGETS.api_version,
-            "kind": BUDGETS.kind,
-            "metadata": {"name": name},
-            "spec": {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)},
-        }
-        await self.admin.client.resource(BUDGETS).create(body, namespace=self.name)
+    async def budget(self, additional: Mapping[str, str] | None = None) -> None:
+        spec = {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)}
+        await self.create(BUDGETS, {"metadata": {"name": "budget"}, "spec": spec})
 
     async def machine(self, name: str = "vm1", **more: Any) -> None:
-        await self.admin.machine(self.name, name, **{**SMALL, **more})
+        await super().machine(name, **{**SMALL, **more})
 
-    async def instance(self, name: str, **spec: Any) -> None:
-        """A VMI without a VM."""
-        resources = {"limits": dict(SMALL), "requests": dict(SMALL)}
-        domain = {"cpu": {"cores": 1}, "resources": resources, "devices": {}}
-        body = kubevirt("VirtualMachineInstance", name, {"domain": domain, **spec})
-        await self.admin.client.resource(VIRTUAL_MACHINE_INSTANCES).create(body, namespace=self.name)
+    async def migrate(self, vm: str = "vm1", name: str = "", **more: Any) -> str:
+        return await super().migrate(vm, name, **{"running": 0.2, "phase": 0.1, "linger": 0.2, **more})
 
-    async def fill(self, quota: str = "quota", **left: str) -> dict[str, str]:
-        """Lower a quota to what is used; `left`: and a bit. Its spec.hard."""
-        await until(lambda: self._counts(quota), f"{quota} to count")
-        found = await self.get(quota)
-        spare = {name.replace("_", "."): Quantity.parse(more) for name, more in left.items()}
-        zero = Quantity.parse("0")
-        hard = {name: str(Quantity.parse(used) + spare.get(name, zero)) for name, used in found.used.items()}
-        quotas = self.admin.client.resource(registry.RESOURCE_QUOTAS)
-        await quotas.merge_patch({"spec": {"hard": hard}}, name=quota, namespace=self.name)
-        await until(lambda: self._counts(quota), f"{quota} to be enforced")
+    async def fill(self, **left: str) -> dict[str, str]:
+        """Lower the quota to what is used; `left`: and a bit. Its spec.hard."""
+        await self.until_counted("quota")
+        spare = by_value({name.replace("_", "."): more for name, more in left.items()})
+        hard = {name: str(used + spare.get(name, ZERO)) for name, used in (await self.used("quota")).items()}
+        await self.patch_quota({"spec": {"hard": hard}}, "quota")
+        await self.until_counted("quota")
         return hard
-
-    async def get(self, quota: str = "quota") -> ResourceQuota:
-        return await self.admin.client.resource(registry.RESOURCE_QUOTAS).get(name=quota, namespace=self.name)
-
-    async def hard(self, quota: str = "quota") -> dict[str, Quantity]:
-        return by_value((await self.get(quota)).hard)
-
-    async def get_budget(self, name: str = "budget") -> VirtualMachineMigrationResourceQuota:
-        return await self.admin.client.resource(BUDGETS).get(name=name, namespace=self.name)
 
     async def lock(self) -> ValidatingWebhookConfiguration | None:
         try:
-            return await self.admin.client.resource(LOCKS).get(name=lock_name(self.name))
+            return await self.client.resource(LOCKS).get(name=lock_name(self.name))
         except NotFound:
             return None
 
-    async def migrate(self, vm: str = "vm1", **more: Any) -> str:
-        return await self.admin.migrate(self.name, vm, **{"running": 0.2, "linger": 0.2, **more})
-
-    async def refused(self, migration: str) -> None:
-        """Until quota has refused the target pod."""
-
-        async def marked() -> bool:
-            migrations = self.admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-            found = await migrations.get(name=migration, namespace=self.name)
-            return condition_is_true(found.status.conditions, CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-
-        await until(marked, f"{migration} to be refused")
-
-    async def succeeded(self, *migrations: str, seconds: float = 30.0) -> None:
-        for migration in migrations:
-            await self.admin.until_phase(self.name, migration, "Succeeded", seconds=seconds)
-
-    async def at_rest(self, originals: Mapping[str, Mapping[str, str]], seconds: float = 15.0) -> None:
-        """Until the quotas are as they were, the status holds no originals and the lock is gone."""
+    async def at_rest(self, hard: Mapping[str, Any], quota: str = "quota", seconds: float = 15.0) -> None:
+        """Until the quota is as it was, the status holds no originals and the lock is gone."""
 
         async def resting() -> bool:
-            status = (await self.get_budget()).status
+            status = (await self.get(BUDGETS, "budget")).status
             if await self.lock() is not None or status.original_blocking_resource_quotas:
                 return False
             if status.migrations_to_blocking_resource_quotas:
                 return False
-            return all([await self.hard(name) == by_value(hard) for name, hard in originals.items()])
+            return await self.hard(quota) == by_value(hard)
 
-        await until(resting, f"{self.name} to rest", seconds=seconds)
-
-    async def events(self, reason: str, kind: str = "") -> list[Event]:
-        found = await self.admin.client.resource(registry.EVENTS).list(
-            self.name, field_selector=f"reason={reason}"
-        )
-        return [event for event in found if kind in ("", event.involved_object.kind)]
-
-    async def told(self, reason: str, kind: str) -> Event:
-        """The first event of a reason, about an object of a kind."""
-        return (await until(lambda: self.events(reason, kind), f"event {reason} on a {kind}"))[0]
-
-    async def _counts(self, quota: str) -> bool:
-        found = await self.get(quota)
-        return bool(found.status.used) and by_value(found.status.hard or {}) == by_value(found.hard)
+        await becomes(resting, True, seconds)
 
 
 @dataclass
@@ -169,11 +102,11 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
+async def watched(namespace: Budgeted) -> AsyncIterator[Seen]:
     """Watches while the block runs."""
     seen, ready = Seen(), asyncio.Event()
     locks = asyncio.create_task(_watch_locks(namespace, seen, ready))
-    async with Watching(namespace.admin.client, {namespace.name: seen.record}, registry.RESOURCE_QUOTAS):
+    async with Watching(namespace.client, {namespace.name: seen.record}, registry.RESOURCE_QUOTAS):
         await ready.wait()
         try:
             yield seen
@@ -183,8 +116,8 @@ async def watched(namespace: Namespace) -> AsyncIterator[Seen]:
             await asyncio.wait([locks])
 
 
-async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -> None:
-    locks = namespace.admin.client.resource(LOCKS)
+async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) -> None:
+    locks = namespace.client.resource(LOCKS)
     version = (await locks.list()).resource_version
     async with locks.watch(resource_version=version) as events:
         ready.set()
@@ -199,7 +132,9 @@ async def _watch_locks(namespace: Namespace, seen: Seen, ready: asyncio.Event) -
 
 
 @contextlib.asynccontextmanager
-async def hanging(admin: Admin, resource: str, labels: Mapping[str, str], policy: str) -> AsyncIterator[None]:
+async def hanging(
+    client: Client, resource: str, labels: Mapping[str, str], policy: str
+) -> AsyncIterator[None]:
     """Another webhook never answers about a resource's changes, in the namespaces with these labels. The API server
     waits as long as it does by default."""
 
@@ -219,13 +154,13 @@ async def hanging(admin: Admin, resource: str, labels: Mapping[str, str], policy
             "clientConfig": {"url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"},
         }
         body = {"metadata": {"name": "hangs"}, "webhooks": [webhook]}
-        await admin.client.resource(LOCKS).create(body)
+        await client.resource(LOCKS).create(body)
         try:
             yield
         finally:
-            await admin.client.resource(LOCKS).delete(name="hangs")
+            await client.resource(LOCKS).delete(name="hangs")
 
 
-async def made(admin: Admin) -> Namespace:
+async def made(admin: Admin) -> Budgeted:
     """A new namespace without Rancher's annotation."""
-    return Namespace(admin, await admin.namespace(annotated=False))
+    return Budgeted(admin.client, (await admin.namespace()).name)

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kubeloop.testing.polling import eventually, polls
+from kubeloop.testing.polling import PATIENCE, eventually, polls
 from lab import bodies
+from lab.namespace import by_value
 from pkg.util.quantity import Quantity
 from tests.e2e.api import CORE, KUBEVIRT, Api, Raw
 
@@ -37,14 +38,10 @@ def entry_keys(annotations: Mapping[str, str]) -> list[str]:
     )
 
 
-def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
-
-
 class NamespaceRequests:
     """A namespace's paths, and what is read of its quotas, migrations and events."""
 
-    patience = 10.0
+    patience = PATIENCE
     """Seconds that spec.hard is waited for."""
 
     def __init__(self, api: Api, name: str) -> None:
@@ -100,7 +97,7 @@ class NamespaceRequests:
         refusals = [c for c in conditions if c["type"] == REJECTED and c["status"] == "True"]
         return self.phase_of(name) == "Pending" and bool(refusals)
 
-    def wait_phase(self, name: str, *phases: str, timeout: float = 45.0) -> str:
+    def wait_phase(self, name: str, *phases: str, timeout: float = PATIENCE) -> str:
         """Until the migration is in one of the phases; which."""
 
         def why() -> str:
@@ -120,7 +117,7 @@ class NamespaceRequests:
         state: str | None = (self.get_vmi(name)["metadata"].get("annotations") or {}).get(STATE)
         return state
 
-    def wait_shown(self, state: str | None, name: str = "vm1", timeout: float = 10.0) -> None:
+    def wait_shown(self, state: str | None, name: str = "vm1", timeout: float = PATIENCE) -> None:
         eventually(lambda: self.shown(name) == state, timeout)
 
     def leave(self) -> None:

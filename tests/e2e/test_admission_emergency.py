@@ -21,14 +21,15 @@ from kubeloop.api.registry import Resource
 from kubeloop.client.errors import ApiError
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab import bodies
+from lab.namespace import LASTING, PODS, Namespace, by_value
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
-from tests.e2e.admin import Admin, admin_of
+from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import Namespace, made
-from tests.e2e.tenant import by_value
+from tests.e2e.mtq_namespace import Budgeted, made
 from tests.program import COMMAND, ROOT, program
 
 pytestmark = pytest.mark.cluster
@@ -54,23 +55,22 @@ class Emergency:
 
     admin: Admin
     cluster: Cluster
-    managed: str
-    windowed: Namespace
+    managed: Namespace
+    windowed: Budgeted
     hard: dict[str, str]
 
-    async def tenant_is_refused(self, namespace: str) -> bool:
+    async def tenant_is_refused(self, namespace: Namespace) -> bool:
         try:
-            await self.admin.pod(namespace, self.admin.by("tenant"), cpu="1m", memory="1Mi")
+            await namespace.by(self.admin.by("tenant")).create(PODS, bodies.pod(cpu="1m", memory="1Mi"))
         except ApiError as error:
             return "failed calling webhook" in error.message
         return False
 
     async def limits_quota(self, user: str, cpu: str) -> str:
         """The error of a write of the limits in the managed quota's status; "" without one."""
-        quotas = self.admin.by(user).resource(registry.RESOURCE_QUOTAS)
-        where = {"name": (await self.admin.quota(self.managed)).name, "namespace": self.managed}
+        name, status = (await self.managed.quota()).name, {"status": {"hard": {"limits.cpu": cpu}}}
         try:
-            await quotas.merge_patch({"status": {"hard": {"limits.cpu": cpu}}}, subresource="status", **where)
+            await self.managed.by(self.admin.by(user)).patch(registry.RESOURCE_QUOTAS, name, status, "status")
         except ApiError as error:
             return error.message
         return ""
@@ -96,7 +96,7 @@ class Emergency:
         return {each.name for some in found for each in some}
 
     async def is_restored(self) -> bool:
-        return await self.windowed.hard() == by_value(self.hard)
+        return await self.windowed.hard("quota") == by_value(self.hard)
 
 
 @pytest.fixture
@@ -111,18 +111,18 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
 
         # KubeVirt lets two leave a node: with those of an earlier test no window is opened.
         await until(none_runs, lambda: f"earlier migrations to end: {left}")
-        managed, windowed = await admin.namespace(), await made(admin)
-        await admin.machine(managed)
-        await windowed.quota({"limits.cpu": "8", "pods": "20"})
+        managed, windowed = await admin.namespace(HARD), await made(admin)
+        await managed.machine()
+        await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
         await windowed.machine()
         hard = await windowed.fill(pods="1", limits_cpu="10m")
-        await windowed.refused(await windowed.migrate())
-        migration = await admin.migrate(managed)
+        await windowed.until_refused(await windowed.migrate())
+        migration = await managed.migrate(running=LASTING)
         own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
         process = program(cluster, "controller", "--webhook", *own)
         process.start()
         stack.callback(process.kill)  # also where something is not reached
-        await admin.until_phase(managed, migration, "Running")
+        await managed.until_phase(migration, "Running")
         found = Emergency(admin, cluster, managed, windowed, hard)
         with frozen(cluster, "kubevirt"):
             await windowed.budget()
@@ -141,14 +141,14 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
 @pytest.mark.parametrize("tool", [0, pytest.param(1, marks=WITH_KUBECTL)], ids=["headroom", "kubectl"])
 async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, tool: int) -> None:
     assert await emergency.tenant_is_refused(emergency.managed)
-    assert await emergency.tenant_is_refused(emergency.windowed.name)
+    assert await emergency.tenant_is_refused(emergency.windowed)
     for _ in range(2):
         await emergency.run(ROWS[WEBHOOKS][tool])
     assert not await emergency.tenant_is_refused(emergency.managed)
-    assert await emergency.tenant_is_refused(emergency.windowed.name)
+    assert await emergency.tenant_is_refused(emergency.windowed)
     for _ in range(2):
         await emergency.run(ROWS[LOCKS][tool])
-    assert not await emergency.tenant_is_refused(emergency.windowed.name)
+    assert not await emergency.tenant_is_refused(emergency.windowed)
     assert await emergency.configurations() == set()
     assert await emergency.is_restored() is (tool == 0)
 
@@ -160,7 +160,7 @@ async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> Non
         await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)
     ] == [""] * 3
     said = await emergency.run(ROWS[QUOTAS][0])
-    quota = await emergency.admin.quota(emergency.managed)
+    quota = await emergency.managed.quota()
     assert f"released {quota.key}" in said
     left = set(quota.annotations)
     assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from kubeloop.api import registry
+from lab import bodies
 from lab.bodies import quota_text
+from lab.namespace import NAMESPACES, PODS, Namespace
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import (
@@ -20,7 +22,7 @@ from pkg.webhook.configurations import (
     VALIDATE_POD,
     VALIDATE_RESOURCE_QUOTA,
 )
-from tests.e2e.admin import RANCHER, Admin
+from tests.e2e.admin import HARD, RANCHER, Admin
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -29,10 +31,10 @@ pytestmark = pytest.mark.cluster
 async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
     admin: Admin, running: Program
 ) -> None:
-    namespace = await admin.namespace()
-    tenant = admin.by("tenant")
-    await admin.migrating(namespace, running=30.0)
-    requests = await forged(admin, namespace)
+    namespace = await admin.namespace(HARD)
+    tenant = namespace.by(admin.by("tenant"))
+    await namespace.migrating()
+    requests = await forged(namespace)
     remembered = running.metric("headroom_reserve_remembered_pods")
     before, begun = running.metric("rest_client_requests_total"), time.monotonic()
     for _ in range(25):
@@ -42,37 +44,36 @@ async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
     # What the controllers and the upkeep do meanwhile, and nothing for the 150 reviews.
     assert asked < 20 + 2 * (time.monotonic() - begun)
     assert running.metric("headroom_reserve_remembered_pods") <= remembered
-    await admin.pod(namespace, tenant, cpu="985m")
-    events = await admin.client.resource(registry.EVENTS).list(namespace)
-    assert "ResourceQuotaCorrected" not in {event.reason for event in events}
+    await tenant.create(PODS, bodies.pod(cpu="985m"))
+    assert not await namespace.events("ResourceQuotaCorrected")
 
 
 async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
     admin: Admin, running: Program
 ) -> None:
     """Who may read webhook configurations knows the registered paths."""
-    namespace = await admin.namespace()
-    await admin.migrating(namespace, running=30.0)
+    namespace = await admin.namespace(HARD)
+    await namespace.migrating()
     configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     registered = (await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)).webhooks or []
     (url,) = [each["clientConfig"]["url"] for each in registered if each["name"].startswith("pods.")]
-    assert (await forge(url, (await forged(admin, namespace))[VALIDATE_POD]))["allowed"]
+    assert (await forge(url, (await forged(namespace))[VALIDATE_POD]))["allowed"]
     assert running.metric("headroom_reserve_remembered_pods") > 0
     began = time.monotonic()
-    await admin.pod(namespace, admin.by("tenant"), cpu="985m")
+    await namespace.by(admin.by("tenant")).create(PODS, bodies.pod(cpu="985m"))
     assert time.monotonic() - began < 3.0
 
 
-async def forged(admin: Admin, namespace: str) -> dict[str, dict[str, Any]]:
+async def forged(namespace: Namespace) -> dict[str, dict[str, Any]]:
     """By path: reviews that would be refused or corrected, or take all that is left, were they the API server's."""
-    quota = msgspec.to_builtins(await admin.quota(namespace))
+    quota = msgspec.to_builtins(await namespace.quota())
     limits = {"limits": {"cpu": "985m", "memory": "1Mi"}}
     pod = {
-        "metadata": {"name": "ghost", "namespace": namespace, "uid": "ghost"},
+        "metadata": {"name": "ghost", "namespace": namespace.name, "uid": "ghost"},
         "spec": {"containers": [{"name": "main", "resources": limits}]},
     }
     lowered = {**quota, "spec": {"hard": {"limits.cpu": "1", "limits.memory": "1Gi"}}}
-    found = msgspec.to_builtins(await admin.client.resource(registry.NAMESPACES).get(name=namespace))
+    found = msgspec.to_builtins(await namespace.client.resource(NAMESPACES).get(name=namespace.name))
     annotation = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
     changed = {**found, "metadata": {**found["metadata"], "annotations": annotation}}
     return {

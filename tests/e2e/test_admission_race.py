@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
+from lab.namespace import Namespace
 from lab.rancher.agent import Agent
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.quota_audit import QuotaAudit, audited, summary
@@ -21,9 +22,8 @@ MIGRATIONS = of_a_soak(30)
 VERSIONS = 10
 """Of each quota, at least."""
 SECONDS = 240.0
-BASE = {"limitsCpu": "4030m", "limitsMemory": "9400Mi"}
-"""Two VMs of 2015m fill it: every target needs room."""
 HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
+"""Two VMs of 2015m fill it: every target needs room."""
 
 
 @pytest.fixture
@@ -38,11 +38,10 @@ async def restart_for_ever(agent: Agent) -> None:
         await asyncio.sleep(0.01)
 
 
-async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str]) -> None:
+async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> None:
     while True:
-        migration = await admin.migrate(namespace, vm, running=0.2, phase=0.05, linger=0.2)
-        await admin.until_phase(namespace, migration, "Succeeded", "Failed", seconds=30)
-        assert await admin.phase(namespace, migration) == "Succeeded"
+        migration = await namespace.migrate(vm, running=0.2, linger=0.2)
+        await namespace.succeed(migration, seconds=30)
         done.append(migration)
 
 
@@ -50,19 +49,15 @@ async def race(
     cluster: Cluster, admin: Admin, enough: Callable[[int, list[str], Mapping[str, QuotaAudit]], bool]
 ) -> tuple[dict[str, QuotaAudit], str]:
     """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
-    names = [await admin.namespace(BASE), await admin.namespace(BASE)]
-    for name in names:
-        await asyncio.gather(*(admin.machine(name, vm) for vm in ("vm1", "vm2")))
+    namespaces = [await admin.namespace(HARD), await admin.namespace(HARD)]
+    vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
+    await asyncio.gather(*(namespace.machine(vm) for namespace, vm in vms))
     done: list[str] = []
     agent = Agent(cluster.directory)
     before = agent.restarts()
-    async with audited(admin.client, dict.fromkeys(names, HARD)) as seen:
+    async with audited(admin.client, {each.name: HARD for each in namespaces}) as seen:
         tasks = [asyncio.create_task(restart_for_ever(agent))]
-        tasks += [
-            asyncio.create_task(migrate_for_ever(admin, name, vm, done))
-            for name in names
-            for vm in ("vm1", "vm2")
-        ]
+        tasks += [asyncio.create_task(migrate_for_ever(*each, done)) for each in vms]
         deadline = time.monotonic() + SECONDS
         try:
             while not enough(agent.restarts() - before, done, seen) and time.monotonic() < deadline:

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kubeloop.api import registry
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
+from lab import bodies
+from lab.namespace import PODS, Namespace
 from pkg.util.quantity import Quantity
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.quota_audit import QuotaAudit, audited
@@ -25,7 +26,6 @@ MACHINES = 5
 MIGRATIONS = of_a_soak(50)
 
 SECONDS = 240.0
-BASE = {"limitsCpu": "3075m", "limitsMemory": "20Gi"}
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 """Five VMs of 515m, and half a CPU for tenants."""
 FREE = Quantity.parse("500m")
@@ -43,9 +43,7 @@ class Tenant:
     """Creates pods without a pause, several at a time, and deletes one now and then, of the last but one place on, so
     that there is always a race for the last one."""
 
-    def __init__(self, admin: Admin, namespace: str) -> None:
-        self._client = admin.by("tenant")
-        self._admin = admin
+    def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._pods: list[str] = []
         self.created = 0
@@ -54,7 +52,7 @@ class Tenant:
     async def create_for_ever(self) -> None:
         while True:
             try:
-                pod = await self._admin.pod(self._namespace, self._client, cpu=_POD, memory="1Mi")
+                pod = await self._namespace.create(PODS, bodies.pod(cpu=_POD, memory="1Mi"))
                 self._pods.append(pod.name)
                 self.created += 1
             except Forbidden as refusal:
@@ -63,18 +61,19 @@ class Tenant:
                 await asyncio.sleep(0.05)  # quota was too busy: a Conflict
 
     async def delete_for_ever(self) -> None:
-        pods = self._client.resource(registry.PODS)
+        pods = self._namespace.client.resource(PODS)
         while True:
             await asyncio.sleep(0.5)
             if len(self._pods) >= _PLACES - 1:
-                await pods.delete(name=self._pods.pop(0), namespace=self._namespace, grace_period_seconds=0)
+                await pods.delete(
+                    name=self._pods.pop(0), namespace=self._namespace.name, grace_period_seconds=0
+                )
 
 
-async def migrate_for_ever(admin: Admin, namespace: str, vm: str, done: list[str]) -> None:
+async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> None:
     while True:
-        migration = await admin.migrate(namespace, vm, running=0.1, phase=0.02, linger=0.2)
-        await admin.until_phase(namespace, migration, "Succeeded", "Failed", seconds=40)
-        done.append(await admin.phase(namespace, migration))
+        migration = await namespace.migrate(vm, running=0.1, phase=0.02, linger=0.2)
+        done.append(await namespace.until_phase(migration, "Succeeded", "Failed", seconds=40))
 
 
 async def contest(
@@ -84,16 +83,16 @@ async def contest(
 
     With `until_theft` until a tenant has more than the base left it.
     """
-    namespace = await admin.namespace(BASE)
+    namespace = await admin.namespace(HARD)
     names = [f"vm{number}" for number in range(MACHINES)]
-    await asyncio.gather(*(admin.machine(namespace, name, cpu="500m", memory="64Mi") for name in names))
-    tenant = Tenant(admin, namespace)
+    await asyncio.gather(*(namespace.machine(name, cpu="500m", memory="64Mi") for name in names))
+    tenant = Tenant(namespace.by(admin.by("tenant")))
     done: list[str] = []
-    async with audited(admin.client, {namespace: HARD}) as seen:
-        audit = seen[namespace]
+    async with audited(admin.client, {namespace.name: HARD}) as seen:
+        audit = seen[namespace.name]
         work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]
-        work += [migrate_for_ever(admin, namespace, name, done) for name in names]
+        work += [migrate_for_ever(namespace, name, done) for name in names]
         tasks = [asyncio.create_task(each) for each in work]
         deadline = time.monotonic() + SECONDS
         try:

@@ -25,7 +25,9 @@ from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
+from lab import bodies
 from lab.bodies import quota_text
+from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.quantity import Quantity
@@ -38,8 +40,7 @@ from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from pkg.webhook.tls_context import server_context
-from tests.e2e.admin import Admin, admin_of
-from tests.e2e.tenant import BASE as LIMITS
+from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
 from tests.program import headroom, of_a_soak, program, run
 
 pytestmark = pytest.mark.cluster
@@ -191,7 +192,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     registrar = Registrar(admin.client, Endpoint(url=url), options)
     hooks = {VALIDATE_NAMESPACE: allow, PROBE_PATH: lambda review: answer_probe(review, registrar.mark)}
     server = AdmissionServer(hooks, certificates, context, registrar, synced=nothing, poll=0.1)
-    namespace = await admin.namespace()
+    namespace = await admin.namespace(HARD)
     await server.start(f"127.0.0.1:{port}")
     tasks: list[asyncio.Task[None]] = []
     try:
@@ -211,7 +212,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
 
             await until(async_(renewed), f"renewal {number}", seconds=10)
             # And one through the API server, which must not let the write pass without an answer (failurePolicy Fail).
-            await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
+            await namespace.annotate(quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
         took = time.monotonic() - began
     finally:
         for task in tasks:
@@ -250,36 +251,37 @@ async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, a
 async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(
     cluster: Cluster, admin: Admin
 ) -> None:
+    repaired = Quantity.parse("5515m")
     with headroom(cluster, "controller"):
         webhook = program(cluster, "webhook")
         webhook.start()
-        namespace = await admin.namespace()
-        await admin.migrating(namespace)
-        alice = admin.by("alice")
+        namespace = await admin.namespace(HARD)
+        await namespace.migrating()
+        alice = namespace.by(admin.by("alice"))
         webhook.kill()
         began = time.monotonic()
-        await admin.pod(namespace, alice, cpu="1m")
-        await admin.annotate(namespace, quota_text({**LIMITS, "limitsCpu": "3500m"}), alice)
-        await admin.set_hard(namespace, {"limits.cpu": "1"}, alice)
-        await admin.create_machine(namespace, "vm2", client=alice, strategy="Halted")
+        await alice.create(PODS, bodies.pod(cpu="1m"))
+        await alice.annotate(quota_text({**LIMITS, "limitsCpu": "3500m"}))
+        await alice.set_hard({"limits.cpu": "1"})
+        await alice.create_machine("vm2", strategy="Halted")
         assert time.monotonic() - began < 4, "they waited for a webhook that is not there"
-        await until(lambda: has_cpu(admin, namespace, "5515m"), "the repair of what the guard did not see")
+        await becomes(lambda: cpu_of(namespace), repaired)
     # No webhook runs: a quota that is lowered stays low.
-    await admin.set_hard(namespace, {"limits.cpu": "1"}, alice)
-    assert await has_cpu(admin, namespace, "1")
+    await namespace.set_hard({"limits.cpu": "1"})
+    assert await cpu_of(namespace) == Quantity.parse("1")
     with headroom(cluster, "controller", "--webhook"):
-        await until(lambda: has_cpu(admin, namespace, "5515m"), "the repair of what was not seen")
+        await becomes(lambda: cpu_of(namespace), repaired)
 
 
 async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, admin: Admin) -> None:
-    namespace = await admin.namespace()
+    namespace = await admin.namespace(HARD)
     with headroom(cluster, "controller", "--webhook"):
-        await admin.migrating(namespace)
-        assert await admin.is_labelled(namespace)
+        await namespace.migrating()
+        assert await namespace.is_labelled()
     done = await asyncio.to_thread(run, "release", "--kubeconfig", str(cluster.kubeconfig))
     assert done.returncode == 0, done.stderr
     assert "removed ValidatingWebhookConfiguration" in done.stdout
-    assert not await admin.is_labelled(namespace)
+    assert not await namespace.is_labelled()
     kinds: tuple[Resource[Any], ...] = (
         registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
         registry.MUTATING_WEBHOOK_CONFIGURATIONS,
@@ -289,8 +291,8 @@ async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, adm
         assert WEBHOOK_CONFIGURATION_NAME not in {configuration.name for configuration in found}
 
 
-async def has_cpu(admin: Admin, namespace: str, cpu: str) -> bool:
-    return (await admin.hard(namespace))["limits.cpu"] == Quantity.parse(cpu)
+async def cpu_of(namespace: Namespace) -> Quantity:
+    return (await namespace.hard())["limits.cpu"]
 
 
 async def registered_bundle(client: Client) -> bytes:

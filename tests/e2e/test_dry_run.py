@@ -9,9 +9,10 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab.namespace import LASTING
 from pkg.util import constants
 from tests.e2e.accounts import forget, requests
-from tests.e2e.admin import admin_of
+from tests.e2e.admin import HARD, admin_of
 from tests.e2e.api import Api
 from tests.e2e.mtq_namespace import made
 from tests.program import headroom
@@ -23,14 +24,18 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
     cluster: Cluster, own_kubeconfig: Path
 ) -> None:
     async with admin_of(cluster) as admin:
-        managed, garbage, windowed = await admin.namespace(), await admin.namespace(), await made(admin)
-        await admin.machine(managed)
-        await admin.migrate(managed)
-        await admin.annotate(garbage, "{nope")
-        await windowed.quota({"limits.cpu": "8", "pods": "20"})
+        managed, garbage, windowed = (
+            await admin.namespace(HARD),
+            await admin.namespace(HARD),
+            await made(admin),
+        )
+        await managed.machine()
+        await managed.migrate(running=LASTING)
+        await garbage.annotate("{nope")
+        await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
         await windowed.machine()
         await windowed.fill()
-        await windowed.refused(await windowed.migrate())
+        await windowed.until_refused(await windowed.migrate())
         await windowed.budget()
         since = (cluster.directory / "audit.log").stat().st_size
         flags = (
@@ -52,8 +57,8 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
         asked = [each for each in requests(cluster.directory, since) if each.account == "headroom"]
         assert asked
         assert not [each for each in asked if each.writes]
-        quota = await admin.quota(managed)
-        assert quota.annotations.keys() == {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA}
+        annotations = await managed.annotations()
+        assert annotations.keys() == {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA}
         assert await windowed.lock() is None
 
 

@@ -40,11 +40,11 @@ class TestWhatWentAway:
         on.api.delete(f"{vm_gone.kubevirt}/virtualmachines/vm1")
         on.api.patch(f"{vmi_gone.kubevirt}/virtualmachines/vm1", {"spec": {"runStrategy": "Halted"}})
         for namespace, migration in ((vm_gone, m2), (vmi_gone, m3)):
-            eventually(lambda: not namespace.counting(), 30)  # noqa: B023
+            eventually(lambda: not namespace.counting())  # noqa: B023
             namespace.delete_migration(migration)
         done.hurry(m5)
         done.succeed(m5)
-        eventually(lambda: len(done.counting()) == 1, 30)
+        eventually(lambda: len(done.counting()) == 1)
         gone = [aborted, vm_gone, vmi_gone, done]
         for namespace in gone:
             assert namespace.hard() == by_value(TWO)
@@ -62,7 +62,7 @@ class TestWhatWentAway:
         def vm_is_deleted() -> None:
             namespace, _ = migrating(on)
             on.api.delete(f"{namespace.kubevirt}/virtualmachines/vm1")
-            eventually(lambda: not namespace.counting(), 30)
+            eventually(lambda: not namespace.counting())
             is_back(namespace)
 
         def quota_is_made_anew() -> None:

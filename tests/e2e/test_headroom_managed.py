@@ -53,7 +53,7 @@ class TestManaged:
         on.kill()
         namespace.hurry(migration)
         namespace.succeed(migration)
-        eventually(lambda: len(namespace.counting()) == 1, 30)
+        eventually(lambda: len(namespace.counting()) == 1)
         assert namespace.hard("team") == by_value(TWO)
         on.run()
         namespace.settle(ONE, "team")

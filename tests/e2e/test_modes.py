@@ -13,6 +13,8 @@ from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
+AT_ONCE = 8.0
+"""Seconds, for a few hundredths on a machine that has no other work; upstream has not done it after ten."""
 TEXT = '{"limits.cpu":"2","limits.memory":"4737464313"}'
 MARKS = {"assist": {}, "takeover": {SKIP: "true", OWNER: "headroom"}}
 
@@ -49,7 +51,7 @@ def test_entry_and_marks_from_the_raise_to_the_end(mode: str, headroom: Program,
     namespace.phase(migration, "Running")
     for _ in range(3):
         namespace.revert()
-        assert namespace.wait_hard(RAISED) < 1.0
+        assert namespace.wait_hard(RAISED) < AT_ONCE
     namespace.wait_shown("Migrating")
     namespace.phase(migration, "Succeeded")
     namespace.wait_hard(HARD)
@@ -64,11 +66,11 @@ def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
     namespace = tenant()
     namespace.vm()
     namespace.limit({"limitsCpu": "10", "limitsMemory": "6000Mi"})
-    assert namespace.wait_hard({"limits.cpu": "10", "limits.memory": "6000Mi"}) < 1.0
+    assert namespace.wait_hard({"limits.cpu": "10", "limits.memory": "6000Mi"}) < AT_ONCE
     namespace.migrate(phase="Running")
     namespace.wait_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
     namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
-    assert namespace.wait_hard(RAISED) < 1.0
+    assert namespace.wait_hard(RAISED) < AT_ONCE
 
 
 def test_a_migration_that_is_deleted_leaves_no_entry(

@@ -7,18 +7,17 @@ import time
 
 import pytest
 
-from kubeloop.api import registry
-from kubeloop.client.client import Client
-from kubeloop.client.errors import ApiError, Forbidden, NotFound
+from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab import bodies
+from lab.namespace import NAMESPACES, PODS, QUOTAS, VMIS, by_value
 from pkg.util import constants
 from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import controller_reference
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Namespace, hanging, made, watched
-from tests.e2e.tenant import by_value
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, hanging, made, watched
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
@@ -27,15 +26,15 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 
 
 @pytest.fixture
-async def namespace(admin: Admin) -> Namespace:
+async def namespace(admin: Admin) -> Budgeted:
     """With a quota for everything and a VM that runs."""
     found = await made(admin)
-    await found.quota(ALL)
+    await found.make_quota("quota", ALL)
     await found.machine()
     return found
 
 
-async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace, running: Program) -> None:
+async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, running: Program) -> None:
     def released() -> tuple[float, float]:
         cores = running.metric("headroom_mtq_quota_released_total", resource="limits.cpu")
         return running.metric("headroom_mtq_lock_seconds_count"), cores
@@ -45,8 +44,8 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace, 
     async with watched(namespace) as seen:
         await namespace.budget()
         migration = await namespace.migrate()
-        await namespace.succeeded(migration)
-        await namespace.at_rest({"quota": hard})
+        await namespace.succeed(migration)
+        await namespace.at_rest(hard)
     before, raised, after = seen.versions("quota")
     assert before == after == by_value(hard)
     # One side of the only VM uses all of the quota: as much is added for the other.
@@ -60,23 +59,23 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Namespace, 
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
-async def test_without_a_budget_it_stays_refused(namespace: Namespace) -> None:
+async def test_without_a_budget_it_stays_refused(namespace: Budgeted) -> None:
     hard = await namespace.fill()
     migration = await namespace.migrate()
-    await namespace.refused(migration)
+    await namespace.until_refused(migration)
     await namespace.budget()
-    await namespace.succeeded(migration)
-    await namespace.at_rest({"quota": hard})
+    await namespace.succeed(migration)
+    await namespace.at_rest(hard)
 
 
-async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Namespace) -> None:
+async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Budgeted) -> None:
     hard = await namespace.fill()
     async with watched(namespace) as seen:
         await namespace.budget(
             {"limits.cpu": "2", "limits.memory": "64Mi", "requests.memory": "2Gi", "pods": "1"}
         )
         migration = await namespace.migrate()
-        await namespace.refused(migration)
+        await namespace.until_refused(migration)
         event = await namespace.told("NotEnoughResourceToRelease", "VirtualMachineInstanceMigration")
         await namespace.told("NotEnoughResourceToRelease", BUDGETS.kind)
     assert "limits.memory of quota quota: requested " in event.message
@@ -85,11 +84,9 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
     assert (seen.locked, seen.since) == ([], None)
     # Tried again as soon as it changes.
     enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
-    await namespace.admin.client.resource(BUDGETS).merge_patch(
-        {"spec": enough}, name="budget", namespace=namespace.name
-    )
-    await namespace.succeeded(migration)
-    await namespace.at_rest({"quota": hard})
+    await namespace.patch(BUDGETS, "budget", {"spec": enough})
+    await namespace.succeed(migration)
+    await namespace.at_rest(hard)
 
 
 async def refused_by_the_lock(attempt: object) -> str:
@@ -100,51 +97,43 @@ async def refused_by_the_lock(attempt: object) -> str:
 
 
 async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
-    cluster: Cluster, namespace: Namespace
+    cluster: Cluster, admin: Admin, namespace: Budgeted
 ) -> None:
-    alice, name = namespace.admin.by("alice"), namespace.name
-    tenant_admin = namespace.admin.by("admin-of-the-tenant")
+    alice, tenant_admin = namespace.by(admin.by("alice")), namespace.by(admin.by("admin-of-the-tenant"))
     hard = await namespace.fill(limits_cpu="200m", limits_memory="64Mi", requests_memory="64Mi", pods="1")
     migration = await namespace.migrate()
-    await namespace.refused(migration)
+    await namespace.until_refused(migration)
     with frozen(cluster, "kubevirt"):  # no target pod comes: the window stays open
         await namespace.budget()
         await until(lambda: _is_raised(namespace, hard), "the raise")
-        pods, quotas, budgets = (
-            alice.resource(registry.PODS),
-            alice.resource(registry.RESOURCE_QUOTAS),
-            tenant_admin.resource(BUDGETS),
-        )
-        message = await refused_by_the_lock(namespace.admin.pod(name, alice))
-        assert f"namespace {name} is locked by headroom (" in message
+        message = await refused_by_the_lock(alice.create(PODS, bodies.pod()))
+        assert f"namespace {namespace} is locked by headroom (" in message
         assert " for the migration of vm1: pods other than migration targets can't be created" in message
         assert " since 2" in message
         labels = {constants.LABEL_MIGRATION_JOB_UID: "forged"}
-        await refused_by_the_lock(namespace.admin.pod(name, alice, labels=labels))
+        await refused_by_the_lock(alice.create(PODS, bodies.pod(labels=labels)))
         patch = {"spec": {"hard": {"pods": "99"}}}
-        message = await refused_by_the_lock(quotas.merge_patch(patch, name="quota", namespace=name))
+        message = await refused_by_the_lock(alice.patch_quota(patch, "quota"))
         assert "resource quotas can't be changed" in message
-        message = await refused_by_the_lock(quotas.delete(name="quota", namespace=name))
+        message = await refused_by_the_lock(alice.delete(QUOTAS, "quota"))
         assert "resource quotas can't be deleted" in message
         more = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
-        await refused_by_the_lock(budgets.merge_patch(more, name="budget", namespace=name))
-        await refused_by_the_lock(
-            budgets.merge_patch({"status": None}, name="budget", namespace=name, subresource="status")
-        )
-        await refused_by_the_lock(budgets.delete(name="budget", namespace=name))
+        await refused_by_the_lock(tenant_admin.patch(BUDGETS, "budget", more))
+        await refused_by_the_lock(tenant_admin.patch(BUDGETS, "budget", {"status": None}, "status"))
+        await refused_by_the_lock(tenant_admin.delete(BUDGETS, "budget"))
         with pytest.raises(Forbidden, match="locked by headroom"):
-            await _create_budget(tenant_admin, name)
+            await tenant_admin.create(BUDGETS, {"metadata": {"name": "another"}, "spec": {}})
         # Everything else goes on: another namespace, another kind, the status of a quota.
-        other = await made(namespace.admin)
-        await namespace.admin.pod(other.name, alice)
-        await alice.resource(registry.PODS).list(name)
-    await namespace.succeeded(migration)
-    await namespace.at_rest({"quota": hard})
+        other = await made(admin)
+        await other.by(alice.client).create(PODS, bodies.pod())
+        await alice.items(PODS)
+    await namespace.succeed(migration)
+    await namespace.at_rest(hard)
     await _until_there_is_room(namespace)
-    await namespace.admin.pod(name, alice)
-    await quotas.merge_patch(patch, name="quota", namespace=name)
-    await budgets.delete(name="budget", namespace=name)
-    await pods.list(name)
+    await alice.create(PODS, bodies.pod())
+    await alice.patch_quota(patch, "quota")
+    await tenant_admin.delete(BUDGETS, "budget")
+    await alice.items(PODS)
 
 
 async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, running: Program) -> None:
@@ -156,13 +145,13 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     body = lock_body(
         namespace.name, admitting(hook, ["a/vm1", "b/vm2"]), now=time.time(), holder="", reason=""
     )
-    virt_controller = admin.by(user)
+    virt_controller = namespace.by(admin.by(user))
 
     async def is_refused(migration: str, vm: str) -> bool:
         labels = {constants.LABEL_MIGRATION_JOB_UID: migration}
         owner = controller_reference({"metadata": {"name": vm, "uid": "uid"}})
         try:
-            await admin.pod(namespace.name, virt_controller, labels=labels, ownerReferences=[owner])
+            await virt_controller.create(PODS, bodies.pod(labels=labels, ownerReferences=[owner]))
         except ApiError as exc:
             return "failed calling webhook" in exc.message
         return False
@@ -177,25 +166,15 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
         running.process.send_signal(signal.SIGCONT)
 
 
-async def _is_raised(namespace: Namespace, hard: dict[str, str]) -> bool:
-    return await namespace.hard() != by_value(hard)
+async def _is_raised(namespace: Budgeted, hard: dict[str, str]) -> bool:
+    return await namespace.hard("quota") != by_value(hard)
 
 
-async def _create_budget(client: Client, namespace: str) -> None:
-    body = {
-        "apiVersion": BUDGETS.api_version,
-        "kind": BUDGETS.kind,
-        "metadata": {"name": "another"},
-        "spec": {},
-    }
-    await client.resource(BUDGETS).create(body, namespace=namespace)
-
-
-async def _until_there_is_room(namespace: Namespace) -> None:
+async def _until_there_is_room(namespace: Budgeted) -> None:
     """The source pod has ended and quota has noticed."""
 
     async def free() -> bool:
-        found = await namespace.get()
+        found = await namespace.quota("quota")
         used, hard = by_value(found.used), by_value(found.hard)
         return used["limits.cpu"] < hard["limits.cpu"] and used["pods"] < hard["pods"]
 
@@ -205,32 +184,27 @@ async def _until_there_is_room(namespace: Namespace) -> None:
 async def test_a_volume_that_is_hotplugged_needs_a_second_pod(admin: Admin) -> None:
     """Its attachment pod comes when the target runs: in a window of its own, unless that is in no time at all."""
     namespace = await made(admin)
-    await namespace.quota({"pods": "9"})
+    await namespace.make_quota("quota", {"pods": "9"})
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
-    await namespace.instance("vm1", volumes=[volume])
-    await until(lambda: _counts_pods(namespace, "2"), "the VM's two pods")
+    instance = {**bodies.limited(**SMALL), "volumes": [volume]}
+    await namespace.create(VMIS, bodies.kubevirt("VirtualMachineInstance", "vm1", instance))
+    await namespace.until_used({"pods": "2"}, "quota")
     hard = await namespace.fill()
     async with watched(namespace) as seen:
         await namespace.budget({"pods": "2"})
-        await namespace.succeeded(await namespace.migrate())
-        await namespace.at_rest({"quota": hard})
+        await namespace.succeed(await namespace.migrate())
+        await namespace.at_rest(hard)
     assert 1 <= len(seen.locked) <= 2
 
 
-async def _counts_pods(namespace: Namespace, count: str) -> bool:
-    return (await namespace.get()).used.get("pods") == count
-
-
-async def test_a_namespace_that_is_deleted_under_its_lock_goes(
-    cluster: Cluster, namespace: Namespace
-) -> None:
+async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster, namespace: Budgeted) -> None:
     hard = await namespace.fill()
     migration = await namespace.migrate()
-    await namespace.refused(migration)
+    await namespace.until_refused(migration)
     with frozen(cluster, "kubevirt"):
         await namespace.budget()
         await until(lambda: _is_raised(namespace, hard), "the raise")
-        await namespace.admin.client.resource(registry.NAMESPACES).delete(name=namespace.name)
+        await namespace.client.resource(NAMESPACES).delete(name=namespace.name)
 
         async def unlocked() -> bool:
             return await namespace.lock() is None
@@ -238,19 +212,17 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(
         await until(unlocked, "the end of the lock")
 
     async def gone() -> bool:
-        try:
-            await namespace.admin.client.resource(registry.NAMESPACES).get(name=namespace.name)
-        except NotFound:
-            return True
-        return False
+        return namespace.name not in {
+            each.name for each in await namespace.client.resource(NAMESPACES).list()
+        }
 
     await until(gone, "the end of the namespace", seconds=40)
 
 
-async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Namespace) -> None:
+async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Budgeted) -> None:
     hard = await namespace.fill()
     labels = {"kubernetes.io/metadata.name": namespace.name}
-    async with hanging(namespace.admin, "virtualmachinemigrationresourcequotas/status", labels, "Ignore"):
+    async with hanging(namespace.client, "virtualmachinemigrationresourcequotas/status", labels, "Ignore"):
         await namespace.budget()
-        await namespace.succeeded(await namespace.migrate(), seconds=60.0)
-    await namespace.at_rest({"quota": hard})
+        await namespace.succeed(await namespace.migrate(), seconds=60.0)
+    await namespace.at_rest(hard)

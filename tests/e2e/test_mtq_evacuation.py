@@ -19,7 +19,7 @@ async def test_twenty_vms_evacuated_at_once_share_locks_that_end_as_soon_as_thei
     admin: Admin,
 ) -> None:
     namespace = await made(admin)
-    await namespace.quota({"limits.cpu": "50", "limits.memory": "50Gi", "pods": "50"})
+    await namespace.make_quota("quota", {"limits.cpu": "50", "limits.memory": "50Gi", "pods": "50"})
     names = [f"vm{number:02}" for number in range(COUNT)]
     await asyncio.gather(*(namespace.machine(name) for name in names))
 
@@ -27,7 +27,7 @@ async def test_twenty_vms_evacuated_at_once_share_locks_that_end_as_soon_as_thei
         """Seconds; a busy machine takes longer for both."""
         begun = time.monotonic()
         migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
-        await namespace.succeeded(*migrations, seconds=180)
+        await namespace.succeed(*migrations, seconds=180)
         return time.monotonic() - begun
 
     free = await evacuated()
@@ -35,7 +35,7 @@ async def test_twenty_vms_evacuated_at_once_share_locks_that_end_as_soon_as_thei
     await namespace.budget({"limits.cpu": "10", "limits.memory": "10Gi", "pods": "10"})
     async with watched(namespace) as seen:
         took = await evacuated()
-        await namespace.at_rest({"quota": hard})
+        await namespace.at_rest(hard)
     assert seen.since is None
     print(
         f"{len(seen.locked)} locks for {seen.seconds:.1f} s, {took:.1f} s in all, {free:.1f} s without a lock"

@@ -9,10 +9,10 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
+from lab.namespace import by_value
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, made
-from tests.e2e.tenant import by_value
 from tests.program import headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -26,26 +26,26 @@ async def test_status_and_explain_cover_it(cluster: Cluster) -> None:
 
 async def _reported(cluster: Cluster, admin: Admin) -> None:
     namespace = await made(admin)
-    await namespace.quota({"limits.cpu": "8", "pods": "9"})
+    await namespace.make_quota("quota", {"limits.cpu": "8", "pods": "9"})
     await namespace.machine()
     hard = await namespace.fill()
     await namespace.budget({"limits.cpu": "1"})
     migration = await namespace.migrate()
-    await namespace.refused(migration)
+    await namespace.until_refused(migration)
     asked = ("explain", f"{namespace.name}/vm1", "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
     explained = json.loads((await asyncio.to_thread(run, *asked)).stdout)
     assert explained["verdict"] == "waits for quota"
     assert "pods of quota quota: requested 1, used 1, limited 1" in explained["summary"]
     with frozen(cluster, "kubevirt"):
         enough = {"spec": {"additionalMigrationResources": {"pods": "1"}}}
-        await admin.client.resource(BUDGETS).merge_patch(enough, name="budget", namespace=namespace.name)
+        await namespace.patch(BUDGETS, "budget", enough)
 
         async def raised() -> bool:
-            return await namespace.hard() != by_value(hard)
+            return await namespace.hard("quota") != by_value(hard)
 
         await until(raised, "the raise")
         following = ("status", "-n", namespace.name, "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
         (shown,) = json.loads((await asyncio.to_thread(run, *following)).stdout)["budgets"]
     assert shown["lock"]["for"] == "vm1"
     assert [(each["quota"], each["original"]) for each in shown["raised"]] == [("quota", hard)]
-    await namespace.at_rest({"quota": hard})
+    await namespace.at_rest(hard)

@@ -12,12 +12,13 @@ from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import Paths
 from kubeloop.testing.polling import until
+from lab import bodies
+from lab.namespace import LASTING, PODS, Namespace
 from tests.e2e.accounts import NAMESPACE, Request, documents, forget, kubeconfig_of, requests, rights
-from tests.e2e.admin import Admin, admin_of
+from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.api import Api
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import made
-from tests.e2e.tenant import Tenant
 from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -69,45 +70,43 @@ UNUSED = {
 
 async def migrations(admin: Admin) -> None:
     """One that is served, one that is aborted and leaves a pod, one under a migration budget."""
-    served = await admin.namespace()
-    await admin.machine(served)
-    await admin.until_phase(served, await admin.migrate(served, running=0.2, linger=0.2), "Succeeded")
-    await admin.abort(served, await under_way(admin, served))
+    served = await admin.namespace(HARD)
+    await served.machine()
+    await served.succeed(await served.migrate(running=0.2, linger=0.2))
+    await served.abort(await under_way(served))
     budget = await made(admin)
-    await budget.quota({"limits.cpu": "8", "limits.memory": "8Gi", "pods": "20"})
+    await budget.make_quota("quota", {"limits.cpu": "8", "limits.memory": "8Gi", "pods": "20"})
     await budget.machine()
     hard = await budget.fill()
     await budget.budget()
-    await budget.succeeded(await budget.migrate())
-    await budget.at_rest({"quota": hard})
+    await budget.succeed(await budget.migrate())
+    await budget.at_rest(hard)
 
 
-async def under_way(admin: Admin, namespace: str) -> str:
-    migration = await admin.migrate(namespace)
-    await admin.until_phase(namespace, migration, "Running")
+async def under_way(namespace: Namespace) -> str:
+    migration = await namespace.migrate(running=LASTING)
+    await namespace.until_phase(migration, "Running")
     return migration
 
 
 async def a_quota_is_lowered(admin: Admin) -> None:
     """Under a migration: the webhook refuses, and says so."""
-    namespace = await admin.namespace({"limitsCpu": "9", "limitsMemory": "20000Mi"})
-    await admin.machine(namespace)
-    base = await admin.hard(namespace)
-    await under_way(admin, namespace)
+    namespace = await admin.namespace({"limits.cpu": "9", "limits.memory": "20000Mi"})
+    await namespace.machine()
+    base = await namespace.hard()
+    await under_way(namespace)
 
     async def is_raised() -> bool:
-        return (await admin.hard(namespace))["limits.cpu"] > base["limits.cpu"]
+        return (await namespace.hard())["limits.cpu"] > base["limits.cpu"]
 
     await until(is_raised, "the raise")
     with pytest.raises(Forbidden):
-        await admin.set_hard(namespace, {"limits.cpu": "1"})
-    await admin.pod(namespace, admin.by("alice"))
+        await namespace.set_hard({"limits.cpu": "1"})
+    await namespace.by(admin.by("alice")).create(PODS, bodies.pod())
 
 
-def a_quota_is_rendered(api: Api) -> None:
-    rendered = Tenant(api, quota=False)
-    rendered.wait_ranchers_quota()
-    rendered.leave()
+async def a_quota_is_rendered(admin: Admin) -> None:
+    await admin.namespace(HARD)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,7 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
     webhooks = kubeconfig_of(api, "headroom-webhook", own_kubeconfig.parent)
     with headroom(cluster, "controller", *flags):
         with frozen(cluster, "rancher"):
-            a_quota_is_rendered(api)
+            run_as_admin(cluster, a_quota_is_rendered)
         run_as_admin(cluster, migrations)
     with headroom(cluster, "controller", *flags):
         """What it finds it leaves or patches."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.testing.polling import until
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
@@ -19,13 +20,11 @@ from pkg.util.constants import (
     LABEL_MANAGED,
 )
 from pkg.util.quantity import Quantity
-from tests.e2e.admin import Admin
+from tests.e2e.admin import HARD, Admin
 from tests.e2e.api import CORE, MERGE_PATCH, Api
-from tests.e2e.tenant import entry_keys
 
 pytestmark = pytest.mark.cluster
 
-BASE = Quantity.parse("3")
 RAISED = Quantity.parse("5015m")
 WHERE = [(kind, field) for kind in ("quota", "namespace") for field in ("labels", "annotations")]
 
@@ -52,58 +51,42 @@ def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str
 async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
     admin: Admin, api: Api, kind: str, field: str
 ) -> None:
-    namespace = await admin.namespace()
-    migration = await admin.migrating(namespace)
-    quota = await admin.quota(namespace)
+    namespace = await admin.namespace(HARD)
+    migration = await namespace.migrating()
+    quota = await namespace.quota()
     path = f"{CORE}/namespaces/{namespace}"
     path = f"{path}/resourcequotas/{quota.name}" if kind == "quota" else path
-    assert (await admin.hard(namespace))["limits.cpu"] == RAISED
+    assert (await namespace.hard())["limits.cpu"] == RAISED
 
     async def switch(value: str | None) -> list[str]:
         patch = {"metadata": {field: {LABEL_MANAGED: value}}}
         return await asyncio.to_thread(warnings_of_patch, api, path, patch)
 
-    async def entries() -> list[str]:
-        return entry_keys((await admin.quota(namespace)).annotations)
-
     async def is_harvesters() -> bool:
-        annotations = (await admin.quota(namespace)).annotations
-        return not {ANNOTATION_OWNER, ANNOTATION_SKIP_AUTO_SCALING} & annotations.keys()
+        return not {ANNOTATION_OWNER, ANNOTATION_SKIP_AUTO_SCALING} & (await namespace.annotations()).keys()
 
     async def is_ours() -> bool:
-        return ANNOTATION_OWNER in (await admin.quota(namespace)).annotations
+        return ANNOTATION_OWNER in await namespace.annotations()
 
     (warning,) = await switch("false")
     assert "the migrations of vm1 lose the headroom that was added for them" in warning
     await until(is_harvesters, "the marks to go", seconds=5.0)
-    (entry,) = await entries()
+    (entry,) = await namespace.entries()
     assert entry.startswith(ANNOTATION_MIGRATING_UID_PREFIX)  # Harvester's controllers go on from it
-    assert await admin.phase(namespace, migration) == "Running"
+    assert await namespace.phase(migration) == "Running"
     assert await switch(None) == []
     await until(is_ours, "the marks to come back", seconds=5.0)
-    assert await entries() == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
-    assert (await admin.hard(namespace))["limits.cpu"] == RAISED
+    assert list(await namespace.entries()) == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
+    assert (await namespace.hard())["limits.cpu"] == RAISED
 
 
 async def test_a_quota_without_rancher_is_at_its_base_again_at_once(admin: Admin, api: Api) -> None:
-    namespace = await admin.namespace(annotated=False)
-    path = f"{CORE}/namespaces/{namespace}/resourcequotas"
-    hard = {"limits.cpu": "3", "limits.memory": "5000Mi"}
-    body = {"metadata": {"name": "team", "labels": {LABEL_MANAGED: "true"}}, "spec": {"hard": hard}}
-    await asyncio.to_thread(api.create, path, body)
-
-    async def hard_is(wanted: Quantity) -> bool:
-        found = await asyncio.to_thread(api.get, f"{path}/team")
-        return Quantity.parse(found["spec"]["hard"]["limits.cpu"]) == wanted
-
-    async def counted() -> bool:
-        found = await asyncio.to_thread(api.get, f"{path}/team")
-        return bool(found.get("status", {}).get("hard"))
-
-    await until(counted, "the quota to count")
-    await admin.migrating(namespace)
-    assert await hard_is(RAISED)
+    namespace = await admin.namespace()
+    await namespace.make_quota("team", HARD, labels={LABEL_MANAGED: "true"})
+    await namespace.migrating()
+    assert (await namespace.hard("team"))["limits.cpu"] == RAISED
     off = {"metadata": {"labels": {LABEL_MANAGED: "false"}}}
-    (warning,) = await asyncio.to_thread(warnings_of_patch, api, f"{path}/team", off)
+    path = RESOURCE_QUOTAS.path(namespace.name, "team")
+    (warning,) = await asyncio.to_thread(warnings_of_patch, api, path, off)
     assert "the migrations of vm1" in warning
-    await until(lambda: hard_is(BASE), "the room to go", seconds=5.0)
+    await namespace.until_hard(HARD, "team", seconds=5.0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import PATIENCE, eventually
 from lab import bodies
 from tests.e2e.api import CORE, Api, Raw, Watch
 from tests.e2e.headroom.amounts import Amounts
@@ -15,8 +15,6 @@ from tests.e2e.headroom.shapes import Shape
 from tests.e2e.tenant import ANNOTATION, DEFAULT, NamespaceRequests, by_value
 
 METER = "meter"
-PATIENCE = 45.0
-"""Seconds. What is waited for is there within a few, on a machine that does nothing else."""
 LASTING = "Running=600"
 """phase_seconds of a migration that runs until the test hurries it."""
 FOR_GOOD = 2.5

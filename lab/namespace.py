@@ -1,0 +1,258 @@
+"""A namespace with its quotas, VMs and migrations, as people, Rancher and KubeVirt use them: what benches and tests do
+there and read there, on the typed client. Nothing here decides what is right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self, TypeVar
+
+from kubeloop.api import registry
+from kubeloop.api.core import Event, ResourceQuota
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import NotFound
+from kubeloop.testing.polling import PATIENCE, until
+from lab import bodies
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
+    VirtualMachineInstanceMigration,
+)
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_refused
+from pkg.util.quantity import Quantity
+
+NAMESPACES, QUOTAS, PODS = registry.NAMESPACES, registry.RESOURCE_QUOTAS, registry.PODS
+VMS, VMIS, VMIMS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+LASTING = 600.0
+"""Seconds that a migration runs which is not to end within a test."""
+_QUICK = 0.05
+_DEFAULT = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
+_ENTRIES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
+T = TypeVar("T", bound=Object)
+
+
+def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
+    """A ResourceList that compares by value."""
+    return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
+
+
+async def becomes(read: Callable[[], Awaitable[object]], wanted: object, seconds: float = PATIENCE) -> float:
+    """Until that is read; the seconds that it took. Raises AssertionError when it is not within `seconds`. Asks ever
+    more slowly, for the API server shares its cores with what is waited for."""
+    began, pause = time.monotonic(), 0.01
+    while (found := await read()) != wanted:
+        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {wanted}; it is {found}"
+        await asyncio.sleep(pause)
+        pause = min(0.1, pause * 1.25)
+    return time.monotonic() - began
+
+
+class Namespace:
+    """One namespace, for the user of `client`. Every method raises ApiError, every `until…` AssertionError when it is
+    not within `seconds`; a quota's name of "" is the default quota's."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def by(self, client: Client) -> Self:
+        """The same for another user."""
+        return type(self)(client, self.name)
+
+    async def create(self, resource: Resource[T], body: Mapping[str, Any]) -> T:
+        return await self.client.resource(resource).create(body, namespace=self.name)
+
+    async def get(self, resource: Resource[T], name: str) -> T:
+        return await self.client.resource(resource).get(name=name, namespace=self.name)
+
+    async def items(self, resource: Resource[T], **selectors: str) -> list[T]:
+        return await self.client.resource(resource).list(self.name, **selectors)
+
+    async def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], part: str = "") -> T:
+        """A JSON merge patch, of a subresource where `part` names one."""
+        return await self.client.resource(resource).merge_patch(
+            patch, name=name, namespace=self.name, subresource=part
+        )
+
+    async def delete(self, resource: Resource[Any], name: str) -> None:
+        """Nothing happens when it is gone already."""
+        with contextlib.suppress(NotFound):
+            await self.client.resource(resource).delete(name=name, namespace=self.name)
+
+    async def mark(self, **metadata: Any) -> None:
+        """Labels, annotations."""
+        await self.client.resource(NAMESPACES).merge_patch({"metadata": metadata}, name=self.name)
+
+    async def annotate(self, text: str | None) -> None:
+        """Rancher's annotation."""
+        await self.mark(annotations={constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: text})
+
+    async def is_labelled(self) -> bool:
+        """Whether it holds room for migrations."""
+        labels = (await self.client.resource(NAMESPACES).get(name=self.name)).labels
+        return labels.get(constants.LABEL_HOLDING) == constants.TRUE
+
+    async def leave(self) -> None:
+        """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
+        for resource in (VMIMS, VMS, VMIS):
+            await self.client.transport.request("DELETE", resource.path(self.name))
+        with contextlib.suppress(NotFound):
+            await self.client.resource(NAMESPACES).delete(name=self.name)
+
+    async def events(self, reason: str, kind: str = "") -> list[Event]:
+        """Of a reason, about objects of a kind."""
+        found = await self.items(registry.EVENTS, field_selector=f"reason={reason}")
+        return [event for event in found if kind in ("", event.involved_object.kind)]
+
+    async def told(self, reason: str, kind: str = "") -> Event:
+        """The first of these events."""
+        found: list[Event] = await until(lambda: self.events(reason, kind), f"{self}: event {reason} {kind}")
+        return found[0]
+
+    async def make_quota(
+        self, name: str, hard: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **metadata: Any
+    ) -> None:
+        """A quota without Rancher, once it counts."""
+        limits = {key: str(amount) for key, amount in hard.items()}
+        body = {"metadata": {"name": name, **metadata}, "spec": {"hard": limits, **(spec or {})}}
+        await self.create(QUOTAS, body)
+        await self.until_counted(name)
+
+    async def quota(self, name: str = "") -> ResourceQuota:
+        quotas = await self._quotas(name)
+        assert len(quotas) == 1, f"{self} has {len(quotas)} such quotas: {name or _DEFAULT}"
+        return quotas[0]
+
+    async def _quotas(self, name: str) -> list[ResourceQuota]:
+        if name:
+            return await self.items(QUOTAS, field_selector=f"metadata.name={name}")
+        return await self.items(QUOTAS, label_selector=_DEFAULT)
+
+    async def patch_quota(self, patch: Mapping[str, Any], name: str = "") -> ResourceQuota:
+        return await self.patch(QUOTAS, name or (await self.quota()).name, patch)
+
+    async def set_hard(self, hard: Mapping[str, str], **metadata: Any) -> ResourceQuota:
+        return await self.patch_quota({"spec": {"hard": dict(hard)}, "metadata": metadata})
+
+    async def hard(self, name: str = "") -> dict[str, Quantity]:
+        return by_value((await self.quota(name)).hard)
+
+    async def used(self, name: str = "") -> dict[str, Quantity]:
+        return by_value((await self.quota(name)).used)
+
+    async def annotations(self, name: str = "") -> Mapping[str, str]:
+        return (await self.quota(name)).annotations
+
+    async def entries(self, name: str = "") -> dict[str, dict[str, Quantity]]:
+        """Key to value of every migrating entry."""
+        found = await self.annotations(name)
+        return {key: by_value(json.loads(text)) for key, text in found.items() if key.startswith(_ENTRIES)}
+
+    async def until_hard(self, hard: Mapping[str, Any], name: str = "", seconds: float = PATIENCE) -> float:
+        """Until spec.hard says that, by value; the seconds that it took."""
+        return await becomes(lambda: self.hard(name), by_value(hard), seconds)
+
+    async def until_used(self, used: Mapping[str, Any], name: str = "") -> None:
+        await becomes(lambda: self.used(name), by_value(used))
+
+    async def until_counted(self, name: str = "") -> None:
+        """Until the quota controller has counted what is there, for the limits that there are."""
+
+        async def counted() -> bool:
+            found = await self._quotas(name)
+            return any(
+                each.used and by_value(each.status.hard or {}) == by_value(each.hard) for each in found
+            )
+
+        await becomes(counted, True)
+
+    async def machine(self, name: str = "vm1", **more: Any) -> None:
+        """A VM that runs; as `create_machine` takes it."""
+        await self.create_machine(name, **more)
+
+        async def status() -> str | None:
+            return (await self.get(VMS, name)).status.printable_status
+
+        await becomes(status, "Running")
+
+    async def create_machine(
+        self,
+        name: str = "vm1",
+        spec: Mapping[str, Any] | None = None,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        strategy: str = "RerunOnFailure",
+        **limits: str,
+    ) -> None:
+        """`spec` is its VMI's; without one, it is that of bodies.limited."""
+        template = bodies.limited(**limits) if spec is None else spec
+        await self.create(VMS, bodies.machine(name, template, strategy=strategy, annotations=annotations))
+
+    async def migrate(
+        self,
+        vm: str = "vm1",
+        name: str = "",
+        *,
+        running: float = _QUICK,
+        phase: float = _QUICK,
+        linger: float = 0.0,
+        **marks: Any,
+    ) -> str:
+        """A migration's name. Seconds: `running` in phase Running, `phase` in each before, `linger` how long the source
+        counts afterwards; `marks` for the stand-in beside these."""
+        paced = {"phase_seconds": bodies.pace(phase, running), "source_linger_seconds": linger}
+        body = bodies.migration(name or bodies.new_name(f"move-{vm}"), vm, **{**paced, **marks})
+        return (await self.create(VMIMS, body)).name
+
+    async def migrating(self, *, running: float = LASTING, **more: Any) -> str:
+        """A VM in the middle of its migration, as `machine` makes it; the migration's name."""
+        await self.machine(**more)
+        migration = await self.migrate(running=running)
+        await self.until_phase(migration, "Running")
+        return migration
+
+    async def migration(self, name: str) -> VirtualMachineInstanceMigration:
+        return await self.get(VMIMS, name)
+
+    async def phase(self, migration: str) -> str:
+        return (await self.migration(migration)).phase
+
+    async def until_phase(self, migration: str, *phases: str, seconds: float = PATIENCE) -> str:
+        """Until the migration is in one of the phases; which."""
+        found: VirtualMachineInstanceMigration | None = None
+
+        async def reached() -> bool:
+            nonlocal found
+            found = await self.migration(migration)
+            return found.phase in phases
+
+        await until(reached, lambda: f"{' or '.join(phases)}: {found}", seconds=seconds)
+        return found.phase if found else ""
+
+    async def succeed(self, *migrations: str, seconds: float = PATIENCE) -> None:
+        for migration in migrations:
+            phase = await self.until_phase(migration, "Succeeded", "Failed", seconds=seconds)
+            assert phase == "Succeeded", await self.migration(migration)
+
+    async def until_refused(self, migration: str) -> None:
+        """Until quota has refused the target pod."""
+
+        async def refused() -> bool:
+            return is_refused(await self.migration(migration))
+
+        await becomes(refused, True)
+
+    async def abort(self, migration: str) -> None:
+        """Deleting a migration under way aborts it; it is gone then."""
+        await self.delete(VMIMS, migration)
+        await becomes(lambda: self.items(VMIMS, field_selector=f"metadata.name={migration}"), [])
