@@ -29,7 +29,7 @@ WEBHOOK = "--webhook"
 """The flag with which `in_cluster` gives it an address for webhooks, too."""
 _NAME = "headroom"
 _POLL = 0.02
-_READY_TIMEOUT = 60.0
+_READY_TIMEOUT = 120.0
 _DRAIN_TIMEOUT = 20.0
 """Seconds: twice what the contract gives a controller to drain."""
 _TAIL = 3000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -29,18 +30,16 @@ class Server(FakeCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[str, Kind[Any]] = {}
+        self.kinds: dict[str, Kind[Any]] = {}
 
     def kind(self, resource: Resource[T]) -> Kind[T]:
         """The same one for the same resource."""
-        return self._kinds.get(resource.path()) or Kind(resource, self)
-
-    def add(self, kind: Kind[Any]) -> None:
-        self._kinds[kind.resource.path()] = kind
+        found: Kind[T] = self.kinds.get(resource.path()) or Kind(resource, self)
+        return found
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
         written = super().store(resource, key, old, new)
-        if (kind := self._kinds.get(resource.path())) is not None:
+        if (kind := self.kinds.get(resource.path())) is not None:
             kind.stored(written, deleted=new is None)
         return written
 
@@ -53,7 +52,7 @@ class Kind(Generic[T]):
         self.resource = resource
         self.server = server or Server()
         self.client: ResourceClient[T] = self.server.client().resource(resource)
-        self.indexer: Indexer[T] = Indexer()
+        self.indexers: list[Indexer[T]] = [Indexer()]
         self.cache: CacheReader[T] = CacheReader(self.indexer)
         self.lagging = False
         self.errors: dict[str, list[ApiError | None]] = {}
@@ -61,7 +60,18 @@ class Kind(Generic[T]):
         self.answering = asyncio.Event()
         self.answering.set()
         self.server.reactors.append(self._react)
-        self.server.add(self)
+        self.server.kinds[resource.path()] = self
+
+    @property
+    def indexer(self) -> Indexer[T]:
+        """Of the cache that was made last."""
+        return self.indexers[-1]
+
+    def shown_by(self, indexer: Indexer[T]) -> None:
+        """A further cache: it begins with what is there."""
+        if indexer not in self.indexers:
+            self.indexers.append(indexer)
+            indexer.replace(self.server.all(self.resource))
 
     @property
     def objects(self) -> Mapping[str, Raw]:
@@ -72,12 +82,6 @@ class Kind(Generic[T]):
     def calls(self) -> list[tuple[str, str, Any]]:
         """(verb, key, body) of every request."""
         return [(request.verb, request.key, request.body) for request in self._requests]
-
-    @property
-    def verbs(self) -> list[tuple[str, ...]]:
-        """(verb, name) of every request, and the subresource where there is one."""
-        named = [(r.verb, _name(r), r.subresource) for r in self._requests]
-        return [call if call[2] else call[:2] for call in named]
 
     def asked(self, verb: str) -> list[Any]:
         """The bodies of all requests of a verb."""
@@ -92,11 +96,6 @@ class Kind(Generic[T]):
         metadata = {"uid": f"uid-{name}", "name": name, "namespace": namespace, **fields.pop("metadata", {})}
         return self.given({"metadata": metadata, **fields})
 
-    def seed(self, *objects: T | Raw) -> None:
-        """Objects that are there."""
-        for obj in objects:
-            self.given(obj)
-
     def edited(self, key: str, patch: Mapping[str, Any]) -> T:
         """Another client patches an object."""
         return self.given(merged(self.objects[key], patch))
@@ -109,23 +108,22 @@ class Kind(Generic[T]):
         """The object as the server has it."""
         return msgspec.convert(self.objects[key], self.resource.type)
 
-    def cached(self, key: str) -> T | None:
-        return self.indexer.get_by_key(key)
-
     def catch_up(self) -> None:
         """The watch brings everything."""
         self.lagging = False
-        self.indexer.replace(self.server.all(self.resource))
+        for indexer in self.indexers:
+            indexer.replace(self.server.all(self.resource))
 
     def stored(self, raw: Raw, *, deleted: bool) -> None:
         """The server has written an object."""
         if self.lagging:
             return
         obj = msgspec.convert(raw, self.resource.type)
-        if deleted:
-            self.indexer.delete(obj)
-        else:
-            self.indexer.update(obj)
+        for indexer in self.indexers:
+            if deleted:
+                indexer.delete(obj)
+            else:
+                indexer.update(obj)
 
     @property
     def _requests(self) -> list[Request]:
@@ -135,17 +133,10 @@ class Kind(Generic[T]):
         if request.plural != self.resource.plural:
             return
         await self.answering.wait()
-        if request.verb in WRITES and self.before:
-            self.before.pop(0)()
+        if request.verb in WRITES and self.before and isawaitable(waiting := self.before.pop(0)()):
+            await waiting
         if (errors := self.errors.get(request.verb)) and (error := errors.pop(0)) is not None:
             raise error
-
-
-def _name(request: Request) -> str:
-    if request.verb == "create":
-        metadata = request.body["metadata"]
-        return str(metadata.get("name") or metadata["generateName"])
-    return request.key.rpartition("/")[2]
 
 
 @dataclass

@@ -25,7 +25,7 @@ def of_a_soak(whole: int) -> int:
     return whole if os.environ.get("HEADROOM_SOAK") else whole // 5
 
 
-def run(*arguments: str, timeout: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
     """One call of headroom that ends by itself."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = ForkedProcess(arguments, out, err, environment() | env)

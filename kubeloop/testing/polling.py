@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds for what must come, on however busy a machine: a wait that ends with them is a failure."""
 
 

@@ -17,8 +17,11 @@ process loses against the test's timers: use real time there.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import functools
 import selectors
+import sys
+import termios
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
@@ -52,15 +55,28 @@ class _JumpingSelector(selectors.DefaultSelector):
             return ready
         if self.threads:
             return super().select(None)
-        sockets = len(self.get_map()) > 1  # beside the loop's own
         if timeout is not None:
-            ready = super().select(min(timeout, _ON_ITS_WAY)) if sockets else ready
+            ready = super().select(min(timeout, _ON_ITS_WAY)) if self._is_sending() else ready
             self.now += 0.0 if ready else timeout
             return ready
         ready = super().select(_STUCK_AFTER)  # a thread may still report
         if not ready:
             raise Stuck("every task waits and no timer is set")
         return ready
+
+    def _is_sending(self) -> bool:
+        """Whether a connection is being made, or something was sent and its arrival has not been confirmed."""
+        return any(
+            key.events & selectors.EVENT_WRITE or _unconfirmed(key.fd) for key in self.get_map().values()
+        )
+
+
+def _unconfirmed(descriptor: int) -> int:
+    """Bytes."""
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:  # it listens
+        return 0
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 LASTS = 0.8
 """Seconds of each fault before the migration ends, and after."""
-PATIENCE = 40.0
+PATIENCE = 60.0
 """More than a reflector's longest back-off: kinds that nothing happens to meet one fault after the other."""
 DEEP = 1000
 

@@ -60,7 +60,7 @@ class Terminal:
 
     def _wait(self, namespace: str, kind: str, name: str, phase: str) -> None:
         path = f"{KUBEVIRT}/namespaces/{namespace}/{PLURALS[kind]}/{name}"
-        eventually(lambda: (self._api.find(path) or {}).get("status", {}).get("phase") == phase, 60)
+        eventually(lambda: (self._api.find(path) or {}).get("status", {}).get("phase") == phase)
 
     def apply(self, file: str) -> None:
         for each in documents(ROOT / file):

@@ -169,7 +169,7 @@ class Node:
         with ThreadPoolExecutor() as pool:
             pool.submit(self._stop_scaled_down)
             pod = job["spec"]["template"]["spec"]
-            done = run(*self._arguments(pod), timeout=90, **self._environment(pod, 0))
+            done = run(*self._arguments(pod), timeout=300, **self._environment(pod, 0))
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ended = {"status": "True", "lastTransitionTime": now, "reason": "CompletionsReached", "message": ""}
         conditions = [{"type": kind, **ended} for kind in ("SuccessCriteriaMet", "Complete")]
@@ -192,7 +192,7 @@ class Node:
 
 def helm(api: Api, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(ensure_helm()), *arguments, "--namespace", NAMESPACE, "--kubeconfig", str(api.kubeconfig)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done
 

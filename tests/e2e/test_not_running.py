@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
 POD: dict[str, Any] = {"POD_NAME": "headroom-controller-0", "HEADROOM_NAMESPACE": NAMESPACE}
 """A container's environment, as the chart has it."""
-ELECTION = ("--leader-elect", "--leader-elect-lease-duration", "3", "--leader-elect-renew-deadline", "2",
+ELECTION = ("--leader-elect", "--leader-elect-lease-duration", "8", "--leader-elect-renew-deadline", "6",
             "--leader-elect-retry-period", "0.4")  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     refused_before = refused_patches(bare_api)
     onlooker.start()
     words = ["--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path)]
-    done = run("scale", *SIZE, *words, timeout=120, CI="true")
+    done = run("scale", *SIZE, *words, timeout=300, CI="true")
     onlooker.over.set()
     onlooker.join()
     assert done.returncode == 0, done.stderr
@@ -158,7 +158,7 @@ def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path, stage: s
             break
     time.sleep(1.0 if stage == "migrating" else 0.0)
     program.send_signal(signal.SIGINT)
-    said = program.communicate(timeout=60)[1]
+    said = program.communicate(timeout=300)[1]
     assert program.returncode == 130, said
     assert "Traceback" not in said
     nothing_is_left(bare_api, before)
@@ -176,14 +176,14 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: A
         if "migrating" in line:
             break
     program.kill()
-    program.communicate(timeout=60)
+    program.communicate(timeout=300)
     assert everything(bare_api) != before
     registered = bare_api.get(f"{ADMISSION}/validatingwebhookconfigurations/headroom.harvesterhci.io")
     for each in registered["webhooks"]:
         assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], (
             "tenants' objects are not asked about"
         )
-    done = run("scale", "--clean", *own, timeout=120, CI="true")
+    done = run("scale", "--clean", *own, timeout=300, CI="true")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     nothing_is_left(bare_api, before)
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def simulate(*arguments: str) -> list[str]:
     """The lines that `python -m tests.simulation` prints."""
     command = [sys.executable, "-m", "tests.simulation", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
 

@@ -19,8 +19,8 @@ from kubeloop.client.errors import STATUS_404, AlreadyExists, ApiError
 from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.cluster.processes import Process, last_log_line
 
-#: Seconds for the whole start. Four are usual; a machine that compiles something beside it takes longer.
-START_TIMEOUT = 120.0
+#: Seconds for the whole start. Four are usual; a machine that has other work takes many times as long.
+START_TIMEOUT = 300.0
 _POLL = 0.05
 
 

@@ -127,7 +127,7 @@ def drop(
         under_way = vm.stage >= Stage.ANNOUNCED if rules.follow else vm.stage > Stage.FINISHED
         if under_way and not (rules.follow and base.limits):
             explained.update(keys)  # it stands as it was written, or there is nothing to add it to
-        elif vm.migrations or not explained.isdisjoint(keys):
+        elif vm.migrations or migrating_key(vm.name) in explained:
             removed |= entries.remove(*(key for key in keys if key not in explained))
     if not rules.follow and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in vms):
         explained.update(entry.key for entry in entries if entry.by_uid)  # one may be its own

@@ -301,21 +301,6 @@ async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too(
         assert server.seen(WATCH, PATH)[-1].query["resourceVersion"] == "5"
 
 
-async def test_a_late_handler_shares_the_watch() -> None:
-    async with ScriptedServer() as server:
-        live, late = LiveWatch(), Recorder()
-        server.script(WATCH, PATH, live.reply)
-        async with informing(server) as informer:
-            await live.opened()
-            live.send(*START, modified(pod("a", "6")))
-            await until(lambda: informer.last_sync_resource_version == "6")
-            informer.add_event_handler(late)
-            live.send(deleted(pod("b", "7")))
-            await until(lambda: "ns/b" not in informer.indexer)
-        assert late.take() == [("add", "ns/a@6", True), ("add", "ns/b@1", True), ("delete", "ns/b@7", False)]
-        assert len(server.requests) == 1
-
-
 async def test_a_kind_whose_crd_is_missing_blocks_no_other_and_starts_when_it_appears() -> None:
     settings, machines = SETTINGS.path(), VIRTUAL_MACHINES.path()
     async with ScriptedServer() as server, Client(server.config()) as client:

@@ -16,6 +16,8 @@ from kubeloop.testing.virtual_time import settle, virtual_time
 from tests.kubeloop.cache.fake_client import FakeClient, Hang, bookmark, event, listing
 from tests.kubeloop.cache.objects import Event, Recorder, at, pod
 
+pytestmark = pytest.mark.virtual_time
+
 Informer = SharedIndexInformer[Pod]
 
 
@@ -244,7 +246,6 @@ def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> 
     assert gone.take() == []
 
 
-@virtual_time
 async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
     shared = SharedIndexInformer(
         FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]])
@@ -263,7 +264,6 @@ async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
     assert len(calls) == 1
 
 
-@virtual_time
 async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -> None:
     missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)], served=False))
     registration = missing.add_event_handler(Recorder())
@@ -290,28 +290,6 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
     assert caplog.text.count("RuntimeError: broken handler") == 4
     assert "pods ns/a" in caplog.text
     assert "on_delete" in caplog.text
-
-
-def test_handlers_may_be_plain_objects() -> None:
-    class Handler:
-        def __init__(self) -> None:
-            self.heard: list[str] = []
-
-        def on_add(self, obj: Pod, is_in_initial_list: bool) -> None:
-            self.heard.append("add")
-
-        def on_update(self, old: Pod, new: Pod) -> None:
-            self.heard.append("update")
-
-        def on_delete(self, obj: Pod, final_state_unknown: bool) -> None:
-            self.heard.append("delete")
-
-    shared, handler = informer(), Handler()
-    shared.add_event_handler(handler)
-    shared._processor.changed(pod("a"))
-    shared._processor.changed(pod("a", "2"))
-    delete(shared, pod("a", "3"))
-    assert handler.heard == ["add", "update", "delete"]
 
 
 def without_labels(obj: Pod) -> Pod:
@@ -369,7 +347,6 @@ def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptu
     assert "broken transform" in caplog.text
 
 
-@virtual_time
 async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:
     shared = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True), Hang()]]), resync_period=60.0)
     default, own, never = Recorder(), Recorder(), Recorder()
@@ -392,7 +369,6 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     assert own.take() == []
 
 
-@virtual_time
 async def test_waiting_for_sync_ends_with_the_first_list() -> None:
     shared = SharedIndexInformer(
         FakeClient(watches=[[5.0, event("ADDED", pod("a")), bookmark("7", end=True)]])
@@ -406,7 +382,6 @@ async def test_waiting_for_sync_ends_with_the_first_list() -> None:
     await shared.stop()
 
 
-@virtual_time
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
     quick = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True)]]))
     slow = SharedIndexInformer(FakeClient(watches=[[9.0, bookmark("1", end=True)]]))
@@ -423,7 +398,6 @@ async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind
         await each.stop()
 
 
-@virtual_time
 async def test_start_and_stop() -> None:
     client = FakeClient(watches=[[bookmark("1", end=True), Hang()]])
     shared = SharedIndexInformer(client)
@@ -437,7 +411,6 @@ async def test_start_and_stop() -> None:
     assert len(client.requests) == 1
 
 
-@virtual_time
 async def test_a_task_that_ended_is_a_problem() -> None:
     shared = informer()
     async with asyncio.TaskGroup() as tasks:

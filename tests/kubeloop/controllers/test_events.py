@@ -14,9 +14,11 @@ from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from kubeloop.controllers import events
 from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
-from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.testing.virtual_time import now, settle
 from pkg.api.kubevirt import VirtualMachine
 from tests.kinds import Kind
+
+pytestmark = pytest.mark.virtual_time
 
 EPOCH = 1_750_000_000.0
 
@@ -41,7 +43,6 @@ def quota(name: str = "default-abcde", uid: str = "uid-1") -> ResourceQuota:
     return ResourceQuota(metadata=ObjectMeta(name=name, namespace="ns", uid=uid, resource_version="42"))
 
 
-@virtual_time
 async def test_an_event_carries_who_what_and_when() -> None:
     recording = Recording()
     recording.recorder.event(quota(), "Warning", "BadBase", "the annotation is not JSON")
@@ -91,7 +92,6 @@ def test_a_reference_to_an_unknown_type_is_an_error() -> None:
         reference_to(Unknown())
 
 
-@virtual_time
 async def test_events_about_cluster_scoped_objects_live_in_default() -> None:
     recording = Recording()
     namespace = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
@@ -130,7 +130,6 @@ REPEATS: dict[str, tuple[list[tuple[float, str, str, str, str]], list[int]]] = {
 
 
 @pytest.mark.parametrize("case", REPEATS)
-@virtual_time
 async def test_repeats(case: str) -> None:
     steps, counts = REPEATS[case]
     recording = Recording()
@@ -143,7 +142,6 @@ async def test_repeats(case: str) -> None:
     assert recording.recorder.dropped == 0
 
 
-@virtual_time
 async def test_a_repeat_patches_the_count_and_the_time_alone() -> None:
     recording = Recording()
     for _ in range(2):
@@ -154,7 +152,6 @@ async def test_a_repeat_patches_the_count_and_the_time_alone() -> None:
     assert event["firstTimestamp"] == "2025-06-15T15:06:40Z"
 
 
-@virtual_time
 async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one() -> None:
     recording = Recording()
     recording.recorder.event(quota(), "Normal", "A", "m")
@@ -167,7 +164,6 @@ async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one() -> None:
     assert recording.counts() == [2]
 
 
-@virtual_time
 async def test_names_fit_and_are_never_the_same() -> None:
     recording = Recording()
     long = quota(name="a" * 230 + "." + "b" * 22)
@@ -181,7 +177,6 @@ async def test_names_fit_and_are_never_the_same() -> None:
 
 
 @pytest.mark.parametrize("error", [Forbidden("no", status=403), RuntimeError("odd")])
-@virtual_time
 async def test_a_refused_event_is_dropped_and_the_next_is_written(
     error: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,7 +197,6 @@ PASSING = [
 ]
 
 
-@virtual_time
 async def test_an_event_outlives_a_restart_of_the_server() -> None:
     recording = Recording()
     recording.events.errors["create"] = list(PASSING)
@@ -216,7 +210,6 @@ async def test_an_event_outlives_a_restart_of_the_server() -> None:
     assert recording.counts() == [2]
 
 
-@virtual_time
 async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     recording = Recording()
     recording.events.errors["create"] = [
@@ -230,7 +223,6 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     assert recording.recorder.dropped == 0
 
 
-@virtual_time
 async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one() -> None:
     recording = Recording()
     hung, create = asyncio.Event(), recording.recorder._events.create
@@ -251,7 +243,6 @@ async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_on
     assert recording.recorder.dropped == QUEUE_LIMIT + 20
 
 
-@virtual_time
 async def test_a_server_that_stays_away_is_given_up() -> None:
     recording = Recording()
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6
@@ -262,7 +253,6 @@ async def test_a_server_that_stays_away_is_given_up() -> None:
     assert recording.recorder.dropped == 1
 
 
-@virtual_time
 async def test_a_refused_event_can_be_tried_again() -> None:
     recording = Recording()
     recording.events.errors["create"] = [Forbidden("no", status=403)]
@@ -272,7 +262,6 @@ async def test_a_refused_event_can_be_tried_again() -> None:
     assert recording.counts() == [1]
 
 
-@virtual_time
 async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     recording = Recording()
     recording.events.answering.clear()
@@ -289,7 +278,6 @@ async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     assert recording.counts()[1] == 101
 
 
-@virtual_time
 async def test_what_cannot_be_recorded_is_dropped_without_an_error() -> None:
     class Unknown(Object):
         pass
@@ -308,7 +296,6 @@ def test_outside_a_loop_an_event_is_dropped_without_an_error() -> None:
     assert recording.recorder.dropped == 1
 
 
-@virtual_time
 async def test_a_stop_writes_what_waits() -> None:
     recording = Recording()
     for number in range(5):
@@ -321,7 +308,6 @@ async def test_a_stop_writes_what_waits() -> None:
     assert recording.recorder.dropped == 1
 
 
-@virtual_time
 async def test_a_stop_gives_up_after_its_time() -> None:
     recording = Recording()
     recording.events.answering.clear()
@@ -333,7 +319,6 @@ async def test_a_stop_gives_up_after_its_time() -> None:
     assert recording.recorder.dropped == 5
 
 
-@virtual_time
 async def test_similar_events_are_aggregated_into_one() -> None:
     recording = Recording()
     for number in range(30):
@@ -350,7 +335,6 @@ async def test_similar_events_are_aggregated_into_one() -> None:
     assert [event["message"] for event in recording.written()][11:] == ["on another object", "much later"]
 
 
-@virtual_time
 async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter() -> None:
     recording = Recording()
     for number in range(100):
@@ -368,7 +352,6 @@ async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(
     assert len(recording.written()) == 100 + events.SPAM_BURST + 1
 
 
-@virtual_time
 async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written() -> None:
     recording = Recording()
     for _ in range(events.SPAM_BURST + 10):
@@ -381,7 +364,6 @@ async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_on
     assert recording.counts() == [events.SPAM_BURST + 11]
 
 
-@virtual_time
 async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost() -> None:
     recording = Recording()
     recording.recorder.event(quota(), "Normal", "A", "m")
@@ -395,7 +377,6 @@ async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_los
     assert (recording.counts(), recording.recorder.dropped) == ([1], 0)
 
 
-@virtual_time
 async def test_events_on_kinds_of_ones_own_work() -> None:
     class Deployment(Object):
         pass

@@ -17,7 +17,7 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
-from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.rate_limiters import (
     ItemExponentialFailureRateLimiter,
     RateLimiter,
@@ -34,6 +34,8 @@ from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from tests.kinds import Server
 from tests.kubeloop.controllers.controllers import Calls
+
+pytestmark = pytest.mark.virtual_time
 
 LONGEST_POLL = 75.0
 """Seconds: a kind that is missing is asked for within missing_poll (60) and a fifth, at random."""
@@ -65,7 +67,6 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-@virtual_time
 async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
     management = Cluster().management
     controller = getattr(management, name)
@@ -75,7 +76,6 @@ async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
     assert controller.name == resource.plural
 
 
-@virtual_time
 async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     cluster = Cluster()
     for name in ("one", "two", "three"):
@@ -85,7 +85,6 @@ async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
 
 
-@virtual_time
 async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
     cluster = Cluster()
     pods = cluster.management.pods.cache()
@@ -96,7 +95,6 @@ async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
     assert [pod.name for pod in pods.list()] == ["launcher"]
 
 
-@virtual_time
 async def test_several_namespaces_are_one_cache_and_one_queue() -> None:
     server, calls = Server(), Calls()
     quotas = server.kind(registry.RESOURCE_QUOTAS)
@@ -125,7 +123,6 @@ def test_several_namespaces_are_at_least_one() -> None:
         ControllerFactory(Server().client()).controller(registry.PODS, namespace=[])
 
 
-@virtual_time
 async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_all() -> None:
     server, calls = Server(), Calls()
     management = Management(server.client(), selects=lambda key: key.startswith("mine/"))
@@ -140,7 +137,6 @@ async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_a
     assert len(management.resource_quotas.cache().list()) == 2
 
 
-@virtual_time
 async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.management.resource_quotas.on_change("handler", calls)
@@ -162,7 +158,6 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     assert [pod.name for pod in pods.list()] == ["p"]
 
 
-@virtual_time
 async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
     cluster, quotas, settings = Cluster(), Calls(), Calls()
     cluster.server.install(SETTINGS, installed=False)
@@ -181,7 +176,6 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
     assert cluster.management.synced()
 
 
-@virtual_time
 async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
     cluster, calls = Cluster(), Calls()
     down = [ServerError("etcd is away", status=500) for _ in range(6)]
@@ -193,7 +187,6 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
     assert calls.keys == ["ns/a"]
 
 
-@virtual_time
 async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.management.pods.on_change("early", Calls())
@@ -205,7 +198,6 @@ async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
     assert calls.keys == ["ns/a"]
 
 
-@virtual_time
 async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
     cluster = Cluster()
     pods = cluster.management.pods
@@ -216,7 +208,6 @@ async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
     assert pods.healthy() == []
 
 
-@virtual_time
 async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
     cluster = Cluster()
     recorder = cluster.management.recorder("headroom")
@@ -237,7 +228,6 @@ async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
     assert [event["reason"] for event in cluster.events.asked("create")] == ["Raised"]
 
 
-@virtual_time
 async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
     cluster = Cluster()
     recorder = cluster.management.recorder("headroom")
@@ -257,7 +247,6 @@ async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
     assert now() - started == pytest.approx(4)
 
 
-@virtual_time
 async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.quotas.answering.clear()
@@ -273,7 +262,6 @@ async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
     assert cluster.management.healthy() == []
 
 
-@virtual_time
 async def test_after_a_stop_no_task_is_left() -> None:
     cluster = Cluster()
     cluster.management.resource_quotas.on_change("handler", Calls())
@@ -285,12 +273,10 @@ async def test_after_a_stop_no_task_is_left() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@virtual_time
 async def test_a_stop_without_a_start_does_nothing() -> None:
     await Cluster().management.stop()
 
 
-@virtual_time
 async def test_health_names_dead_workers() -> None:
     cluster = Cluster(workers=1)
 
@@ -307,7 +293,6 @@ async def test_health_names_dead_workers() -> None:
     assert problem.startswith("resourcequotas worker 0 is dead")
 
 
-@virtual_time
 async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     cluster = Cluster()
     cluster.management.resource_quotas.on_change("handler", Calls())
@@ -323,7 +308,6 @@ async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     assert cluster.management.healthy() == []  # a restart would not heal it
 
 
-@virtual_time
 async def test_readiness_names_a_handler_that_hangs() -> None:
     cluster = Cluster()
 
@@ -339,7 +323,6 @@ async def test_readiness_names_a_handler_that_hangs() -> None:
     await cluster.management.stop(1)
 
 
-@virtual_time
 async def test_who_shares_a_controller_gives_the_same_options() -> None:
     class Slim:
         def pod(self, pod: Pod) -> Pod:
@@ -358,7 +341,6 @@ async def test_who_shares_a_controller_gives_the_same_options() -> None:
     factory.controller(registry.PODS, namespace="ns")
 
 
-@virtual_time
 async def test_a_controller_lists_and_retries_as_it_is_told() -> None:
     cluster, calls = FakeCluster(), Calls(ValueError("x"))
     for name, phase in (("a", "Running"), ("b", "Failed")):
@@ -382,7 +364,6 @@ async def test_a_controller_lists_and_retries_as_it_is_told() -> None:
     await factory.stop()
 
 
-@virtual_time
 async def test_a_cache_of_the_metadata_alone() -> None:
     cluster, calls = FakeCluster(), Calls()
     cluster.put(registry.PODS, {"metadata": {"name": "a", "namespace": "ns", "labels": {"x": "y"}}})
@@ -399,7 +380,6 @@ async def test_a_cache_of_the_metadata_alone() -> None:
     await factory.stop()
 
 
-@virtual_time
 async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     cluster = FakeCluster()
     good: dict[str, Any] = {
@@ -436,7 +416,6 @@ async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     await factory.stop()
 
 
-@virtual_time
 async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() -> None:
     cluster, calls, leading = Cluster(), Calls(), asyncio.Event()
     cluster.quotas.put("q1", "ns")
@@ -454,7 +433,6 @@ class OwnPod(Object):
     """Pods as another controller needs them."""
 
 
-@virtual_time
 async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_or_metric() -> None:
     client = Client(ClientConfig("http://127.0.0.1:1"))
     factory = ControllerFactory(client)
@@ -497,7 +475,6 @@ def forbid(resource: Any) -> None:
     resource.errors = {"watch": list(refused), "list": list(refused)}
 
 
-@virtual_time
 async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_readyz_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -530,7 +507,6 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert cluster.management.synced()
 
 
-@virtual_time
 async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
@@ -550,7 +526,6 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     assert management.synced()
 
 
-@virtual_time
 async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_task() -> None:
     cluster = Cluster()
 

@@ -9,8 +9,10 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
-from kubeloop.testing.virtual_time import settle, virtual_time
+from kubeloop.testing.virtual_time import settle
 from tests.kubeloop.controllers.controllers import Calls, Quotas
+
+pytestmark = pytest.mark.virtual_time
 
 FINALIZER = "wrangler.cattle.io/cleanup"
 DELETED = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
@@ -36,7 +38,6 @@ def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
         ([FINALIZER, "other"], [FINALIZER, "other"]),
     ],
 )
-@virtual_time
 async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
     calls = Calls()
     kind = await started(calls)
@@ -46,7 +47,6 @@ async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, 
     assert calls.keys == []
 
 
-@virtual_time
 async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() -> None:
     calls = Calls()
     kind = await started(calls)
@@ -58,7 +58,6 @@ async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() ->
     assert "ns/a" not in kind.objects
 
 
-@virtual_time
 async def test_finalizers_of_others_stay() -> None:
     calls = Calls()
     kind = await started(calls)
@@ -70,7 +69,6 @@ async def test_finalizers_of_others_stay() -> None:
     assert calls.keys == ["ns/a"]
 
 
-@virtual_time
 async def test_while_the_handler_fails_the_object_stays() -> None:
     calls = Calls(ValueError("x"), ValueError("x"))
     kind = await started(calls)
@@ -84,7 +82,6 @@ async def test_while_the_handler_fails_the_object_stays() -> None:
     assert calls.times == pytest.approx([0, 1, 3])
 
 
-@virtual_time
 async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
     calls = Calls()
     kind = await started(calls)
@@ -95,7 +92,6 @@ async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
     assert kind.asked("patch") == []
 
 
-@virtual_time
 async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
     """Two finalizers set at the same time: the second writer must not replace the first one's list."""
     calls = Calls()
@@ -109,7 +105,6 @@ async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
     assert finalizers(kind) == ["theirs", FINALIZER]
 
 
-@virtual_time
 async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
     kind = await started(Calls())
     kind.answering.clear()
@@ -122,7 +117,6 @@ async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
     assert len(kind.asked("patch")) == 1
 
 
-@virtual_time
 async def test_a_refused_patch_is_retried() -> None:
     kind = Quotas()
     kind.errors["patch"] = [Forbidden("no", status=403)]
@@ -135,7 +129,6 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
-@virtual_time
 async def test_a_change_handler_runs_beside_it() -> None:
     kind, changes = Quotas(), Calls()
     kind.controller.on_remove("cleanup", Calls())
@@ -147,7 +140,6 @@ async def test_a_change_handler_runs_beside_it() -> None:
     assert last.metadata.finalizers == [FINALIZER]
 
 
-@virtual_time
 async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
     kind = Quotas()
     runs = 0
@@ -167,7 +159,6 @@ async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> No
     assert runs == 1
 
 
-@virtual_time
 async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     kind = Quotas()
 
@@ -182,7 +173,6 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
-@virtual_time
 async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
     kind = Quotas()
     parent = kind.put("parent", "ns", metadata={"finalizers": [FINALIZER]})

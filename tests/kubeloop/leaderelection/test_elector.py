@@ -16,8 +16,10 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector, LeaseLost, NotLeader
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.testing.virtual_time import now, settle
 from tests.kubeloop.leaderelection.lease_server import KEY, LeaseServer, Link
+
+pytestmark = pytest.mark.virtual_time
 
 OTHER = LeaseSpec(
     holder_identity="other", lease_duration_seconds=15, acquire_time="1999-01-01T00:00:00.000000Z",
@@ -95,7 +97,6 @@ class Race:
             await asyncio.sleep(0.25)
 
 
-@virtual_time
 async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_period() -> None:
     race = Race()
     alone = race.candidate("a").start()
@@ -110,7 +111,6 @@ async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_peri
     assert spec.acquire_time <= spec.renew_time
 
 
-@virtual_time
 async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_whatever_its_clock_says() -> (
     None
 ):
@@ -125,7 +125,6 @@ async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_w
     assert race.server.lease.spec.lease_transitions == 5
 
 
-@virtual_time
 async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
     race = Race(lease_duration=3, renew_deadline=2, retry_period=0.5)
     race.server.set(OTHER)
@@ -134,7 +133,6 @@ async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
     assert waiting.led == [pytest.approx(15, abs=0.1)]
 
 
-@virtual_time
 async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_jitter() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -144,7 +142,6 @@ async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_j
     assert {round(b - a, 6) for a, b in itertools.pairwise(tries)} == {2.0}
 
 
-@virtual_time
 async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -154,7 +151,6 @@ async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
     assert second.led == [pytest.approx(35, abs=0.1)]  # last renewed at 20, seen at once by the watch
 
 
-@virtual_time
 async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b")
@@ -168,7 +164,6 @@ async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -
     assert killed < second.led[0] <= killed + 18
 
 
-@virtual_time
 async def test_a_released_lease_is_taken_at_once() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -183,7 +178,6 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert second.lost == []
 
 
-@virtual_time
 async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_seen() -> None:
     """It does not know yet, and may write until it does."""
     race = Race()
@@ -195,7 +189,6 @@ async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_see
     assert waiting.led == [pytest.approx(15, abs=0.1)]
 
 
-@virtual_time
 async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -205,7 +198,6 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
     assert (first.lost, second.led) == ([], [])
 
 
-@virtual_time
 async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -216,7 +208,6 @@ async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may() -> N
     assert second.led == [pytest.approx(35, abs=0.1)]
 
 
-@virtual_time
 async def test_a_server_that_does_not_answer_is_like_one_that_is_gone() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -226,7 +217,6 @@ async def test_a_server_that_does_not_answer_is_like_one_that_is_gone() -> None:
     assert first.lost == [(30, "lost the lease ns/headroom: not renewed for 10 s: no answer in time")]
 
 
-@virtual_time
 async def test_a_short_outage_costs_nothing() -> None:
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
@@ -238,7 +228,6 @@ async def test_a_short_outage_costs_nothing() -> None:
     assert (first.lost, second.led) == ([], [])
 
 
-@virtual_time
 async def test_a_leader_that_was_stopped_for_longer_than_the_lease_writes_nothing_when_it_goes_on() -> None:
     """The monotonic clock goes on while the process is stopped; its loop does not."""
     skipped = 0.0
@@ -253,7 +242,6 @@ async def test_a_leader_that_was_stopped_for_longer_than_the_lease_writes_nothin
     assert [when for when, _ in race.server.written] == [0, 2]
 
 
-@virtual_time
 async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -263,7 +251,6 @@ async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
     assert first.lost == [(4, "lost the lease ns/headroom: other holds it")]
 
 
-@virtual_time
 async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -273,7 +260,6 @@ async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
     assert first.lost == []
 
 
-@virtual_time
 async def test_renewals_whose_answers_are_lost_do_not_count_until_one_is_seen() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -285,7 +271,6 @@ async def test_renewals_whose_answers_are_lost_do_not_count_until_one_is_seen() 
     assert first.lost == []
 
 
-@virtual_time
 async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_answer() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -299,7 +284,6 @@ async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_an
     assert not first.may_write()
 
 
-@virtual_time
 async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and_goes_on_trying(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -319,7 +303,6 @@ async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and
     assert barred.elector.unready() == []
 
 
-@virtual_time
 async def test_a_standby_is_ready_and_stays_so_while_the_server_is_away_for_a_moment() -> None:
     race = Race()
     race.candidate("a").start()
@@ -332,7 +315,6 @@ async def test_a_standby_is_ready_and_stays_so_while_the_server_is_away_for_a_mo
     assert standby.elector.unready() == ["lease ns/headroom: cut off"]
 
 
-@virtual_time
 async def test_a_standby_that_ends_has_nothing_to_release() -> None:
     race = Race()
     race.server.set(OTHER)
@@ -342,7 +324,6 @@ async def test_a_standby_that_ends_has_nothing_to_release() -> None:
     assert race.server.lease.spec == OTHER
 
 
-@virtual_time
 async def test_a_lease_that_others_took_is_not_released_for_them() -> None:
     race = Race()
     first = race.candidate("a").start()
@@ -352,7 +333,6 @@ async def test_a_lease_that_others_took_is_not_released_for_them() -> None:
     assert race.server.lease.spec == OTHER
 
 
-@virtual_time
 async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> None:
     race = Race(lease_duration=6, renew_deadline=4, retry_period=1)
     candidates = [race.candidate(name).start() for name in "abcde"]

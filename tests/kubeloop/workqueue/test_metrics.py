@@ -8,16 +8,16 @@ import gc
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
+
+pytestmark = pytest.mark.virtual_time
 
 
 def value(metric: str, name: str) -> float | None:
     return REGISTRY.get_sample_value(metric, {"name": name})
 
 
-@virtual_time
 async def test_counters_and_durations_follow_an_item() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue("follow")
     queue.add("a")
@@ -36,7 +36,6 @@ async def test_counters_and_durations_follow_an_item() -> None:
     assert value("workqueue_unfinished_work_seconds", "follow") == 0
 
 
-@virtual_time
 async def test_unfinished_work_is_a_sum_and_the_longest_a_maximum() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue("two at work")
     queue.add("a")
@@ -49,7 +48,6 @@ async def test_unfinished_work_is_a_sum_and_the_longest_a_maximum() -> None:
     assert value("workqueue_longest_running_processor_seconds", "two at work") == pytest.approx(3)
 
 
-@virtual_time
 async def test_delayed_additions_count_as_retries() -> None:
     limiter = ItemExponentialFailureRateLimiter[str](1.0, 2.0)
     queue: RateLimitingQueue[str] = RateLimitingQueue("retries", rate_limiter=limiter)
@@ -61,7 +59,6 @@ async def test_delayed_additions_count_as_retries() -> None:
     assert value("workqueue_adds_total", "retries") == 2
 
 
-@virtual_time
 async def test_waiting_starts_anew_for_an_item_re_added_while_it_is_processed() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue("again")
     queue.add("a")
@@ -76,7 +73,6 @@ async def test_waiting_starts_anew_for_an_item_re_added_while_it_is_processed() 
     assert value("workqueue_adds_total", "again") == 2
 
 
-@virtual_time
 async def test_a_queue_without_a_name_leaves_no_trace() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue()
     queue.add("a")
@@ -87,7 +83,6 @@ async def test_a_queue_without_a_name_leaves_no_trace() -> None:
     assert value("workqueue_depth", "") is None
 
 
-@virtual_time
 async def test_a_queue_that_is_gone_is_not_counted_any_more() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue("gone")
     queue.add("a")
@@ -97,7 +92,6 @@ async def test_a_queue_that_is_gone_is_not_counted_any_more() -> None:
     assert not value("workqueue_depth", "gone")
 
 
-@virtual_time
 async def test_queues_of_one_name_are_added_up() -> None:
     queues: list[RateLimitingQueue[str]] = [RateLimitingQueue("shared"), RateLimitingQueue("shared")]
     for queue in queues:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kubeloop.testing.virtual_time import now, settle, virtual_time
+from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY, Queue, ShutDown, loop_time
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def take_all(queue: Queue[str]) -> list[str]:
@@ -29,7 +31,6 @@ def add(*items: str, priority: int = 0) -> Callable[[Queue[str]], None]:
     return step
 
 
-@virtual_time
 async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
@@ -43,7 +44,6 @@ async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     assert await second == "a"
 
 
-@virtual_time
 async def test_items_that_cannot_be_compared_can_wait() -> None:
     queue: Queue[object] = Queue()
     first, second = object(), object()
@@ -53,7 +53,6 @@ async def test_items_that_cannot_be_compared_can_wait() -> None:
     assert await queue.get() is second
 
 
-@virtual_time
 async def test_waiting_getters_get_one_item_each() -> None:
     queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -63,7 +62,6 @@ async def test_waiting_getters_get_one_item_each() -> None:
     assert sorted(await asyncio.gather(*getters)) == ["a", "b", "c"]
 
 
-@virtual_time
 async def test_a_cancelled_getter_takes_nothing() -> None:
     queue: Queue[str] = Queue()
     cancelled = asyncio.create_task(queue.get())
@@ -74,7 +72,6 @@ async def test_a_cancelled_getter_takes_nothing() -> None:
     assert await queue.get() == "a"
 
 
-@virtual_time
 async def test_a_getter_cancelled_in_the_turn_it_was_woken_passes_the_item_on() -> None:
     queue: Queue[str] = Queue()
     first = asyncio.create_task(queue.get())
@@ -89,7 +86,6 @@ async def test_a_getter_cancelled_in_the_turn_it_was_woken_passes_the_item_on() 
 
 @pytest.mark.parametrize("what", ["add", "shut_down"])
 @pytest.mark.parametrize("cancelled_first", [True, False])
-@virtual_time
 async def test_a_get_cancelled_in_the_tick_of_an_add_or_shut_down_ends_as_cancelled_and_no_item_is_lost(
     what: str, cancelled_first: bool
 ) -> None:
@@ -109,7 +105,6 @@ async def test_a_get_cancelled_in_the_tick_of_an_add_or_shut_down_ends_as_cancel
     assert results[1] == "a" if what == "add" else isinstance(results[1], ShutDown)
 
 
-@virtual_time
 async def test_a_task_group_of_workers_that_is_cancelled_and_shut_down_ends_as_cancelled() -> None:
     queue: Queue[str] = Queue()
 
@@ -127,7 +122,6 @@ async def test_a_task_group_of_workers_that_is_cancelled_and_shut_down_ends_as_c
         await running
 
 
-@virtual_time
 async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
     queue: Queue[str] = Queue()
     for _ in range(1000):
@@ -136,7 +130,6 @@ async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
     assert not queue._getters
 
 
-@virtual_time
 async def test_after_the_shutdown_what_waits_is_still_handed_out() -> None:
     queue: Queue[str] = Queue()
     add("a", "b")(queue)
@@ -146,7 +139,6 @@ async def test_after_the_shutdown_what_waits_is_still_handed_out() -> None:
         await queue.get()
 
 
-@virtual_time
 async def test_the_shutdown_wakes_every_waiting_getter() -> None:
     queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -156,7 +148,6 @@ async def test_the_shutdown_wakes_every_waiting_getter() -> None:
     assert [type(result) for result in results] == [ShutDown] * 3
 
 
-@virtual_time
 async def test_an_item_re_added_before_the_shutdown_is_processed_once_more() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
@@ -167,7 +158,6 @@ async def test_an_item_re_added_before_the_shutdown_is_processed_once_more() -> 
     assert await take_all(queue) == ["a"]
 
 
-@virtual_time
 async def test_a_drain_waits_for_what_is_processed() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
@@ -181,7 +171,6 @@ async def test_a_drain_waits_for_what_is_processed() -> None:
     assert len(queue) == 0
 
 
-@virtual_time
 async def test_a_drain_lets_workers_finish_what_waited() -> None:
     queue: Queue[str] = Queue()
     add("a", "b", "c")(queue)
@@ -202,14 +191,12 @@ async def test_a_drain_lets_workers_finish_what_waited() -> None:
         await worker
 
 
-@virtual_time
 async def test_a_drain_without_work_ends_at_once() -> None:
     queue: Queue[str] = Queue()
     queue.add("never taken")
     assert await queue.shut_down_with_drain() is True
 
 
-@virtual_time
 async def test_a_drain_gives_up_after_its_timeout() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
@@ -220,7 +207,6 @@ async def test_a_drain_gives_up_after_its_timeout() -> None:
     assert queue.processing == 1
 
 
-@virtual_time
 async def test_two_drains_both_end() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")

@@ -6,20 +6,19 @@ import asyncio
 
 import pytest
 
-from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from kubeloop.workqueue.rate_limiting_queue import DelayingQueue, RateLimitingQueue
 
+pytestmark = pytest.mark.virtual_time
 
-@virtual_time
+
 async def test_a_delay_that_is_not_a_number_means_at_once() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     queue.add_after("a", float("nan"))
     assert (len(queue), queue.delayed) == (1, 0)
 
 
-@virtual_time
 async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     queue.add("a")
@@ -33,7 +32,6 @@ async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
     assert len(queue) == 0
 
 
-@virtual_time
 async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     for _ in range(5000):
@@ -44,7 +42,6 @@ async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> 
     assert len(queue._due_heap) < 200
 
 
-@virtual_time
 async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     for _ in range(5000):
@@ -54,7 +51,6 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
     assert sum(map(len, queue._lines.values())) < 200
 
 
-@virtual_time
 async def test_a_priority_given_beats_the_one_it_failed_with() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue(
         rate_limiter=ItemExponentialFailureRateLimiter(1.0, 8.0)
@@ -87,7 +83,6 @@ class BrokenLimiter:
 
 
 @pytest.mark.parametrize("says", [None, float("nan"), -1.0])
-@virtual_time
 async def test_a_rate_limiter_that_raises_costs_no_key(says: float | None) -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=BrokenLimiter(says))
     queue.add("a")

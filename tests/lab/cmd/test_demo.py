@@ -135,7 +135,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
         [*COMMAND, "demo", "--speed", "3", "--record", str(picture)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env=environment(scratch, **chosen),
     )
     assert done.returncode == 0, done.stdout + done.stderr

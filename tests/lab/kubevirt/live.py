@@ -9,7 +9,7 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually
+from kubeloop.testing.polling import PATIENCE, eventually
 from lab import bodies
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from tests.e2e.api import CORE, Api
@@ -20,7 +20,8 @@ VMS, VMIS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES
 VMIMS, PODS, QUOTAS = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.PODS, registry.RESOURCE_QUOTAS
 SEED = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 ROOMY = {"limits.cpu": "1k", "limits.memory": "10Ti"}
-PATIENCE = 60.0
+LASTING = 600.0
+"""Seconds of a phase that a migration stays in until it is told to hurry."""
 
 
 class Live:
@@ -79,6 +80,12 @@ class Live:
     def migrate(self, name: str = "m1", vmi: str = "vm1", **annotations: str) -> None:
         self.create(VMIMS, bodies.migration(name, vmi, **annotations))
 
+    def hurry(self, *names: str) -> None:
+        """What was to last ends now."""
+        for name in names:
+            marks = {"metadata": {"annotations": bodies.stand_in(phase_seconds="0.05")}}
+            self.api.patch(VMIMS.path(self.namespace, name), marks)
+
     def phase(self, name: str, phase: str) -> Body:
         """The migration as soon as it is in the phase."""
         return self.wait(VMIMS, name, status("phase", phase))
@@ -89,7 +96,7 @@ class Live:
         def found() -> list[Body]:
             return [quota for quota in self.items(QUOTAS)[:1] if check(quota)]
 
-        quotas: list[Body] = eventually(found, 20.0, lambda: json.dumps(self.items(QUOTAS), indent=1))
+        quotas: list[Body] = eventually(found, why=lambda: json.dumps(self.items(QUOTAS), indent=1))
         return quotas[0]
 
     def patch_quota(self, patch: Body) -> None:

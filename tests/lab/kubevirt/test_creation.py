@@ -94,9 +94,11 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
     with contextlib.suppress(Unreachable):
         await creator.create("t1/a", BODY, vmi(), "launcher pod")
     if found:
-        pods.seed(launcher("p"))
+        pods.given(launcher("p"))
     assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert pods.verbs == [(verb, "p") for verb in verbs]
+    assert [
+        (verb, body["metadata"]["name"] if verb == "create" else key) for verb, key, body in pods.calls
+    ] == [(verb, "p" if verb == "create" else "t1/p") for verb in verbs]
 
 
 # -- when a refused pod is asked for again

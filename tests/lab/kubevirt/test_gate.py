@@ -22,8 +22,8 @@ class Setup:
         self.now = 1_000.0
         for number in range(count):
             status = {"nodeName": f"node-{number % nodes}"}
-            self.instances.seed(running(f"vm{number}", status=status))
-            self.migrations.seed(vmim(f"m{number}", phase="Pending", vmi_name=f"vm{number}"))
+            self.instances.given(running(f"vm{number}", status=status))
+            self.migrations.given(vmim(f"m{number}", phase="Pending", vmi_name=f"vm{number}"))
         self.gate = Gate(
             Migrations(self.migrations.cache),
             self.instances.cache,
@@ -63,7 +63,7 @@ def test_one_that_may_not_leave_its_node_does_not_hold_up_the_others() -> None:
 def test_what_the_cache_shows_and_what_was_reserved_count_once() -> None:
     setup = Setup(limits=Limits(2, 2))
     setup.enter(1)
-    setup.pods.seed(launcher("target", job="m1", vmi_name="vm1"))
+    setup.pods.given(launcher("target", job="m1", vmi_name="vm1"))
     assert setup.enter(0) == ""
 
 

@@ -34,7 +34,7 @@ class Setup:
         self.now += after
         status = {"hard": {"limits.cpu": cpu}, "used": {"limits.cpu": "1"}}
         quota = made(ResourceQuota, "default", {"hard": status["hard"], **self.spec}, status)
-        self.quotas.seed(quota)
+        self.quotas.given(quota)
         self.lag.observe(quota)
 
     def refused(self, after: float = 0.0) -> bool:

@@ -26,13 +26,15 @@ PLAIN = made(Pod, "web")
 
 
 PODS_FOUND, MIGRATIONS_FOUND = Kind(PODS), Kind(kinds.MIGRATIONS)
-PODS_FOUND.seed(launcher(), launcher("target", job="m1"))
-MIGRATIONS_FOUND.seed(
-    vmim("m1", phase="Scheduling"),
-    vmim("m2", phase="Pending"),
-    vmim("m0", phase="Succeeded"),
-    vmim("other", phase="Pending", vmi_name="vm2"),
-)
+for each in (launcher(), launcher("target", job="m1")):
+    PODS_FOUND.given(each)
+for name, phase, vm in (
+    ("m1", "Scheduling", "vm1"),
+    ("m2", "Pending", "vm1"),
+    ("m0", "Succeeded", "vm1"),
+    ("other", "Pending", "vm2"),
+):
+    MIGRATIONS_FOUND.given(vmim(name, phase=phase, vmi_name=vm))
 FOUND = Pods(PODS_FOUND.cache), Migrations(MIGRATIONS_FOUND.cache)
 
 INSTANCES = {

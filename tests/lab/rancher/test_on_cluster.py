@@ -111,11 +111,11 @@ def test_admission_sees_rancher_as_rancher(cluster: Cluster, live: Live) -> None
     live.api.create(policies, {**POLICY, "kind": "ValidatingAdmissionPolicy", "spec": spec})
     live.api.create(bindings, {**POLICY, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
     try:
-        eventually(lambda: is_refused(live), 20.0)
+        eventually(lambda: is_refused(live))
         raise_quota(live)
         restart_by_annotation(live, "refused")
         log = processes.log_path(cluster.directory, "rancher")
-        eventually(lambda: "denied request" in log.read_text("utf-8"), 20.0)
+        eventually(lambda: "denied request" in log.read_text("utf-8"))
         assert hard_is(RAISED)(live.quota())
     finally:
         live.api.delete(f"{bindings}/no-rancher")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from kubeloop.api.registry import Resource
 from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.errors import RetryAfter
 from pkg.config.management import Management
 from tests.kinds import Server
 
@@ -14,16 +17,33 @@ Handler = Callable[[str, Any], Awaitable[object]]
 
 
 class Wired(Management):
-    """Is not started: `handlers` have them by name. Its caches are made before any object is written."""
+    """Is not started: `handle` does what a worker does with a key."""
 
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(server.client(), **options)
         self._server = server
-        self.handlers: dict[str, Handler] = {}
+        self._added: defaultdict[str, list[tuple[Handler, Controller[Any]]]] = defaultdict(list)
 
     def controller(self, resource: Resource[Any], **options: Any) -> Controller[Any]:
         made = super().controller(resource, **options)
-        kind = self._server.kind(resource)
-        kind.indexer, kind.cache = made.informer.indexer, made.cache()
-        made.on_change = self.handlers.__setitem__  # type: ignore[method-assign, assignment]
+        self._server.kind(resource).shown_by(made.informer.indexer)
+        made.on_change = partial(self._add, made, resource)  # type: ignore[method-assign]
         return made
+
+    def _add(self, controller: Controller[Any], resource: Resource[Any], _: str, handler: Handler) -> None:
+        self._added[resource.path()].append((handler, controller))
+
+    async def handle(self, resource: Resource[Any], key: str) -> float | None:
+        """Seconds after which it wants to be called again, None when it does not."""
+        for handler, made in self._added[resource.path()]:
+            again = await retry_after(handler(key, made.informer.indexer.get_by_key(key)))
+        return again
+
+
+async def retry_after(call: Awaitable[object]) -> float | None:
+    """Seconds after which it wants to be made again, None when it does not."""
+    try:
+        await call
+    except RetryAfter as later:
+        return later.seconds
+    return None

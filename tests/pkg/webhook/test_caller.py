@@ -12,6 +12,8 @@ from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
 from tests.pkg.webhook.listening import JSON, listening
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize(
     "endpoint",

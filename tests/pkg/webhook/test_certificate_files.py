@@ -12,6 +12,8 @@ from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificates import Material, Policy, issue
 from pkg.webhook.tls_context import server_context
 
+pytestmark = pytest.mark.virtual_time
+
 
 def write(folder: Path, material: Material, *, authority: bool = True) -> None:
     (folder / "tls.crt").write_bytes(material.serving.certificate)

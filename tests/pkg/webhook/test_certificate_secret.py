@@ -16,6 +16,8 @@ from pkg.webhook.certificates import DAY, Policy
 from pkg.webhook.tls_context import server_context
 from tests.kinds import Clock, Kind
 
+pytestmark = pytest.mark.virtual_time
+
 POLICY = Policy(authority_life=900 * DAY, serving_life=90 * DAY, backdated=0.0)
 NAME = "headroom-webhook-tls"
 AT = f"default/{NAME}"

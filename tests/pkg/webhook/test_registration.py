@@ -30,6 +30,8 @@ from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
 from tests.kinds import Clock, Kind
 
+pytestmark = pytest.mark.virtual_time
+
 URL = Endpoint(url="https://127.0.0.1:9443")
 OPTIONS = Options()
 

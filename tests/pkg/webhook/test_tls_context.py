@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from pkg.webhook.certificates import CertificateError, KeyPair, Material, Policy, issue
 from pkg.webhook.tls_context import load, server_context
 
+pytestmark = pytest.mark.virtual_time
+
 
 def made() -> Material:
     return issue(["127.0.0.1"], Policy(), time.time())

@@ -183,7 +183,7 @@ def test_a_deleted_namespace_goes_with_all_that_is_in_it(api: Api, namespace: st
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"}},
     )
     api.delete(f"/api/v1/namespaces/{namespace}")
-    assert eventually(lambda: api.find(f"/api/v1/namespaces/{namespace}") is None, timeout=30)
+    assert eventually(lambda: api.find(f"/api/v1/namespaces/{namespace}") is None)
 
 
 def test_the_nodes_asked_for_are_ready(api: Api) -> None:
@@ -251,4 +251,4 @@ def test_a_restarted_process_is_another_one_and_does_its_work(running: Cluster, 
     assert (before.alive(), after.alive()) == (False, True)
     api.create("/api/v1/namespaces", {"metadata": {"name": "after-restart"}})
     account = "/api/v1/namespaces/after-restart/serviceaccounts/default"
-    assert eventually(lambda: api.find(account), timeout=30)
+    assert eventually(lambda: api.find(account))

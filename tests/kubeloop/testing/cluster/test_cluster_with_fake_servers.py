@@ -99,7 +99,7 @@ def test_an_api_server_that_does_not_get_ready_is_given_up(
 
     monkeypatch.setattr(readiness, "server_ready", ask_late)
     monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
-    with pytest.raises(StartError, match=r"the API server is not ready after 120 s: see the logs in .*/logs"):
+    with pytest.raises(StartError, match=r"the API server is not ready after 300 s: see the logs in .*/logs"):
         cluster.up(directory)
     assert processes.names(directory) == []
 

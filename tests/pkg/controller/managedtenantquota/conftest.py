@@ -8,7 +8,7 @@ from tests.pkg.controller.managedtenantquota.server import Cluster
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+async def cluster() -> Cluster:
     found = Cluster()
     found.refuse()
     return found

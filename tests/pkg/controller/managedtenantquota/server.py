@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
-from kubeloop.client.errors import ApiError
 from kubeloop.client.server_clock import ServerClock
-from kubeloop.controllers.errors import RetryAfter
+from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeTransport
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.probe import NotReached
+from pkg.config.management import Management
+from pkg.config.probe import PROBE_MARK
 from pkg.controller.indexes import index
-from pkg.controller.managedtenantquota.identity import LockMaker
-from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
-from pkg.controller.managedtenantquota.observation import LOCKS_BY_NAMESPACE, Observer
-from pkg.controller.managedtenantquota.register import locked
-from pkg.controller.managedtenantquota.writer import Clients, Writer
-from pkg.util.constants import NEVER_LOCKED
-from pkg.util.managedtenantquota.model import Policy
+from pkg.controller.managedtenantquota.register import register
+from pkg.controller.options import Options
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list
-from pkg.util.resourcequota.observe import Observer as FactsObserver
 from tests.decisions import by_value
-from tests.kinds import Clock, Events, Kind, Server
+from tests.kinds import Events, Kind, Server
 from tests.objects import running_vmi
 from tests.pkg.controller.wired import Wired
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, budget, quota, refused, source, target
@@ -43,6 +39,7 @@ PROBE = {
     "webhooks": [{"clientConfig": {"url": "https://127.0.0.1:9443/probe", "caBundle": "Q0E="}}],
 }
 KEY = "ns1/quota"
+START = 1_800_000_000.0
 OPENING = [
     ("create", "validatingwebhookconfigurations"),
     ("patch status", "virtualmachinemigrationresourcequotas"),
@@ -61,34 +58,16 @@ class Ended(BaseException):
 
 
 class Counting(Server):
-    """An API server that counts writes and ends the process after one of them."""
-
-    def __init__(self, writes: Writes) -> None:
-        self._writes = writes
-        super().__init__()
-
-    def client(self) -> Client:
-        return Client(_Counted(self, self._writes))
-
-
-class _Counted(FakeTransport):
-    def __init__(self, server: Server, writes: Writes) -> None:
-        super().__init__(server)
-        self._writes = writes
-
-    async def request(self, method: str, path: str, **options: Any) -> bytes:
-        answer = await super().request(method, path, **options)
-        if method != "GET":
-            self._writes.done(method, path)
-        return answer
-
-
-class Writes:
-    """What was written; `left`: after so many more writes the process ends (None: never)."""
+    """An API server that counts writes, and after `left` more of them raises `then` (None: never)."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.made: list[tuple[str, str]] = []
         self.left: int | None = None
+        self.then: BaseException = Ended()
+
+    def client(self) -> Client:
+        return Client(_Counted(self))
 
     def done(self, method: str, path: str) -> None:
         verb = {"POST": "create", "DELETE": "delete"}.get(method, "patch")
@@ -99,23 +78,37 @@ class Writes:
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
-                raise Ended
+                raise self.then
+
+
+class _Counted(FakeTransport):
+    def __init__(self, server: Counting) -> None:
+        super().__init__(server)
+        self.server_clock = ServerClock(loop_time, lambda: START + loop_time())
+        self._server = server
+
+    async def request(self, method: str, path: str, **options: Any) -> bytes:
+        answer = await super().request(method, path, **options)
+        if method != "GET" and "dryRun" not in (options.get("params") or {}):
+            self._server.done(method, path)
+        return answer
+
+
+def _marked(request: Request) -> None:
+    """What our webhook makes of a probe."""
+    if (request.verb, request.plural) == ("create", "events"):
+        request.body["metadata"]["annotations"] = {PROBE_MARK: "hash"}
 
 
 class Cluster:
     """Everything outside of our process: it stays when the process ends."""
 
     def __init__(self) -> None:
-        self.clock = Clock(1_800_000_000.0)
         self.set_back = 0.0
         """Seconds by which the API server's clock was."""
-        self.writes = Writes()
-        self.server = Counting(self.writes)
-        self.server.clock = lambda: self.clock.now - self.set_back
-        management = Wired(self.server)
-        self.caches = management.source()
-        index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
-        management.locks.cache().add_indexer(LOCKS_BY_NAMESPACE, locked)
+        self.server = Counting()
+        self.server.clock = lambda: START + loop_time() - self.set_back
+        self.server.reactors.append(_marked)
         kind: Callable[[Resource[Any]], Kind[Any]] = self.server.kind
         self.budgets = kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         self.quotas, self.locks = (
@@ -126,25 +119,14 @@ class Cluster:
         self.migrations = kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = kind(VIRTUAL_MACHINE_INSTANCES)
         self.kubevirts, self.settings = kind(KUBEVIRTS), kind(SETTINGS)
-        self.leases = self.server.kind(registry.LEASES)
-        self.clients = Clients(self.budgets.client, self.quotas.client, self.locks.client, self.leases.client)
-        self.registrations = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.registrations.given(REGISTRATION)
-        self.registrations.given(PROBE)
+        self.leases, self.probes = kind(registry.LEASES), kind(registry.EVENTS)
+        self.addresses = kind(registry.MUTATING_WEBHOOK_CONFIGURATIONS)
+        self.locks.given(REGISTRATION)
+        self.addresses.given(PROBE)
         self.namespaces.given({"metadata": {"name": "ns1", "uid": "uid-ns1"}})
         self.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"})
         self.quotas.given(quota())
         self.budgets.given(budget())
-        self.unreached = ""
-        self.probe_error: ApiError | None = None
-
-    async def probe(self) -> str:
-        """What the API server says of our webhook."""
-        if self.probe_error is not None:
-            raise self.probe_error
-        if self.unreached:
-            raise NotReached(self.unreached)
-        return "mark"
 
     # What KubeVirt and the controller manager do.
 
@@ -193,54 +175,36 @@ class Cluster:
     @property
     def at_rest(self) -> bool:
         idle = not self.status.keys() - {"additionalMigrationResources"}
-        return not self.locks.objects and idle and self.hard == FULL
+        return not self.locked and idle and self.hard == FULL
+
+    @property
+    def locked(self) -> list[str]:
+        """The locks' names."""
+        return [name for name in self.locks.objects if name.startswith("lock.")]
 
 
 class Process:
     """One run of the controller: its memory ends with it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        policy: Policy | None = None,
-        never_lock: Sequence[str] = (),
-        skew: float = 0.0,
-    ) -> None:
+    def __init__(self, cluster: Cluster, skew: float = 0.0, **options: Any) -> None:
         """`skew`: seconds by which this machine's clock is ahead."""
         self.cluster = cluster
-        self.clock = ServerClock(cluster.clock, lambda: cluster.clock.now + skew)
         self.events = Events()
-        maker = LockMaker(
-            _Client(cluster),  # type: ignore[arg-type]
-            cluster.kubevirts.cache,
-            holders=["system:serviceaccount:headroom:headroom"],
-            never_lock=(*NEVER_LOCKED, *never_lock),
-            probe=cluster.probe,
-        )
-        self.handler = Handler(
-            Observer(FactsObserver(cluster.caches), cluster.clients, cluster.locks.cache, maker),
-            Writer(cluster.clients, maker, self.events.recorder),
-            self.events.recorder,
-            policy or Policy(shortage=0.0),
-            clock=self.clock,
-            timer=cluster.clock,
-        )
+        self._management = Wired(cluster.server)
+        self._clock = ServerClock(loop_time, lambda: START + loop_time() + skew)
+        self._management.client.transport.server_clock = self._clock
+        wire(self._management, self.events, **options)
 
     async def look(self, namespace: str = "ns1") -> float | None:
         """Its locks and the namespace are worked off once; in how many seconds they want to be re-checked."""
-        self.clock.heard(formatdate(self.cluster.server.clock(), usegmt=True))
-        again: dict[str, float] = {}
-        for lock in self.cluster.locks.cache.list():
-            try:
-                await self.handler.on_lock_changed(lock.name, lock)
-            except RetryAfter as later:
-                again[lock.name] = later.seconds
-        try:
-            await self.handler.on_namespace_changed(namespace, self.cluster.namespaces.cached(namespace))
-        except RetryAfter as later:
-            again[""] = later.seconds
-        stand = {"", *self.cluster.locks.objects}
-        return min((seconds for name, seconds in again.items() if name in stand), default=None)
+        self._clock.heard(formatdate(self.cluster.server.clock(), usegmt=True))  # every answer says it
+        again = {
+            lock.name: await self._management.handle(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name)
+            for lock in self._management.locks.cache().list()
+        }
+        again[""] = await self._management.handle(registry.NAMESPACES, namespace)
+        stand = {"", *self.cluster.locked}
+        return min((s for name, s in again.items() if s is not None and name in stand), default=None)
 
     async def settle(self) -> float | None:
         """Look again for as long as that is soon."""
@@ -248,25 +212,14 @@ class Process:
             again = await self.look()
             if again is None or again > 0.5:
                 return again
-            self.cluster.clock.now += max(0.01, again)
+            await asyncio.sleep(max(0.01, again))
         raise AssertionError("it never settles")
 
 
-class _Client:
-    """What LockMaker asks: who we are (no answer, as before Kubernetes 1.28), and where the webhooks are."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    @property
-    def transport(self) -> _Client:
-        return self
-
-    async def request(self, *_: Any, **__: Any) -> bytes:
-        return b"{}"
-
-    def resource(self, _: Any) -> Any:
-        return self._cluster.registrations.client
+def wire(management: Management, events: Events, **options: Any) -> None:
+    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
+    users = ["system:serviceaccount:headroom:headroom"]
+    register(management, events.recorder, Options(controller_users=users, **options))
 
 
 async def open_window(cluster: Cluster, process: Process) -> None:

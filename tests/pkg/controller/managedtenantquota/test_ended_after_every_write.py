@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pkg.util.managedtenantquota.model import Policy
@@ -14,6 +16,8 @@ from tests.pkg.controller.managedtenantquota.server import (
     open_window,
 )
 from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
+
+pytestmark = pytest.mark.virtual_time
 
 WRITES = 8
 """Of the whole way with two blocking quotas; `test_the_writes_are_enumerated` counts them."""
@@ -31,7 +35,7 @@ def full_namespace() -> Cluster:
 
 async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
     """Go the whole way, and end after `upto` writes."""
-    cluster.writes.left = upto
+    cluster.server.left = upto
     await open_window(cluster, process)
     await close_window(cluster, process)
 
@@ -39,7 +43,7 @@ async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
 async def test_the_writes_are_enumerated() -> None:
     cluster = full_namespace()
     await run(cluster, Process(cluster), None)
-    assert len(cluster.writes.made) == WRITES
+    assert len(cluster.server.made) == WRITES
 
 
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
@@ -49,8 +53,8 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
     cluster = full_namespace()
     with pytest.raises(Ended):
         await run(cluster, Process(cluster), number)
-    cluster.writes.left = None
-    cluster.clock.now += downtime
+    cluster.server.left = None
+    await asyncio.sleep(downtime)
     cluster.enforce()
     admitted = len(cluster.pods.objects) > 1
     if fate == "the target came" and not admitted:

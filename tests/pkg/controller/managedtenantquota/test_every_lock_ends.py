@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kubeloop.client.errors import ApiError, Forbidden, NotServed, ServerError
-from pkg.controller.managedtenantquota import managedtenantquota_controller
+from kubeloop.testing.virtual_time import now
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
@@ -32,10 +32,6 @@ def _fails(kind: str, verb: str, error: ApiError) -> Callable[[Cluster], None]:
 def _garbage(cluster: Cluster) -> None:
     saved = [{"name": "quota", "spec": {"hard": {"limits.cpu": "banana"}}}]
     cluster.budgets.edited("ns1/budget", {"status": {"originalBlockingResourceQuotas": saved}})
-
-
-def _probe_refused(cluster: Cluster) -> None:
-    cluster.probe_error = REFUSED
 
 
 def _leased(cluster: Cluster) -> None:
@@ -67,8 +63,8 @@ IN_THE_WAY = {
     "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
     "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
     "the API server fails to list Leases": _fails("leases", "list", BROKEN),
-    "the API server does not say where the webhooks are": _fails("registrations", "get", BROKEN),
-    "the probe's object is refused": _probe_refused,
+    "the API server does not say where the webhooks are": _fails("addresses", "get", BROKEN),
+    "the probe's object is refused": _fails("probes", "create", REFUSED),
     "a Lease says that upstream's controller runs": _leased,
     "the status is garbage": _garbage,
     "the VMMRQ is gone": _budget_gone,
@@ -79,17 +75,17 @@ IN_THE_WAY = {
 
 async def _pass(cluster: Cluster, process: Process, seconds: float) -> float:
     """Time goes by, and the namespace is looked at whenever it wants to be; how long it was locked."""
-    end, locked = cluster.clock.now + seconds, 0.0
+    end, locked = now() + seconds, 0.0
     while True:
+        began = now()
         again = await process.look()
         cluster.enforce()
         assert again is None or again <= 30.0 or cluster.at_rest
-        if again is None or cluster.clock.now + again > end:
+        if again is None or now() + again > end:
             break
-        again = max(again, 0.01)
-        cluster.clock.now += again
-        locked += again if cluster.locks.objects else 0.0
-    cluster.clock.now = end
+        await asyncio.sleep(max(again, 0.01))
+        locked += now() - began if cluster.locked else 0.0
+    await asyncio.sleep(end - now())
     return locked
 
 
@@ -103,7 +99,7 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     spoil(cluster)
     await _pass(cluster, process, END + 0.1)
     await process.look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
     for kind in (cluster.quotas, cluster.budgets):
         kind.errors.clear()
     await _pass(cluster, process, 31.0)
@@ -120,7 +116,7 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
     await _pass(cluster, process, END - 40.0 + 0.1)
     await process.look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
     cluster.quotas.errors.clear()
     await process.look()
     assert by_value(cluster.hard) == by_value(FULL)
@@ -131,69 +127,61 @@ async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
     cluster: Cluster, skew: float
 ) -> None:
     """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
-    begun = cluster.clock.now
+    begun = now()
     await open_window(cluster, Process(cluster, skew=skew))
-    while cluster.clock.now < begun + Policy().lock_limit - 12.0:
+    while now() < begun + Policy().lock_limit - 12.0:
         skew = -skew
         await _pass(cluster, Process(cluster, skew=skew), 10.0)
-        assert cluster.locks.objects
+        assert cluster.locked
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
-    while cluster.clock.now < begun + END + 2.0:
+    while now() < begun + END + 2.0:
         skew = -skew
         await _pass(cluster, Process(cluster, skew=skew), 10.0)
     await Process(cluster, skew=skew).look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
 
 
-async def test_an_overdue_lock_ends_before_anything_is_asked(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def silence() -> str:
-        await asyncio.Event().wait()
-        return ""
-
+async def test_an_overdue_lock_ends_before_anything_is_asked(cluster: Cluster) -> None:
     await open_window(cluster, Process(cluster))
-    cluster.clock.now += END
-    monkeypatch.setattr(cluster, "probe", silence)
+    await asyncio.sleep(END)
+    cluster.probes.answering.clear()
     looking = asyncio.create_task(Process(cluster).look())
     await asyncio.sleep(0.1)
     assert not looking.done()
-    assert not cluster.locks.objects
+    assert not cluster.locked
     looking.cancel()
 
 
 async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: Cluster) -> None:
-    process, locked_at = Process(cluster), cluster.clock.now
+    process, locked_at = Process(cluster), now()
     await open_window(cluster, process)
     cluster.admit()
     cluster.quotas.answering.clear()
-    cluster.clock.now = locked_at + END - 0.1
-    async with asyncio.timeout(5):
-        assert await process.look() == 0.05
-    assert cluster.locks.objects
-    cluster.clock.now += 0.1
+    await asyncio.sleep(locked_at + END - 0.5 - now())
+    assert await process.look() == 0.05
+    assert now() == pytest.approx(locked_at + END)
+    assert cluster.locked
+    await asyncio.sleep(0.05)
     looking = asyncio.create_task(process.look())
     await asyncio.sleep(0.1)
     assert not looking.done()
-    assert not cluster.locks.objects
+    assert not cluster.locked
     looking.cancel()
 
 
-async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(managedtenantquota_controller, "_OPENING_SECONDS", 0.1)
+async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cluster: Cluster) -> None:
     process = Process(cluster)
     await process.look()
-    assert cluster.locks.objects
-    cluster.clock.now += 0.2
+    assert cluster.locked
+    await asyncio.sleep(0.2)
     cluster.budgets.before.append(cluster.quotas.answering.clear)  # with the save
-    async with asyncio.timeout(5):
-        assert await process.look() == 0.05
+    began = now()
+    assert await process.look() == 0.05
+    assert now() == pytest.approx(began + 12.0)
     cluster.quotas.answering.set()
     await process.look()
-    assert not cluster.locks.objects
-    assert "no answer within 0.1 s" in process.events.recorded[-2][3]
+    assert not cluster.locked
+    assert "no answer within 12 s" in process.events.recorded[-2][3]
 
 
 async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
@@ -204,7 +192,7 @@ async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_pr
     _budget_and_restore_gone(cluster)
     await _pass(cluster, process, END + 0.1)
     await process.look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
     assert by_value(cluster.hard) == by_value(GRANTED)
     cluster.quotas.errors.clear()
     again = Process(cluster)
@@ -248,13 +236,10 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
 
 @pytest.mark.parametrize("kind", ["budgets", "quotas"])
 async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: Cluster, kind: str) -> None:
-    def late() -> None:
-        cluster.clock.now += 12.0
-
     process, silent = Process(cluster), getattr(cluster, kind)
-    silent.before, silent.errors["patch"] = [late] * 1000, [BROKEN] * 1000
+    silent.before, silent.errors["patch"] = [lambda: asyncio.sleep(11.0)] * 1000, [BROKEN] * 1000
     await _pass(cluster, process, 3600.0)
-    assert 5 < cluster.writes.made.count(("create", "validatingwebhookconfigurations")) < 15
+    assert 5 < cluster.server.made.count(("create", "validatingwebhookconfigurations")) < 15
     silent.before.clear()
     silent.errors.clear()
     assert "ResourceQuotaRaised" not in process.events.reasons
@@ -263,15 +248,25 @@ async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: 
 
 
 async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: Cluster) -> None:
-    cluster.budgets.errors["patch"] = [BROKEN]
-    await _pass(cluster, Process(cluster), 2.0)
+    cluster.budgets.errors["patch"], process = [BROKEN], Process(cluster)
+    await _pass(cluster, process, 2.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
+    cluster.admit()
+    cluster.quotas.errors["patch"] = [REFUSED]
+    await _pass(cluster, process, 2.0)
+    assert cluster.at_rest
+
+
+async def test_an_answer_that_takes_seconds_is_waited_for(cluster: Cluster) -> None:
+    cluster.locks.before.append(lambda: asyncio.sleep(5.0))
+    await open_window(cluster, Process(cluster))
+    assert len(cluster.locks.asked("create")) == 1
 
 
 async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: Cluster) -> None:
     await open_window(cluster, Process(cluster))
     cluster.locks.errors["delete"] = [REFUSED] * 1000
-    cluster.clock.now += END
+    await asyncio.sleep(END)
     process = Process(cluster)
     await _pass(cluster, process, 1.0)
     assert by_value(cluster.hard) == by_value(FULL)
@@ -296,7 +291,7 @@ async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
     await _pass(cluster, process, 1.0)
     assert by_value(cluster.hard) == by_value(FULL)
     await _pass(cluster, process, END)
-    assert not cluster.locks.objects
+    assert not cluster.locked
     await _pass(cluster, process, END)
     assert by_value(cluster.hard) == by_value(FULL)
     told = {reason: message for _, _, reason, message in process.events.recorded}
@@ -321,7 +316,7 @@ async def test_system_namespaces_are_never_locked(namespace: str) -> None:
             kind.given({**raw, "metadata": {**raw["metadata"], "namespace": namespace}})
     cluster.namespaces.given({"metadata": {"name": namespace, "uid": "uid"}})
     await process.look(namespace)
-    assert not cluster.locks.objects
+    assert not cluster.locked
     (event,) = [each for each in process.events.recorded if each[2] == "LockUnavailable"]
     assert "system namespace" in event[3]
 
@@ -339,7 +334,7 @@ async def test_upstreams_controller_beside_ours_is_said_once_and_left_alone(clus
     cluster.leases.given(lease)
     assert await process.look() == 30.0
     assert await process.look() == 30.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert process.events.reasons == ["UpstreamControllerRunning"]
-    cluster.clock.now += 60.0  # it was removed, its Lease is not renewed
+    await asyncio.sleep(60.0)  # it was removed, its Lease is not renewed
     await open_window(cluster, process)

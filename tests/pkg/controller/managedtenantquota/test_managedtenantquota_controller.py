@@ -2,38 +2,87 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kubeloop.client.errors import Unreachable
+from kubeloop.testing.virtual_time import now
+from pkg.config.management import Management
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
-from tests.decisions import by_value
+from tests.decisions import by_value, sentences
+from tests.kinds import Events
 from tests.pkg.controller.managedtenantquota.server import (
     CLOSING,
     KEY,
     OPENING,
+    START,
     Cluster,
     Process,
     close_window,
     open_window,
+    wire,
 )
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, TWICE, budget, quota
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     process = Process(cluster)
+    seconds, released = "headroom_mtq_lock_seconds_sum", "headroom_mtq_quota_released_total"
+    before = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
     await open_window(cluster, process)
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
     assert set(cluster.status) == {
         "originalBlockingResourceQuotas",
         "migrationsToBlockingResourceQuotas",
         "additionalMigrationResources",
     }
     await close_window(cluster, process)
-    assert cluster.writes.made == OPENING + CLOSING
+    assert cluster.server.made == OPENING + CLOSING
     assert cluster.at_rest
+    after = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
+    assert [each - was for was, each in zip(before, after, strict=True)] == pytest.approx([now(), 2.015])
+
+
+def _released(name: str) -> float:
+    return REGISTRY.get_sample_value(name, {"resource": "limits.cpu"}) or 0.0
+
+
+WAITED_FOR = {
+    "the budget": ("budgets", "ns1/budget"),
+    "a quota": ("quotas", KEY),
+    "a migration": ("migrations", "ns1/migration-of-vm1"),
+    "a VMI": ("instances", "ns1/vm1"),
+}
+
+
+@sentences(WAITED_FOR)
+async def test_what_comes_is_seen_by_the_controller_that_runs(
+    case: tuple[str, str], cluster: Cluster
+) -> None:
+    kind = getattr(cluster, case[0])
+    last = kind.objects[case[1]]
+    kind.gone(case[1])
+    management = Management(cluster.server.client())
+    wire(management, Events())
+    await management.start()
+    await asyncio.sleep(1.0)
+    assert not cluster.locked
+    kind.given(last)
+    await asyncio.sleep(1.0)
+    assert by_value(cluster.hard) == by_value(GRANTED)
+    cluster.enforce()
+    cluster.admit()
+    await asyncio.sleep(1.0)
+    cluster.enforce()
+    await asyncio.sleep(1.0)
+    assert cluster.at_rest
+    await management.stop()
 
 
 async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster: Cluster) -> None:
@@ -43,10 +92,10 @@ async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster:
     cluster.admit()
     assert await process.look() == 1.0
     assert by_value(cluster.hard) == by_value(FULL)
-    assert cluster.locks.objects
+    assert cluster.locked
     cluster.enforce()
     await process.look()
-    assert not cluster.locks.objects
+    assert not cluster.locked
 
 
 async def test_people_are_told(cluster: Cluster) -> None:
@@ -68,7 +117,7 @@ async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> No
     assert lock is not None
     assert lock.namespace == "ns1"
     assert "system:serviceaccount:headroom:headroom" in lock.holder
-    assert lock.since == cluster.clock.now
+    assert lock.since == START + now()
     assert lock.reason == "vm1"
     assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
 
@@ -76,7 +125,7 @@ async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> No
 async def test_a_namespace_without_budget_or_lock_costs_no_request(cluster: Cluster) -> None:
     cluster.budgets.gone("ns1/budget")
     assert await Process(cluster).look() is None
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert cluster.quotas.calls == []
 
 
@@ -91,7 +140,7 @@ async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cl
     process = Process(cluster)
     for _ in range(3):
         assert await process.settle() == 30.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert [(key, reason) for key, _, reason, _ in process.events.recorded] == [
         ("ns1/migration-of-vm1", "NotEnoughResourceToRelease"),
         ("ns1/budget", "NotEnoughResourceToRelease"),
@@ -106,31 +155,30 @@ async def test_only_the_blocking_quotas_are_raised(cluster: Cluster) -> None:
     await open_window(cluster, Process(cluster))
     assert cluster.quotas.now("ns1/roomy").hard == TWICE
     assert cluster.quotas.now("ns1/other").hard == {"pods": "0"}
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
 
 
 async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
     cluster.budgets.given(budget(name="other"))
     process = Process(cluster)
     assert await process.settle() == 30.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert set(process.events.reasons) == {"MultipleMigrationResourceQuotas"}
 
 
 async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster) -> None:
-    cluster.registrations.gone("headroom.harvesterhci.io")
+    cluster.locks.gone("headroom.harvesterhci.io")
     process = Process(cluster)
     assert await process.settle() == 2.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
 
 async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(cluster: Cluster) -> None:
-    cluster.locks.lagging = True  # the cache holds only what carries the label
     cluster.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []})
     process = Process(cluster)
     assert await process.settle() == 2.0
-    assert cluster.writes.made == []
+    assert cluster.server.made == []
     assert process.events.reasons == ["LockUnavailable"]
 
 
@@ -138,7 +186,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.enforce()
-    cluster.clock.now += 121
+    await asyncio.sleep(121)
     await process.settle()
     cluster.enforce()
     await process.settle()
@@ -157,7 +205,7 @@ async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster
     cluster.budgets.gone("ns1/budget")
     cluster.quotas.gone(KEY)
     assert await process.look() is None
-    assert not cluster.locks.objects
+    assert not cluster.locked
 
 
 async def test_what_another_installation_left_is_put_in_order() -> None:
@@ -180,18 +228,18 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
 async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
     cluster.locks.lagging = True
-    cluster.locks.errors["create"] = [Unreachable("broke off")]
+    cluster.server.left, cluster.server.then = 1, Unreachable("broke off")
     assert await process.look() == 0.05
     await process.look()
     cluster.catch_up()
     await open_window(cluster, process)
 
 
-async def test_a_clock_that_stands_still_is_no_reason_to_raise_early(cluster: Cluster) -> None:
-    process = Process(cluster, Policy(settle=5.0))
-    assert await process.look() == pytest.approx(5.0)
+async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: Cluster) -> None:
+    process = Process(cluster)
+    assert await process.look() == pytest.approx(Policy().settle)
     assert cluster.hard == FULL
-    cluster.clock.now += 5.0
+    await asyncio.sleep(Policy().settle + 0.01)
     await process.look()
     assert by_value(cluster.hard) == by_value(GRANTED)
 
@@ -203,11 +251,11 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     cluster.refuse("vm2")
     process = Process(cluster)
     await process.settle()
-    assert cluster.writes.made == OPENING
+    assert cluster.server.made == OPENING
     for vm in ("vm1", "vm2"):
         cluster.enforce()
         cluster.admit(vm)
         await process.settle()
     cluster.enforce()
     await process.settle()
-    assert cluster.writes.made == OPENING + CLOSING
+    assert cluster.server.made == OPENING + CLOSING

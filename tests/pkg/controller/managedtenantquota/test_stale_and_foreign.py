@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import (
     KEY,
@@ -11,7 +15,9 @@ from tests.pkg.controller.managedtenantquota.server import (
     close_window,
     open_window,
 )
-from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
+
+pytestmark = pytest.mark.virtual_time
 
 
 class TestStaleCaches:
@@ -22,14 +28,14 @@ class TestStaleCaches:
         cluster.lag()
         for _ in range(6):
             await process.look()
-            cluster.clock.now += 0.2
-        assert cluster.writes.made == OPENING
+            await asyncio.sleep(0.2)
+        assert cluster.server.made == OPENING
         cluster.enforce()
         cluster.admit()
         for _ in range(3):
             await process.look()
         # By its caches there is nothing to close: nothing was ever opened.
-        assert cluster.writes.made == OPENING
+        assert cluster.server.made == OPENING
         cluster.catch_up()
         cluster.enforce()
         await process.settle()
@@ -41,7 +47,7 @@ class TestStaleCaches:
         process = Process(cluster)
         await process.look()
         cluster.lag()  # shows the lock, but not what follows
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         assert by_value(cluster.hard) == by_value(GRANTED)
         for _ in range(3):
@@ -53,13 +59,13 @@ class TestStaleCaches:
         process = Process(cluster)
         await process.look()
         cluster.lag()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         cluster.enforce()
         cluster.migrations.gone("ns1/migration-of-vm1")
         await process.look()  # cached: locked, nothing saved, nothing wanted → unlock. Live: raised.
         assert by_value(cluster.hard) == by_value(FULL)
-        assert cluster.locks.objects, "unlocked while admission goes by the raised limits"
+        assert cluster.locked, "unlocked while admission goes by the raised limits"
         cluster.enforce()
         await process.settle()
         assert cluster.at_rest
@@ -70,7 +76,7 @@ class TestStaleCaches:
         process = Process(cluster)
         await process.look()
         cluster.quotas.lagging = True
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         await process.look()
         cluster.migrations.gone("ns1/migration-of-vm1")
         await process.look()
@@ -86,7 +92,7 @@ class TestForeignWriters:
     ) -> None:
         process = Process(cluster)
         await process.look()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         bump = {"metadata": {"labels": {"example.com/touched": "1"}}}
         cluster.quotas.before.append(lambda: cluster.quotas.edited(KEY, bump))
         assert await process.look() == 0.05
@@ -95,7 +101,7 @@ class TestForeignWriters:
     async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
-        cluster.clock.now += 0.2
+        await asyncio.sleep(0.2)
         cluster.budgets.before.append(
             lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})
         )
@@ -113,17 +119,21 @@ class TestForeignWriters:
 
     async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
         process = Process(cluster)
+        cluster.quotas.given(quota(name="second"))
         await open_window(cluster, process)
-        cluster.quotas.gone(KEY)
+        cluster.migrations.gone("ns1/migration-of-vm1")
+        cluster.quotas.before.append(lambda: cluster.quotas.gone(KEY))
+        await process.look()
+        assert by_value(cluster.quotas.now("ns1/second").hard) == by_value(FULL)
         await process.settle()
-        assert not cluster.locks.objects
+        assert not cluster.locked
         assert not cluster.status.keys() - {"additionalMigrationResources"}
 
     async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
         one, other = Process(cluster), Process(cluster)
         await open_window(cluster, one)
         await other.settle()
-        assert cluster.writes.made == OPENING
+        assert cluster.server.made == OPENING
         await close_window(cluster, other)
         await one.settle()
         assert cluster.at_rest

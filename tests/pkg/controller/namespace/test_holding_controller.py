@@ -11,21 +11,22 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
-from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.controller.namespace.holding_controller import (
     CACHE_LAG,
     LINGER,
     LONGEST_SETTLE,
     SETTLE,
-    Handler,
     holds,
     unlabel_all,
 )
+from pkg.controller.namespace.register import register_holding
+from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import sentences
-from tests.kinds import Clock, Kind, Server
+from tests.kinds import Server
 from tests.objects import (
     COMPENSATION,
     ENTRY,
@@ -38,6 +39,9 @@ from tests.objects import (
     vmi,
     vmim,
 )
+from tests.pkg.controller.wired import Wired, retry_after
+
+pytestmark = pytest.mark.virtual_time
 
 ONE = {**MARKS, by_name(): ENTRY}
 
@@ -78,28 +82,18 @@ class OneNamespace:
     """One namespace and the handler."""
 
     def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
-        self.namespaces: Kind[Any] = Kind(registry.NAMESPACES)
-        self.quotas: Kind[Any] = Kind(registry.RESOURCE_QUOTAS)
-        self.migrations: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-        self.instances: Kind[Any] = Kind(VIRTUAL_MACHINE_INSTANCES)
-        self.webhooks: Kind[Any] = Kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.excluded: set[str] = set()
-        self.clock = Clock()
+        server = Server()
+        self._management = Wired(server)
+        self._before_raise = register_holding(self._management, Options(reserve=reserve))
+        self.namespaces, self.quotas = server.kind(registry.NAMESPACES), server.kind(registry.RESOURCE_QUOTAS)
+        self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = server.kind(VIRTUAL_MACHINE_INSTANCES)
+        self.webhooks = server.kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.budgets = server.kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         self.register(["pods"])
         self.namespaces.given(annotated_namespace())
         if labelled:
             self.namespaces.edited("ns1", {"metadata": {"labels": {constants.LABEL_HOLDING: "true"}}})
-        self.handler = Handler(
-            namespaces=self.namespaces.client,
-            namespace_cache=self.namespaces.cache,
-            quota_cache=self.quotas.cache,
-            migration_cache=self.migrations.cache,
-            instance_cache=self.instances.cache,
-            reserve=reserve,
-            registrations=self.webhooks.cache,
-            excluded=lambda name: name in self.excluded,
-            clock=self.clock,
-        )
 
     def register(self, *resources: list[str], policy: str = "Ignore") -> None:
         """Webhooks with these rules."""
@@ -107,18 +101,10 @@ class OneNamespace:
         self.webhooks.given({"metadata": {"name": WEBHOOK_CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
 
     async def handle(self) -> float | None:
-        try:
-            await self.handler.on_namespace_changed("ns1", self.namespaces.cached("ns1"))
-        except RetryAfter as later:
-            return later.seconds
-        return None
+        return await self._management.handle(registry.NAMESPACES, "ns1")
 
     async def before_raise(self) -> float | None:
-        try:
-            await self.handler.before_raise("ns1")
-        except RetryAfter as later:
-            return later.seconds
-        return None
+        return await retry_after(self._before_raise("ns1"))
 
     @property
     def labelled(self) -> bool:
@@ -143,9 +129,9 @@ async def test_labelled_once_while_room_is_held() -> None:
 async def test_the_label_stands_a_little_longer_than_the_room() -> None:
     one = OneNamespace(labelled=True)
     assert await one.handle() == LINGER
-    one.clock.now += LINGER - 1
+    await asyncio.sleep(LINGER - 1)
     assert await one.handle() == 1
-    one.clock.now += 1
+    await asyncio.sleep(1)
     assert await one.handle() is None
     assert not one.labelled
 
@@ -153,7 +139,7 @@ async def test_the_label_stands_a_little_longer_than_the_room() -> None:
 async def test_the_next_migration_keeps_it() -> None:
     one = OneNamespace(labelled=True)
     await one.handle()
-    one.clock.now += LINGER - 1
+    await asyncio.sleep(LINGER - 1)
     one.quotas.given(quota(annotations=ONE))
     await one.handle()
     one.quotas.given(quota(annotations=MARKS))
@@ -164,9 +150,9 @@ async def test_a_raise_waits_until_the_label_counts() -> None:
     one = OneNamespace()
     assert await one.before_raise() == pytest.approx(SETTLE)
     assert one.labelled
-    one.clock.now += SETTLE / 2
+    await asyncio.sleep(SETTLE / 2)
     assert await one.before_raise() == pytest.approx(SETTLE / 2)
-    one.clock.now += SETTLE
+    await asyncio.sleep(SETTLE)
     assert await one.before_raise() is None
     assert one.writes == 1
 
@@ -174,7 +160,7 @@ async def test_a_raise_waits_until_the_label_counts() -> None:
 @pytest.mark.parametrize(("took", "waits"), [(0.01, SETTLE), (0.05, 0.5), (5.0, LONGEST_SETTLE)])
 async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -> None:
     one = OneNamespace()
-    one.namespaces.before.append(lambda: setattr(one.clock, "now", one.clock.now + took))
+    one.namespaces.before.append(lambda: asyncio.sleep(took))
     assert await one.before_raise() == pytest.approx(waits)
 
 
@@ -188,7 +174,7 @@ async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
     one = OneNamespace()
     one.namespaces.lagging = True
     await one.before_raise()
-    one.clock.now += SETTLE
+    await asyncio.sleep(SETTLE)
     assert await one.before_raise() is None
     assert one.writes == 1
 
@@ -199,7 +185,7 @@ async def test_a_label_that_is_removed_comes_back() -> None:
     await one.handle()
     one.namespaces.edited("ns1", {"metadata": {"labels": None}})
     assert await one.handle() == CACHE_LAG
-    one.clock.now += CACHE_LAG
+    await asyncio.sleep(CACHE_LAG)
     await one.handle()
     assert one.labelled
 
@@ -214,7 +200,7 @@ async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     """The cache shows it until the watch has brought its removal."""
     one = OneNamespace(labelled=True)
     await one.handle()
-    one.clock.now += LINGER
+    await asyncio.sleep(LINGER)
     one.namespaces.lagging = True
     one.namespaces.answering.clear()
     going = asyncio.create_task(one.handle())
@@ -226,14 +212,14 @@ async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     assert await raising == pytest.approx(SETTLE)
     assert one.labelled
     one.namespaces.catch_up()
-    one.clock.now += SETTLE
+    await asyncio.sleep(SETTLE)
     assert await one.before_raise() is None
 
 
 async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
     one = OneNamespace(labelled=True)
     await one.handle()
-    one.clock.now += LINGER
+    await asyncio.sleep(LINGER)
     one.namespaces.lagging = True
     await one.handle()
     assert not one.labelled
@@ -274,7 +260,7 @@ async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
 async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
     one = OneNamespace(labelled=True)
     one.quotas.given(quota(annotations=ONE))
-    one.excluded.add("ns1")
+    one.budgets.put("budget", "ns1")
     assert await one.handle() == LINGER
 
 
@@ -303,5 +289,5 @@ async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(
     one.instances.given(vmi())
     await one.handle()
     assert one.labelled is labelled
-    one.clock.now += SETTLE
+    await asyncio.sleep(SETTLE)
     assert (await one.before_raise() is None) is labelled

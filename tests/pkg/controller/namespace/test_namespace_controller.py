@@ -8,7 +8,7 @@ import pytest
 
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
-from pkg.controller.namespace.register import NAMESPACE_CONTROLLER, register
+from pkg.controller.namespace.register import register
 from pkg.controller.options import Options
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
@@ -25,9 +25,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.events, server = Events(), Server()
-        management = Wired(server)
-        register(management, self.events.recorder, Options(Policy(Mode.TAKEOVER, render=True)))
-        self.handle = management.handlers[NAMESPACE_CONTROLLER]
+        self._management = Wired(server)
+        register(self._management, self.events.recorder, Options(Policy(Mode.TAKEOVER, render=True)))
         self.namespaces, self.quotas = server.kind(NAMESPACES), server.kind(RESOURCE_QUOTAS)
 
     def namespace(self, annotation: str | None, **metadata: str) -> None:
@@ -41,7 +40,7 @@ class Cluster:
         self.quotas.given({"metadata": metadata, "spec": {"hard": {"pods": "1"}}})
 
     async def look(self) -> None:
-        await self.handle("ns1", self.namespaces.cached("ns1"))
+        await self._management.handle(NAMESPACES, "ns1")
 
     def created(self) -> list[dict[str, str]]:
         return [body["spec"]["hard"] for body in self.quotas.asked("create")]
@@ -155,7 +154,7 @@ async def test_a_namespace_on_its_way_out_gets_none(cluster: Cluster) -> None:
 
 
 async def test_a_namespace_that_is_gone_is_nothing_to_do(cluster: Cluster) -> None:
-    await cluster.handle("ns1", None)
+    await cluster.look()
     assert not cluster.quotas.calls
 
 

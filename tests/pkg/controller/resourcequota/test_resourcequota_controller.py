@@ -14,7 +14,7 @@ from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.controller.options import Options
-from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER, register
+from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
@@ -49,10 +49,9 @@ class Cluster:
 
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: Any) -> None:
         self.clock, self.events, server = Clock(), Events(), Server()
-        management = Wired(server, clock=self.clock)
+        self._management = Wired(server, clock=self.clock)
         options = Options(Policy(mode, EstimateKind.HARVESTER, **policy), dry_run=dry_run)
-        register(management, self.events.recorder, options, self.ready)
-        self.handle = management.handlers[RESOURCE_QUOTA_CONTROLLER]
+        register(self._management, self.events.recorder, options, self.ready)
         self.quotas, self.namespaces = server.kind(RESOURCE_QUOTAS), server.kind(NAMESPACES)
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances, self.pods = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(PODS)
@@ -78,13 +77,9 @@ class Cluster:
             self.instances.given(vmi(vm))
             self.migrations.given(vmim(phase, vm, refused=refused))
 
-    async def look(self) -> float | None:
-        """The quota's key is worked off; in how many seconds it wants to be re-checked."""
-        try:
-            await self.handle(KEY, self.quotas.cached(KEY))
-        except RetryAfter as later:
-            return later.seconds
-        return None
+    async def look(self, key: str = KEY) -> float | None:
+        """A quota's key is worked off; in how many seconds it wants to be re-checked."""
+        return await self._management.handle(RESOURCE_QUOTAS, key)
 
     @property
     def now(self) -> ResourceQuota:
@@ -621,7 +616,8 @@ class TestWhatPeopleAreTold:
         cluster.namespaces.given(namespace)
         other = quota()
         raw = {"metadata": {"name": "q", "namespace": "ns2", "uid": "uid-q", "labels": dict(other.labels)}}
-        await cluster.handle("ns2/q", cluster.quotas.given(raw | {"spec": {"hard": HARD}}))
+        cluster.quotas.given(raw | {"spec": {"hard": HARD}})
+        await cluster.look("ns2/q")
         assert [key for key, *_ in cluster.events.recorded] == [KEY, "ns2/q"]
 
 

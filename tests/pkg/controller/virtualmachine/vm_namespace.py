@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kubeloop.api import registry
-from kubeloop.controllers.errors import RetryAfter
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.controller.indexes import index
 from pkg.controller.options import Options
-from pkg.controller.virtualmachine.register import VIRTUAL_MACHINE_CONTROLLER, register
+from pkg.controller.virtualmachine.register import register
 from tests.kinds import Clock, Events, Server
 from tests.objects import annotated_namespace, limits_text, quota, vm
 from tests.pkg.controller.wired import Wired
@@ -25,7 +24,7 @@ class VmNamespace:
         management = Wired(server, clock=self.clock)
         index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
         register(management, self.events.recorder, Options())
-        self._handle = management.handlers[VIRTUAL_MACHINE_CONTROLLER]
+        self._management = management
         self.machines, self.instances = server.kind(VIRTUAL_MACHINES), server.kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas, self.pods = server.kind(registry.RESOURCE_QUOTAS), server.kind(registry.PODS)
         self._namespaces = server.kind(registry.NAMESPACES)
@@ -39,11 +38,7 @@ class VmNamespace:
 
     async def handle(self) -> float | None:
         """Seconds after which it wants to be called again, None when it does not."""
-        try:
-            await self._handle(KEY, self.machines.cached(KEY))
-        except RetryAfter as later:
-            return later.seconds
-        return None
+        return await self._management.handle(VIRTUAL_MACHINES, KEY)
 
     async def confirmed(self) -> float | None:
         """Called again after the time that it asked for."""

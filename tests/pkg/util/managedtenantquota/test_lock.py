@@ -47,7 +47,7 @@ def configuration(body: dict[str, Any]) -> ValidatingWebhookConfiguration:
 
 def of(namespace: str) -> ValidatingWebhookConfiguration:
     hook = lock_webhook(namespace, WHERE, holders=["me"], virt_controllers=["virt"])
-    return configuration(lock_body(namespace, hook, now=NOW, holder="me", reason="vm1"))
+    return configuration(lock_body(namespace, hook, now=NOW, holder="me", reason="vm1", longest=130.0))
 
 
 @pytest.mark.parametrize("namespace", ["a", "ns1", LONG])
@@ -55,7 +55,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
     found = recognise(of(namespace))
     assert found is not None
     assert (found.namespace, found.name) == (namespace, f"lock.{namespace}.com")
-    assert found.since == NOW
+    assert (found.since, found.lasts) == (NOW, 130.0)
     assert all(len(part) <= 63 for part in lock_name(namespace).split("."))
     assert len(lock_name(namespace)) <= 253
 
@@ -63,7 +63,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
 def test_another_installations_lock_is_recognised_by_label_and_selector() -> None:
     found = recognise(configuration(UPSTREAM))
     assert found is not None
-    assert (found.namespace, found.holder, found.since) == ("ns1", "", 1767225600.0)
+    assert (found.namespace, found.holder, found.since, found.lasts) == ("ns1", "", 1767225600.0, 0.0)
     assert not fits(found, HOOK)
 
 
@@ -110,6 +110,24 @@ def test_a_lock_of_ours_that_was_edited_is_one(edit: dict[str, Any]) -> None:
     found = recognise(configuration(body | {"webhooks": edit.get("webhooks", body["webhooks"])}))
     assert found is not None
     assert (found.namespace, found.since) == ("ns1", NOW)
+
+
+@pytest.mark.parametrize(
+    ("created", "since"),
+    [
+        ("2027-01-15T08:00:00Z", NOW),
+        ("2027-01-15T09:00:00+01:00", NOW),
+        ("2027-01-15T08:00:05Z", NOW + 5),
+        ("2027-01-15T07:59:00Z", NOW - 59),
+    ],
+    ids=["that second", "in another zone", "later", "earlier"],
+)
+def test_the_api_servers_second_counts_and_our_clock_within_it(created: str, since: float) -> None:
+    made = of("ns1")
+    metadata = msgspec.structs.replace(made.metadata, creation_timestamp=created)
+    found = recognise(msgspec.structs.replace(made, metadata=metadata))
+    assert found is not None
+    assert found.since == since
 
 
 def test_a_lock_without_any_time_is_old() -> None:

@@ -110,6 +110,9 @@ class Case:
         "one quota that cannot be raised enough keeps all of them as they are": Case(
             [quota(name="a"), quota({"pods": "1"}, {"pods": "1"}, name="b")], (), ("pods",)
         ),
+        "a budget that names nothing of a resource is none": Case(
+            [quota()], ("quota",), additional={**ENOUGH, "pods": "0"}
+        ),
         "exactly enough is enough": Case([quota()], ("quota",), additional=FULL),
         "a byte less is not": Case(
             [quota()], (), ("limits.memory",), additional={**FULL, "limits.memory": "4797464312"}

@@ -284,6 +284,24 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed(budgets=[budget({})], around=DONE),
             Wait,
         ),
+        "it is not, and the budget or the namespace is on its way out: nothing": (
+            observed(budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE),
+            Wait,
+        ),
+        "the first saved quota is gone: restore the second": (
+            observed([quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE),
+            Restore,
+        ),
+        "under our lock what another client wrote stays: clear": (
+            observed([quota(TWICE)], [budget(saved=SAVED)], DONE, lock=lock()),
+            Clear,
+        ),
+        "it was none at all before: restore": (
+            observed(
+                [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
+            ),
+            Restore,
+        ),
         "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
             replace(
@@ -308,6 +326,10 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 def test_the_next_write(case: ROW) -> None:
     seen, step = case
     assert type(next_step(seen)) is step
+
+
+def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
+    assert isinstance(next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125)), Save)
 
 
 def test_what_is_saved_is_the_whole_spec_and_who_is_released_by_it() -> None:

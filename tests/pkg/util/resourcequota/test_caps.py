@@ -53,7 +53,6 @@ def test_caps(case: Capped) -> None:
         return
     assert refusal is not None
     assert refusal.reason == "MaxExtraReached"
-    assert refusal.reason == "MaxExtraReached"
     assert case.refusal in str(refusal)
 
 

@@ -286,10 +286,6 @@ def test_a_vm_without_limits_is_told_and_does_not_hold_up_the_others() -> None:
     assert [problem.reason for problem in made.problems] == ["MigrationNotScaled"]
 
 
-def unchanged_spelling(hard: Mapping[str, str]) -> bool:
-    return not plan(observed(quota(dict(hard))), Policy(Mode.ASSIST))
-
-
 SPELLINGS = {
     "the annotation's own spelling": {"limits.cpu": "3000m", "limits.memory": "5000Mi"},
     "the canonical spelling": {"limits.cpu": "3", "limits.memory": "5000Mi"},
@@ -300,4 +296,4 @@ SPELLINGS = {
 
 @sentences(SPELLINGS)
 def test_the_same_amount_in_another_spelling_is_no_change(case: Mapping[str, str]) -> None:
-    assert unchanged_spelling(case)
+    assert not plan(observed(quota(dict(case))), Policy(Mode.ASSIST))

@@ -188,8 +188,10 @@ def test_several_vms_that_have_grown_all_fit_in_any_order() -> None:
 
 
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
-    """Without the webhook a tenant takes whatever is added: after the first time nothing more is."""
+    """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
+    has not grown."""
     seen = short(SHORTAGES["refused: what the VM has outgrown its base by"])
+    seen = replace(seen, instances={**seen.instances, "b": home("b")})
     hard = []
     for _ in range(6):
         found, made = after(seen)

@@ -72,6 +72,9 @@ UNNAMED = msgspec.structs.replace(
     ),
 )
 MOVE = between_claims(vmim("Scheduling"))
+HANDED_OVER = MigrationState(
+    migration_uid=MOVE.uid, source_persistent_state_claim="state-1", target_persistent_state_claim="state-2"
+)
 
 
 def finished(phase: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
@@ -131,6 +134,12 @@ CASES = {
     "the claim is there, the pod is not": Case([SOURCE, TARGET], ONE, between_claims(vmim())),
     "the claim is there, and no status names it yet": Case([SOURCE, UNNAMED], ONE, vmim()),
     "named, and not seen yet": Case([SOURCE], ONE, between_claims(vmim())),
+    "the VMI names it, its migration does not": Case(
+        [SOURCE, claim("state-2", "5Mi", created=LATER)],
+        {name: "5Mi" if "requests" in name else amount for name, amount in ONE.items()},
+        vmim("Scheduling"),
+        changed(HOME, migration_state=HANDED_OVER),
+    ),
     "a persistent EFI": Case([SOURCE], ONE, vmim(), with_efi(HOME)),
     "changed-block tracking": Case([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),
     "no tracking of blocks": Case([SOURCE], {}, vmim(), tracked(HOME, "Disabled")),

@@ -20,7 +20,19 @@ from pkg.api.kubevirt import (
     Volume,
 )
 from tests.decisions import after, by_value, entry, namespace, sentences
-from tests.objects import MARKS, by_name, claim, launcher, moving, quota, running_vmi, vm, vmim, with_state
+from tests.objects import (
+    MARKS,
+    by_name,
+    by_uid,
+    claim,
+    launcher,
+    moving,
+    quota,
+    running_vmi,
+    vm,
+    vmim,
+    with_state,
+)
 from tests.pkg.util.resourcequota.test_takeover_storage import BASE, HARD, ONE
 
 OLD, NEW = claim("old", "400Mi"), claim("new", "400Mi", storage_class="other")
@@ -130,6 +142,13 @@ def storage(text: str | None) -> dict[str, Any]:
 def test_an_entry_has_what_is_doubled(case: Case) -> None:
     found, _made = after(seen(case))
     assert storage(found.annotations.get(by_name(), "{}")) == by_value(case.entry)
+
+
+def test_another_form_of_its_key_goes_although_there_is_no_migration() -> None:
+    facts = seen(CASES["both are there: the base pays for the new class"])
+    twice = quota(HARD, {**MARKS, by_uid(): '{"requests.storage":"400Mi"}'})
+    found, _made = after(dataclasses.replace(facts, quota=twice))
+    assert set(found.annotations) == {*MARKS, by_name()}
 
 
 def test_all_is_given_back() -> None:

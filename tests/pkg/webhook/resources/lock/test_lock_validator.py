@@ -21,6 +21,8 @@ from tests.kinds import Kind
 from tests.objects import plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import FakeView, State
 
+pytestmark = pytest.mark.virtual_time
+
 ME = "system:serviceaccount:headroom:headroom"
 VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 ALICE = "alice"

@@ -14,6 +14,8 @@ from tests.decisions import sentences
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
+pytestmark = pytest.mark.virtual_time
+
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 OLD = '{"limit":{"limitsCpu":"1"}}'
 USED = {"limits.cpu": "2015m", "limits.memory": "4797464313"}

@@ -9,6 +9,8 @@ import pytest
 from pkg.webhook.deadline import deadline, in_time
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Reader:
     """Counts; each read waits until it is let go."""

@@ -12,6 +12,8 @@ from tests.objects import MARKS, by_name, controlled_by, plain_launcher, pod, qu
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 from tests.pkg.webhook.resources.pod.test_validator import Clock, validator
 
+pytestmark = pytest.mark.virtual_time
+
 LIMITS = '{"limit":{"limitsCpu":"6","limitsMemory":"90Gi"}}'
 GRANTED = '{"limits.cpu":"2","limits.memory":"4Gi"}'
 MIGRATION = "uid-migration-of-{}"

@@ -25,6 +25,8 @@ from pkg.webhook.resources.pod.validator import PATIENCE, Validator
 from tests.objects import DEFAULT_LABELS, ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 
+pytestmark = pytest.mark.virtual_time
+
 ACCOUNTS = Accounts([], lambda: [KUBEVIRT])
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 UID = "uid-migration-of-vm1"

@@ -19,6 +19,8 @@ from pkg.webhook.resources.resourcequota.validator import Guard
 from tests.objects import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 from tests.pkg.webhook.fake_view import ALICE, RANCHER, FakeView, State, request
 
+pytestmark = pytest.mark.virtual_time
+
 ONE = {**MARKS, by_name(): ENTRY}
 LOWERED = quota(dict(HARD), ONE)
 STANDING = quota(dict(RAISED), ONE)

@@ -17,6 +17,8 @@ from tests.decisions import sentences
 from tests.objects import by_name, quota
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
+pytestmark = pytest.mark.virtual_time
+
 SHORT = "storage insufficient resources due to resource quota"
 LIMIT = '{"limit":{"requestsStorage":"100Gi"}}'
 

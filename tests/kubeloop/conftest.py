@@ -1,4 +1,5 @@
-"""The clock of a test and its fixtures: this machine's, or virtual time where the test is marked so."""
+"""The clock of a test and its fixtures, here and under tests/pkg: this machine's, or virtual time where the test is
+marked so."""
 
 from __future__ import annotations
 
