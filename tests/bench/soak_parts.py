@@ -94,6 +94,8 @@ async def etcd(stage: Stage, soak: Soak) -> None:
     """etcd stands still for a moment, for longer than a review may take, and for longer than a lease lasts."""
     for seconds in (5.0, 14.0, 40.0):
         await _stopped(stage, soak, "etcd", seconds)
+        # kwok gives up a pod whose second patch fails, too; kubelets do not.
+        await asyncio.to_thread(stage.cluster.restart, "kwok")
 
 
 async def counting(stage: Stage, soak: Soak) -> None:
