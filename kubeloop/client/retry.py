@@ -151,13 +151,12 @@ class TokenBucket:
     def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps
         self._burst = float(burst)
-        self._clock = asyncio.get_running_loop().time
         self._tokens = float(burst)
-        self._filled_at = self._clock()
+        self._filled_at = 0.0
 
     async def take(self) -> None:
         """Returns when a request may be sent."""
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
         self._filled_at = now
         # Below zero is a debt: what comes later waits for it too.

@@ -144,6 +144,11 @@ async def test_a_burst_goes_through_then_one_each_tick() -> None:
     assert await taken(TokenBucket(10.0, 3), 6) == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
 
 
+def test_a_bucket_is_made_before_a_loop_runs() -> None:
+    """As a client is, by a program that runs it later."""
+    assert virtual_time(taken)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
+
+
 @virtual_time
 async def test_the_bucket_fills_up_but_not_over() -> None:
     bucket = TokenBucket(10.0, 3)
