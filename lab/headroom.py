@@ -20,6 +20,7 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.cluster.processes import Process
+from kubeloop.testing.polling import PATIENCE
 from lab.counters import samples
 
 COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]
@@ -29,7 +30,6 @@ WEBHOOK = "--webhook"
 """The flag with which `in_cluster` gives it an address for webhooks, too."""
 _NAME = "headroom"
 _POLL = 0.02
-_READY_TIMEOUT = 120.0
 _DRAIN_TIMEOUT = 20.0
 """Seconds: twice what the contract gives a controller to drain."""
 _TAIL = 3000
@@ -101,7 +101,7 @@ class Headroom:
     async def started(self) -> Self:
         """The same for what has an event loop."""
         await asyncio.to_thread(self.start, ready=False)
-        deadline = time.monotonic() + _READY_TIMEOUT
+        deadline = time.monotonic() + PATIENCE
         while not await asyncio.to_thread(self.is_ready):
             self.check(deadline)
             await asyncio.sleep(_POLL)
@@ -114,7 +114,7 @@ class Headroom:
     def wait_ready(self) -> Self:
         return self.until(self.is_ready)
 
-    def until(self, condition: Callable[[], object], timeout: float = _READY_TIMEOUT) -> Self:
+    def until(self, condition: Callable[[], object], timeout: float = PATIENCE) -> Self:
         """Until `condition` is true. Raises StartError when the process ends before, or it takes longer."""
         deadline = time.monotonic() + timeout
         while not condition():
