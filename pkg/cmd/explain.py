@@ -126,11 +126,8 @@ async def _look(client: Client, report: ReportOptions, namespace: str, name: str
 
 def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
     rows = [
-        [
-            need.resource,
-            *(shown(q, need.resource) for q in (need.requested, need.used, need.limited, need.missing)),
-        ]
-        for need in fit.needs
+        [name, *(shown(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
+        for name, need in fit.needs.items()
     ]
     title = f"quota {fit.quota}   {installed.keeps(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]

@@ -137,6 +137,8 @@ def _growth(text: str | None) -> Growth | None:
 
 
 def _size_parts(found: Sizes) -> list[RenderableType]:
+    from msgspec import structs
+
     if not found.quotas:
         return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
     several = f"{found.at_once} at once#"
@@ -150,18 +152,12 @@ def _size_parts(found: Sizes) -> list[RenderableType]:
         several,
     ]
     parts: list[RenderableType] = []
-    for name, needs in found.quotas:
+    for quota in found.quotas:
         rows = [
-            [
-                need.resource,
-                *(
-                    shown(amount, need.resource)
-                    for amount in (need.limited, need.used, need.others, need.run, need.largest, need.at_once)
-                ),
-            ]
-            for need in needs
+            [name, *(shown(amount, name) for amount in structs.astuple(need))]
+            for name, need in quota.needs.items()
         ]
-        parts += reports.table(f"quota {name}   {len(found.vms)} VMs", columns, rows)
+        parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
     parts.append(
         reports.line(
             "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"

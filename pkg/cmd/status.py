@@ -116,9 +116,8 @@ def _lines(answer: Answer) -> dict[str, str]:
 
 def _said(quota: QuotaStatus) -> Iterator[str]:
     yield ", ".join(
-        f"{row.name} {shown(row.hard, row.name)}"
-        + (f" ({shown(row.added, row.name)} added)" if row.added else "")
-        for row in quota.resources
+        f"{name} {shown(row.hard, name)}" + (f" ({shown(row.added, name)} added)" if row.added else "")
+        for name, row in quota.resources.items()
     )
     yield from (f"{each.vm} {each.state}" for each in quota.additions)
     if quota.compensation:
@@ -145,8 +144,8 @@ def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
         f"{quota.namespace}/{quota.name}   {installed.keeps(quota.kept_by)}",
         ["resource", "base#", "added#", "hard#", "used#"],
         [
-            [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
-            for row in quota.resources
+            [name, *(shown(q, name) for q in (row.base, row.added, row.hard, row.used))]
+            for name, row in quota.resources.items()
         ],
     )
     added = [[each.vm, each.state, each.since or "-", listed(each.resources)] for each in quota.additions]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import (
     Event,
@@ -33,6 +35,15 @@ from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """What a report says; its fields are the keys of the JSON."""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: quantities in canonical spelling, sorted by their names."""
+        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str, order="deterministic")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
