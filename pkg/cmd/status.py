@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
 from pkg.util.amounts import listed, shown
 
@@ -82,17 +82,13 @@ def status(
     answer = reports.ask(cluster.kubeconfig, read)
     if checking.check:
         return _check(answer.snapshot, checking.check)
-    if report.output is Output.JSON:
-        reports.print_json(_document(answer))
-    else:
-        reports.print_all(*_shown(answer))
+    reports.print_answer(report.output, answer, _document, _shown)
     return 0
 
 
 def _document(answer: Answer) -> dict[str, Any]:
     return {
-        "basis": answer.snapshot.basis.document(),
-        "headroom": answer.snapshot.installed.document(),
+        **reports.about(answer.snapshot),
         "quotas": [quota.document() for quota in answer.quotas],
         "budgets": [found.document() for found in answer.budgets],
     }
