@@ -12,7 +12,7 @@ from kubeloop.cache.processor import ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
 from kubeloop.cache.store import Indexer
-from kubeloop.client.errors import ApiError, Forbidden
+from kubeloop.client.errors import Forbidden
 
 T = TypeVar("T", bound=Object)
 
@@ -57,13 +57,8 @@ class SharedIndexInformer(Generic[T]):
     @property
     def forbidden(self) -> str:
         """Why the first list is refused (missing RBAC rights), as the server says it; "" when it is not."""
-        trouble = None if self.has_synced() else self.trouble
+        trouble = None if self.has_synced() else self._reflector.health.trouble
         return str(trouble) if isinstance(trouble, Forbidden) else ""
-
-    @property
-    def trouble(self) -> ApiError | None:
-        """Why the last list or watch failed (Forbidden: the rights are missing); None while it works."""
-        return self._reflector.health.trouble
 
     def has_synced(self) -> bool:
         """Whether every handler was notified of the whole first list, or the kind is not installed."""
@@ -100,8 +95,7 @@ class SharedIndexInformer(Generic[T]):
         """Ends the wait for the next attempt: called when a CRD or the server is back."""
         self._reflector.retry_now()
 
-    async def run(self) -> None:
-        """Lists and watches until cancelled."""
+    async def _run(self) -> None:
         self._processor.run_resyncs(self._resync_period)
         try:
             await self._reflector.run()
@@ -111,7 +105,7 @@ class SharedIndexInformer(Generic[T]):
     def start(self) -> None:
         """Runs as a task; a second call does nothing."""
         if self._task is None:
-            self._task = asyncio.create_task(self.run(), name=f"informer {self.kind}")
+            self._task = asyncio.create_task(self._run(), name=f"informer {self.kind}")
 
     async def stop(self) -> None:
         """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""

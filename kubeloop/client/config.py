@@ -73,10 +73,6 @@ class ClientConfig:
             object.__setattr__(self, "_contexts", TLSContexts(self.tls, self.tls_files))
 
     @property
-    def hostname(self) -> str:
-        return urlsplit(self.host).hostname or ""
-
-    @property
     def refreshable(self) -> bool:
         """Whether a 401 may be retried with other credentials."""
         return self.credentials.refreshable or self.tls_files is not None

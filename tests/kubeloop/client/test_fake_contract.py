@@ -26,6 +26,7 @@ from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
+from tests.kubeloop.client.rig import Quotas
 
 QUOTAS = registry.RESOURCE_QUOTAS
 THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", Namespace)
@@ -61,7 +62,7 @@ async def namespace(client: Client) -> str:
 
 
 @pytest.fixture
-def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+def quotas(client: Client) -> Quotas:
     return client.resource(QUOTAS)
 
 
@@ -80,7 +81,7 @@ async def stable(read: Callable[[], Awaitable[ResourceQuota]]) -> ResourceQuota:
         before = now
 
 
-async def test_create_get_and_delete(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_create_get_and_delete(quotas: Quotas, namespace: str) -> None:
     made = await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
     assert (made.name, made.namespace, made.kind, made.api_version) == ("q", namespace, "ResourceQuota", "v1")
     assert made.uid
@@ -91,7 +92,7 @@ async def test_create_get_and_delete(quotas: ResourceClient[ResourceQuota], name
         await quotas.get(name="q", namespace=namespace)
 
 
-async def test_generate_name(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_generate_name(quotas: Quotas, namespace: str) -> None:
     body = {"metadata": {"generateName": "default-"}, "spec": {"hard": {"limits.cpu": "3"}}}
     names = {(await quotas.create(body, namespace=namespace)).name for _ in range(5)}
     assert len(names) == 5
@@ -108,7 +109,7 @@ REASONS = {
     errors.Conflict: (409, "Conflict"),
 }
 """The status and reason of an answer by the class that it becomes."""
-REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[ResourceClient[ResourceQuota], str], Any]]] = {
+REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, str], Any]]] = {
     "a second create": (errors.AlreadyExists, lambda q, ns: q.create(quota(), namespace=ns)),
     "a create without a name": (errors.Invalid, lambda q, ns: q.create({"metadata": {}}, namespace=ns)),
     "a create with a name that is none": (
@@ -174,7 +175,7 @@ REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[ResourceClient[Resourc
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_refused(case: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_refused(case: str, quotas: Quotas, namespace: str) -> None:
     kind, request = REFUSED[case]
     await quotas.create(quota(), namespace=namespace)
     with pytest.raises(kind) as caught:
@@ -209,9 +210,7 @@ async def test_a_kind_that_is_not_installed(client: Client) -> None:
     assert await client.resource(SETTINGS).is_served()
 
 
-async def test_a_write_that_changes_nothing_is_no_new_version(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_a_write_that_changes_nothing_is_no_new_version(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
     before = await stable(lambda: quotas.get(name="q", namespace=namespace))
     patch: dict[str, Any]
@@ -219,7 +218,7 @@ async def test_a_write_that_changes_nothing_is_no_new_version(
         assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == before
 
 
-async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_patches(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(annotations={"a": "1", "b": "2"}), namespace=namespace)
     patch = {"metadata": {"annotations": {"a": None, "c": "3"}}, "spec": {"hard": {"pods": "5"}}}
     patched = await quotas.merge_patch(patch, name="q", namespace=namespace)
@@ -237,7 +236,7 @@ async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) ->
 
 
 async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
-    quotas: ResourceClient[ResourceQuota], namespace: str
+    quotas: Quotas, namespace: str
 ) -> None:
     old = await quotas.create(quota(), namespace=namespace)
     old = await stable(lambda: quotas.get(name="q", namespace=namespace))
@@ -253,7 +252,7 @@ async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
     assert (await retry_on_conflict(attempt)).hard == {"pods": "3"}
 
 
-async def test_create_or_update(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_create_or_update(quotas: Quotas, namespace: str) -> None:
     def labelled(found: ResourceQuota) -> ResourceQuota:
         return edit(found, metadata={"labels": {"by": "update"}})
 
@@ -318,9 +317,7 @@ async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -
     await settings.delete(name=made.name)
 
 
-async def test_finalizers_hold_an_object_that_is_deleted(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_finalizers_hold_an_object_that_is_deleted(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(finalizers=["example.org/a"]), namespace=namespace)
     await quotas.delete(name="q", namespace=namespace)
     held = await quotas.get(name="q", namespace=namespace)
@@ -353,9 +350,7 @@ async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None
         await pods.get(name="p", namespace=namespace)
 
 
-async def test_a_dry_run_is_judged_and_not_kept(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) -> None:
     tried = quotas.dry_run()
     made = await tried.create(quota("tried"), namespace=namespace)
     assert (made.name, made.hard) == ("tried", {"limits.cpu": "3"})
@@ -390,7 +385,7 @@ SELECTED = {
 
 
 @pytest.mark.parametrize("selector", SELECTED)
-async def test_label_selector(selector: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_label_selector(selector: str, quotas: Quotas, namespace: str) -> None:
     labels = {"a": {"app": "web", "tier": "front"}, "b": {"app": "web"}, "c": {"app": "db"}, "d": {}}
     for name, its in labels.items():
         await quotas.create(quota(name, labels=its), namespace=namespace)
@@ -398,7 +393,7 @@ async def test_label_selector(selector: str, quotas: ResourceClient[ResourceQuot
     assert {obj.name for obj in found} == SELECTED[selector]
 
 
-async def test_field_selector_and_pages(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_field_selector_and_pages(quotas: Quotas, namespace: str) -> None:
     for name in "abcde":
         await quotas.create(quota(name), namespace=namespace)
     found = await quotas.list(namespace, field_selector="metadata.name=c")
@@ -475,9 +470,7 @@ async def test_a_watch_ends_when_it_was_asked_to(client: Client, namespace: str)
     assert 0.9 < asyncio.get_running_loop().time() - started < 5
 
 
-async def test_of_writers_that_saw_the_same_version_one_gets_through(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_of_writers_that_saw_the_same_version_one_gets_through(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(), namespace=namespace)
     seen = await stable(lambda: quotas.get(name="q", namespace=namespace))
     written = 0
