@@ -111,7 +111,7 @@ def _check_proxy(proxy: str) -> None:
         raise ConfigError(f"the proxy {shown!r} is not an http:// or https:// URL")
 
 
-def is_loopback(hostname: str) -> bool:
+def _is_loopback(hostname: str) -> bool:
     """Whether the host is this machine."""
     try:
         return ipaddress.ip_address(hostname).is_loopback
@@ -124,7 +124,7 @@ def environment_proxy(host: str) -> str | None:
     parts = urlsplit(host)
     hostname = parts.hostname or ""
     proxies = getproxies()
-    if is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
+    if _is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
         return None
     if proxy_bypass(f"{hostname}:{parts.port}" if parts.port else hostname):
         return None

@@ -109,69 +109,72 @@ REASONS = {
     errors.Conflict: (409, "Conflict"),
 }
 """The status and reason of an answer by the class that it becomes."""
-REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, str], Any]]] = {
-    "a second create": (errors.AlreadyExists, lambda q, ns: q.create(quota(), namespace=ns)),
-    "a create without a name": (errors.Invalid, lambda q, ns: q.create({"metadata": {}}, namespace=ns)),
+At = dict[str, str]
+REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, At], Any]]] = {
+    "a second create": (errors.AlreadyExists, lambda q, at: q.create(quota(**at))),
+    "a create without a name": (errors.Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
     "a create with a name that is none": (
         errors.Invalid,
-        lambda q, ns: q.create(quota("Not_A_Name"), namespace=ns),
+        lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"})),
     ),
     "a create with a resourceVersion": (
         errors.ServerError,
-        lambda q, ns: q.create(quota("new", resourceVersion="1"), namespace=ns),
+        lambda q, at: q.create(quota("new", resourceVersion="1", namespace=at["namespace"])),
     ),
     "a create in another namespace than it says": (
         errors.BadRequest,
-        lambda q, ns: q.create(quota("new", namespace="another"), namespace=ns),
+        lambda q, at: q.create(quota("new", namespace="another"), namespace=at["namespace"]),
     ),
-    "a create without a namespace": (errors.BadRequest, lambda q, ns: q.create(quota("new"))),
-    "a patch of what is not there": (
+    "a create without a namespace": (errors.BadRequest, lambda q, at: q.create(quota("new"))),
+    "a patch of what is not there": (errors.NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
+    "a delete of what is not there": (
         errors.NotFound,
-        lambda q, ns: q.merge_patch({}, name="x", namespace=ns),
+        lambda q, at: q.delete(name="x", namespace=at["namespace"]),
     ),
-    "a delete of what is not there": (errors.NotFound, lambda q, ns: q.delete(name="x", namespace=ns)),
     "a merge patch of an old version": (
         errors.Conflict,
-        lambda q, ns: q.merge_patch({"metadata": {"resourceVersion": "1"}}, name="q", namespace=ns),
+        lambda q, at: q.merge_patch(meta("resourceVersion"), **at),
     ),
-    "a merge patch of another uid": (
-        errors.Invalid,
-        lambda q, ns: q.merge_patch({"metadata": {"uid": "another"}}, name="q", namespace=ns),
-    ),
+    "a merge patch of another uid": (errors.Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
     "a delete of another uid": (
         errors.Conflict,
-        lambda q, ns: q.delete(name="q", namespace=ns, uid="another"),
+        lambda q, at: q.delete(name="q", namespace=at["namespace"], uid="another"),
     ),
     "a JSON patch whose test fails": (
         errors.Invalid,
-        lambda q, ns: q.json_patch(
-            [{"op": "test", "path": "/metadata/uid", "value": "x"}], name="q", namespace=ns
-        ),
+        lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at),
     ),
     "a JSON patch of a path that is not there": (
         errors.Invalid,
-        lambda q, ns: q.json_patch([{"op": "remove", "path": "/spec/none"}], name="q", namespace=ns),
+        lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
     ),
     "a JSON patch of an old version": (
         errors.Conflict,
-        lambda q, ns: q.json_patch(
-            [{"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}], name="q", namespace=ns
-        ),
+        lambda q, at: q.json_patch([op("replace", "/metadata/resourceVersion")], **at),
     ),
-    "another name": (
-        errors.BadRequest,
-        lambda q, ns: q.merge_patch({"metadata": {"name": "other"}}, name="q", namespace=ns),
-    ),
+    "another name": (errors.BadRequest, lambda q, at: q.merge_patch(meta("name"), **at)),
     "a field selector that the kind does not have": (
         errors.BadRequest,
-        lambda q, ns: q.list(ns, field_selector="spec.x=y"),
+        lambda q, at: q.list(at["namespace"], field_selector="spec.x=y"),
     ),
-    "a label selector that is none": (errors.BadRequest, lambda q, ns: q.list(ns, label_selector="a in b")),
+    "a label selector that is none": (
+        errors.BadRequest,
+        lambda q, at: q.list(at["namespace"], label_selector="a in b"),
+    ),
     "a watch of a label selector that is none": (
         errors.BadRequest,
-        lambda q, ns: first_events(q.watch(ns, label_selector="a in b"), 1),
+        lambda q, at: first_events(q.watch(at["namespace"], label_selector="a in b"), 1),
     ),
 }
+
+
+def meta(field: str) -> dict[str, Any]:
+    """A patch of it."""
+    return {"metadata": {field: "1"}}
+
+
+def op(name: str, path: str) -> dict[str, Any]:
+    return {"op": name, "path": path, "value": "1"}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -179,7 +182,7 @@ async def test_refused(case: str, quotas: Quotas, namespace: str) -> None:
     kind, request = REFUSED[case]
     await quotas.create(quota(), namespace=namespace)
     with pytest.raises(kind) as caught:
-        await request(quotas, namespace)
+        await request(quotas, {"name": "q", "namespace": namespace})
     assert type(caught.value) is kind
     status, reason = REASONS[kind]
     assert (caught.value.status, reason or caught.value.reason) == (status, caught.value.reason)

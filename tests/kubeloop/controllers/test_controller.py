@@ -49,8 +49,7 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
 async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_went() -> None:
     kind, calls = Quotas(), Calls()
     kind.put("old", "ns")
-    kind.controller.on_change("watcher", calls)
-    await kind.start()
+    await kind.start(watcher=calls)
     kind.put("new", "ns")
     await settle()
     kind.put("new", "ns", metadata={"labels": {"a": "b"}})
@@ -104,8 +103,7 @@ SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
 async def test_settled(case: str) -> None:
     script, times, failures = SETTLED[case]
     kind, calls = Quotas(), Calls(*script)
-    kind.controller.on_change("handler", calls)
-    await kind.start()
+    await kind.start(handler=calls)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(400 if failures else 10_000)
     assert calls.times[: len(times)] == pytest.approx(times)
@@ -133,8 +131,7 @@ async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -
     first, second, times = TOGETHER[case]
     kind, one, two = Quotas(), Calls(first), Calls(second)
     kind.controller.on_change("one", one)
-    kind.controller.on_change("two", two)
-    await kind.start()
+    await kind.start(two=two)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(1000)
     assert one.times == two.times
@@ -143,8 +140,7 @@ async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -
 
 async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
     kind, calls = Quotas(), Calls(*[ValueError("x")] * 6)
-    kind.controller.on_change("handler", calls)
-    await kind.start()
+    await kind.start(handler=calls)
     kind.put("a", "ns")
     await asyncio.sleep(40)
     assert calls.times == pytest.approx([0, 1, 3, 7, 15, 31])
@@ -162,8 +158,7 @@ async def test_a_failing_key_leaves_the_others_their_workers() -> None:
             raise ValueError("x")
         handled.append(key)
 
-    kind.controller.on_change("handler", handler)
-    await kind.start()
+    await kind.start(handler=handler)
     for name in ("bad", "good-1", "good-2"):
         kind.controller.enqueue(f"ns/{name}", immediately=True)
     await asyncio.sleep(5)
@@ -183,8 +178,7 @@ async def test_a_key_is_never_handled_twice_at_a_time() -> None:
         await asyncio.sleep(0.1)
         at_work.remove(key)
 
-    kind.controller.on_change("handler", handler)
-    await kind.start()
+    await kind.start(handler=handler)
     for _ in range(50):
         for name in "abc":
             kind.controller.enqueue(f"ns/{name}", immediately=True)
@@ -216,8 +210,7 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(
     error, expected = LOGGED[case]
     caplog.set_level(logging.INFO, "kubeloop.controllers")
     kind = Quotas()
-    kind.controller.on_change("quotaHandler", Calls(*[error] * 8))
-    await kind.start()
+    await kind.start(quotaHandler=Calls(*[error] * 8))
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(300)
     assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == expected
@@ -240,8 +233,7 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
         ServerError("4"),
     ]
     calls = Calls(*script, *[ServerError("5")] * 12)
-    kind.controller.on_change("quotaHandler", calls)
-    await kind.start()
+    await kind.start(quotaHandler=calls)
     for _ in range(2):
         kind.controller.enqueue("ns/a", immediately=True)
         await asyncio.sleep(20)
@@ -253,8 +245,7 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
 async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kubeloop.controllers")
     kind = Quotas()
-    kind.controller.on_change("quotaHandler", Calls(conflict(), ValueError("x"), ValueError("x")))
-    await kind.start()
+    await kind.start(quotaHandler=Calls(conflict(), ValueError("x"), ValueError("x")))
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(2)
     assert [record.levelname for record in caplog.records] == ["DEBUG", "ERROR", "DEBUG"]
@@ -282,8 +273,7 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
             kind.put("a", "ns", metadata={"labels": {"while": "handled"}})
             raise answer
 
-    kind.controller.on_change("handler", handler)
-    await kind.start()
+    await kind.start(handler=handler)
     kind.put("a", "ns")
     await settle()
     for number in range(5):
@@ -301,8 +291,7 @@ async def test_a_handler_added_to_a_running_controller_is_called_for_every_objec
     kind, first, late = Quotas(), Calls(), Calls()
     kind.put("a", "ns")
     kind.put("b", "ns")
-    kind.controller.on_change("first", first)
-    await kind.start()
+    await kind.start(first=first)
     kind.controller.on_change("late", late)
     await settle()
     assert sorted(late.keys) == ["ns/a", "ns/b"]
@@ -395,8 +384,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
             except asyncio.CancelledError:
                 continue
 
-    kind.controller.on_change("stubborn", stubborn)
-    await kind.start()
+    await kind.start(stubborn=stubborn)
     kind.controller.enqueue("ns/a", immediately=True)
     await settle()
     started = now()
@@ -414,8 +402,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
         await asyncio.sleep(1)
         handled.append(key)
 
-    kind.controller.on_change("slow", slow)
-    await kind.start()
+    await kind.start(slow=slow)
     for name in "abc":
         kind.controller.enqueue(f"ns/{name}", immediately=True)
     kind.controller.enqueue_after("ns/late", 2)
@@ -560,8 +547,7 @@ async def test_a_change_of_another_kind_enqueues_keys(case: str, live: bool) -> 
 async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     kind = Quotas()
     calls = Calls(ValueError("x"), conflict(), RetryAfter(1), Skip(), None)
-    kind.controller.on_change("measured", calls)
-    await kind.start()
+    await kind.start(measured=calls)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(60)
     kind.controller.enqueue("ns/b", immediately=True)
@@ -593,8 +579,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(
         await asyncio.sleep(0)
 
     kind.controller.on_change("waits", waits)
-    kind.controller.on_change("blocks", blocks)
-    await kind.start()
+    await kind.start(blocks=blocks)
     kind.controller.enqueue("ns/a", immediately=True)
     await kind.stop()
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -614,8 +599,7 @@ async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -
         if error := errors.get(key):
             raise error
 
-    kind.controller.on_change("fails", fails)
-    await kind.start()
+    await kind.start(fails=fails)
     kind.put("a", "ns")
     kind.put("b", "ns")
     await asyncio.sleep(1)
@@ -635,8 +619,7 @@ async def test_active_workers_count_while_handlers_run() -> None:
         return REGISTRY.get_sample_value("controller_runtime_active_workers", {"controller": "busy"})
 
     handler: Callable[[str, ResourceQuota | None], Awaitable[None]] = slow
-    kind.controller.on_change("busy", handler)
-    await kind.start()
+    await kind.start(busy=handler)
     kind.controller.enqueue("ns/a", immediately=True)
     kind.controller.enqueue("ns/b", immediately=True)
     await settle()
