@@ -164,21 +164,6 @@ async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -
     assert await one.before_raise() == pytest.approx(waits)
 
 
-async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
-    one = OneNamespace(labelled=True)
-    assert await one.before_raise() is None
-    assert one.writes == 0
-
-
-async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
-    one = OneNamespace()
-    one.namespaces.lagging = True
-    await one.before_raise()
-    await asyncio.sleep(SETTLE)
-    assert await one.before_raise() is None
-    assert one.writes == 1
-
-
 async def test_a_label_that_is_removed_comes_back() -> None:
     one = OneNamespace()
     one.quotas.given(quota(annotations=ONE))
@@ -214,17 +199,6 @@ async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     one.namespaces.catch_up()
     await asyncio.sleep(SETTLE)
     assert await one.before_raise() is None
-
-
-async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
-    one = OneNamespace(labelled=True)
-    await one.handle()
-    await asyncio.sleep(LINGER)
-    one.namespaces.lagging = True
-    await one.handle()
-    assert not one.labelled
-    assert await one.before_raise() == pytest.approx(SETTLE)
-    assert one.labelled
 
 
 async def test_switched_off_labels_are_only_taken_away() -> None:
