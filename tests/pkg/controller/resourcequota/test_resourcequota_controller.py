@@ -223,7 +223,7 @@ class TestOurOwnWrites:
         cluster.migrate("vm1")
         before = cluster.now
         await cluster.look()
-        cluster.quotas.indexer.add(before)
+        cluster.quotas.indexer.update(before)
         assert await cluster.look() is None
         assert cluster.patches == 1
 
@@ -280,7 +280,7 @@ class TestOurOwnWrites:
             labels=dict(raised.labels),
             annotations=dict(raised.annotations),
         )
-        cluster.quotas.indexer.add(ResourceQuota(metadata=strange, spec=raised.spec))
+        cluster.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
         assert await cluster.look() is None
         assert cluster.patches == 1
 
