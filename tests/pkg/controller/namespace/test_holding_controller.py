@@ -164,6 +164,21 @@ async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float) -
     assert await one.before_raise() == pytest.approx(waits)
 
 
+async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
+    one = OneNamespace(labelled=True)
+    assert await one.before_raise() is None
+    assert one.writes == 0
+
+
+async def test_a_cache_that_is_behind_is_no_reason_to_write_again() -> None:
+    one = OneNamespace()
+    one.namespaces.lagging = True
+    await one.before_raise()
+    await asyncio.sleep(SETTLE)
+    assert await one.before_raise() is None
+    assert one.writes == 1
+
+
 async def test_a_label_that_is_removed_comes_back() -> None:
     one = OneNamespace()
     one.quotas.given(quota(annotations=ONE))
