@@ -73,6 +73,10 @@ class ClientConfig:
             object.__setattr__(self, "_contexts", TLSContexts(self.tls, self.tls_files))
 
     @property
+    def hostname(self) -> str:
+        return urlsplit(self.host).hostname or ""
+
+    @property
     def refreshable(self) -> bool:
         """Whether a 401 may be retried with other credentials."""
         return self.credentials.refreshable or self.tls_files is not None
@@ -111,7 +115,7 @@ def _check_proxy(proxy: str) -> None:
         raise ConfigError(f"the proxy {shown!r} is not an http:// or https:// URL")
 
 
-def _is_loopback(hostname: str) -> bool:
+def is_loopback(hostname: str) -> bool:
     """Whether the host is this machine."""
     try:
         return ipaddress.ip_address(hostname).is_loopback
@@ -124,7 +128,7 @@ def environment_proxy(host: str) -> str | None:
     parts = urlsplit(host)
     hostname = parts.hostname or ""
     proxies = getproxies()
-    if _is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
+    if is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
         return None
     if proxy_bypass(f"{hostname}:{parts.port}" if parts.port else hostname):
         return None

@@ -55,7 +55,7 @@ class Static:
 
 
 class Reread:
-    """Read again after a minute: a mounted service-account token, a tokenFile.
+    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
 
     While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while
     we look.
@@ -63,7 +63,7 @@ class Reread:
 
     refreshable = True
 
-    def __init__(self, read: Callable[[], str]) -> None:
+    def __init__(self, read: Callable[[], str | None]) -> None:
         self._read = read
         self._credential: Credential | None = None
         self._read_at = 0.0

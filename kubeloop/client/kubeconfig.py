@@ -8,6 +8,7 @@ it logs a failing plugin and goes on without credentials, and it reads a token f
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ class _Kubeconfig:
     def client_config(self) -> ClientConfig:
         if not self._cluster.value.get("server"):
             raise ConfigError(f"cluster {self._cluster_name!r} has no server")
-        with tempfile.TemporaryDirectory(prefix="kubeconfig-", ignore_cleanup_errors=True) as folder:
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
+        try:
             loaded = self._load(folder)
             files = TLSFiles(
                 ca=_kept(loaded.ssl_ca_cert, folder),
@@ -86,6 +88,8 @@ class _Kubeconfig:
                 key=_kept(loaded.key_file, folder),
                 verify=loaded.verify_ssl,
             )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         host = str(self._cluster.value["server"]).rstrip("/")
         return ClientConfig(
             host=host,
@@ -112,7 +116,7 @@ class _Kubeconfig:
         return configuration
 
     def _credentials(self, loaded: Configuration) -> CredentialSource:
-        """The first of what the user has: a token file, a token or password, a plugin."""
+        """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
         if self._token_file:
             path = Path(os.path.dirname(self._user.path or ""), self._token_file)
             read_token(path)  # a file that is not there shows here, not at the first request
@@ -120,13 +124,32 @@ class _Kubeconfig:
         if token := bearer_token(loaded):
             return Static(token)
         if self._auth_provider:
-            name = self._auth_provider.get("name")
-            raise ConfigError(
-                f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)"
-            )
+            return self._provider()
         if self._exec is not None:
             return ExecPlugin(_plugin(self._exec, self._cluster).run)
         return Static()
+
+    def _provider(self) -> CredentialSource:
+        name = self._auth_provider.get("name")
+        if name not in ("oidc", "gcp"):
+            raise ConfigError(
+                f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)"
+            )
+        self._user.value["auth-provider"] = self._auth_provider
+        return Reread(self._provider_token)
+
+    def _provider_token(self) -> str | None:
+        """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
+        folder = tempfile.mkdtemp(prefix="kubeconfig-")
+        try:
+            token = bearer_token(self._load(folder))
+        except Exception as err:  # the providers' own libraries raise what they like
+            raise ConfigError(f"auth-provider: {one_line(err)}") from err
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not token:
+            raise ConfigError("auth-provider: it has no valid token and could not get one")
+        return token
 
 
 def bearer_token(configuration: Configuration) -> str | None:
