@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 _QUEUE: Final = "the queue's kind, by its plural"
@@ -29,15 +29,15 @@ class Metric:
     exported: Literal["all", "leader", "webhook"] = "all"
     """By which processes: all, the leader once its caches have synced, or those that serve webhooks."""
 
-    def counter(self, registry: CollectorRegistry = REGISTRY) -> Counter:
-        return Counter(self.name, self.help, list(self.labels), registry=registry)
+    def counter(self) -> Counter:
+        return Counter(self.name, self.help, list(self.labels))
 
     def gauge(self) -> Gauge:
         """For one with labels: each series is exported once it has a value."""
         return Gauge(self.name, self.help, list(self.labels))
 
-    def histogram(self, buckets: Sequence[float], registry: CollectorRegistry = REGISTRY) -> Histogram:
-        return Histogram(self.name, self.help, list(self.labels), buckets=buckets, registry=registry)
+    def histogram(self, buckets: Sequence[float]) -> Histogram:
+        return Histogram(self.name, self.help, list(self.labels), buckets=buckets)
 
     def family(self, samples: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
         """A gauge for a scrape: label values in the order of `labels`, and the value."""

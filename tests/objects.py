@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -233,12 +233,14 @@ def pod(
     name: str = "",
     phase: str = "Running",
     node: str = "",
+    conditions: Sequence[Mapping[str, Any]] = (),
     **metadata: Any,
 ) -> Pod:
     """A pod of one container with these limits."""
     containers = [{"name": "main", "resources": {"limits": {"cpu": cpu, "memory": memory}}}]
     name = name or f"pod-{next(_numbers)}"
-    return build(Pod, name, {"containers": containers, "nodeName": node}, {"phase": phase}, **metadata)
+    status = {"phase": phase, "conditions": list(conditions)}
+    return build(Pod, name, {"containers": containers, "nodeName": node}, status, **metadata)
 
 
 def controlled_by(kind: str, name: str, uid: str) -> list[dict[str, Any]]:

@@ -119,14 +119,14 @@ class Reflector(Generic[T]):
 
         Raises ApiError, NotInstalled where discovery confirms that the server does not know the kind."""
         if not self.installed and not await self._client.is_served():
-            raise NotInstalled(f"{self.kind} is not installed", status=404)
+            raise NotInstalled(f"{self.kind} is not installed")
         try:
             await self._list_and_watch()
         except STATUS_404 as err:
             # A proxy or a server that is starting answers 404 too: only a list of what is served tells.
             if await self._client.is_served():
                 raise
-            raise NotInstalled(str(err), status=404) from err
+            raise NotInstalled(str(err)) from err
 
     async def _list_and_watch(self) -> None:
         if not self._resumable and self._watch_list and await self._watch_listed():
@@ -162,7 +162,7 @@ class Reflector(Generic[T]):
         # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
         resource_version = page.metadata.resource_version
         if not resource_version:
-            raise ServerError("the list has no resourceVersion", status=500)
+            raise ServerError("the list has no resourceVersion")
         items: dict[str, T] = {}
         undecodable: dict[str, ObjectMeta] = {}
         while True:

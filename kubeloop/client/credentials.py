@@ -63,23 +63,15 @@ class Reread:
 
     refreshable = True
 
-    def __init__(
-        self,
-        read: Callable[[], str | None],
-        *,
-        period: float = REREAD_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, read: Callable[[], str | None]) -> None:
         self._read = read
-        self._period = period
-        self._clock = clock
         self._credential: Credential | None = None
         self._read_at = 0.0
         self._lock = asyncio.Lock()
 
     async def get(self, *, refresh: bool = False) -> Credential:
         async with self._lock:
-            if self._credential is None or refresh or self._clock() - self._read_at >= self._period:
+            if self._credential is None or refresh or time.monotonic() - self._read_at >= REREAD_SECONDS:
                 self._credential = await self._reread()
             return self._credential
 
@@ -91,7 +83,7 @@ class Reread:
                 raise
             logger.warning("keeping the credentials in use: %s", err)
             credential = self._credential
-        self._read_at = self._clock()
+        self._read_at = time.monotonic()
         return credential
 
 

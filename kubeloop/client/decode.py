@@ -144,7 +144,7 @@ class Decoder(Generic[T]):
         try:
             return self._with_nulls(body)
         except UNDECODABLE as err:
-            raise ServerError(f"the answer is not a {self._type.__name__}: {err}", status=500) from err
+            raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
     def list_page(self, body: bytes) -> ListPage[T]:
         """One page; objects that don't decode are reported and left out. Raises ServerError for no list at all."""
@@ -172,7 +172,7 @@ class Decoder(Generic[T]):
             if raw.type == "ERROR":
                 return WatchEvent("ERROR", status=_STATUS.decode(raw.object))
         except UNDECODABLE as err:
-            raise ServerError(f"a line of the watch is not an event: {err}", status=500) from err
+            raise ServerError(f"a line of the watch is not an event: {err}") from err
         decoded = self._decoded(raw.object)
         if isinstance(decoded, ObjectMeta):
             return WatchEvent(raw.type, None, decoded.resource_version, undecodable=decoded)
@@ -182,9 +182,7 @@ class Decoder(Generic[T]):
         try:
             raw = decode(_RAW_LIST, body)
         except UNDECODABLE as err:
-            raise ServerError(
-                f"the answer is not a list of {self._type.__name__}: {err}", status=500
-            ) from err
+            raise ServerError(f"the answer is not a list of {self._type.__name__}: {err}") from err
         page: ListPage[T] = ListPage([], raw.metadata)
         for item in map(self._decoded, raw.items or []):
             if isinstance(item, ObjectMeta):

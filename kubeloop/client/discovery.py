@@ -77,9 +77,7 @@ async def _served(transport: Transport, resource: Resource[Any]) -> set[str] | N
         return None if await _version_is_served(transport, resource.api_version) else set()
     listed = _well_formed(_RESOURCES, body, "APIResourceList")
     if listed.group_version != resource.api_version:
-        raise ServerError(
-            f"discovery answers for {listed.group_version}, not {resource.api_version}", status=500
-        )
+        raise ServerError(f"discovery answers for {listed.group_version}, not {resource.api_version}")
     return {each.name for each in listed.resources or []}
 
 
@@ -92,7 +90,7 @@ def _well_formed(decoder: msgspec.json.Decoder[L], body: bytes, kind: str) -> L:
     try:
         listed = decode(decoder, body)
     except UNDECODABLE as err:
-        raise ServerError(f"discovery: the answer is not an {kind}: {err}", status=500) from err
+        raise ServerError(f"discovery: the answer is not an {kind}: {err}") from err
     if listed.kind != kind:
-        raise ServerError(f"discovery: the answer is a {listed.kind}, not an {kind}", status=500)
+        raise ServerError(f"discovery: the answer is a {listed.kind}, not an {kind}")
     return listed

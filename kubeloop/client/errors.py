@@ -32,16 +32,23 @@ class ApiError(ReportedError):
     """A request that was refused, or never answered.
 
     `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired",
-    …; "" when the answer had none), `retry_after` the seconds that the server asks to wait (60 at most), or None.
+    …; "" when the answer had none), both those of the class where nothing else is given; `retry_after` the seconds
+    that the server asks to wait (60 at most), or None.
     """
 
     def __init__(
-        self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        reason: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.status = status
-        self.reason = reason
+        usual = _USUAL.get(type(self), (0, ""))
+        self.status = usual[0] if status is None else status
+        self.reason = usual[1] if reason is None else reason
         self.retry_after = retry_after
 
     def __str__(self) -> str:
@@ -118,17 +125,22 @@ def refuse_write() -> None:
     raise ReadOnly("nothing is written in a dry run")
 
 
-_BY_STATUS: dict[int, type[ApiError]] = {
-    400: BadRequest,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    410: Gone,
-    422: Invalid,
-    429: TooManyRequests,
-    503: ServiceUnavailable,
+_USUAL: dict[type[ApiError], tuple[int, str]] = {
+    BadRequest: (400, "BadRequest"),
+    Unauthorized: (401, "Unauthorized"),
+    Forbidden: (403, "Forbidden"),
+    NotFound: (404, "NotFound"),
+    NotServed: (404, ""),
+    NotInstalled: (404, ""),
+    Conflict: (409, "Conflict"),
+    AlreadyExists: (409, "AlreadyExists"),
+    Gone: (410, "Expired"),
+    Invalid: (422, "Invalid"),
+    TooManyRequests: (429, "TooManyRequests"),
+    ServerError: (500, ""),
+    ServiceUnavailable: (503, "ServiceUnavailable"),
 }
+"""Status and reason by class."""
 
 
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
@@ -161,14 +173,14 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
 
 def not_found(resource: Resource[Any], name: str) -> NotFound:
     """The error in the API server's words, for what a cache does not have."""
-    return NotFound(f'{resource.group_resource} "{name}" not found', status=404, reason="NotFound")
+    return NotFound(f'{resource.group_resource} "{name}" not found')
 
 
 def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> None:
     """Raises BadRequest where an object of a namespaced kind is meant and no namespace is given."""
     if resource.namespaced and not namespace:
         about = f"{resource.kind} {name}".rstrip()
-        raise BadRequest(f"{about} has a namespace, and none is given", status=400, reason="BadRequest")
+        raise BadRequest(f"{about} has a namespace, and none is given")
 
 
 def parse_retry_after(value: str | None) -> float | None:
@@ -195,9 +207,8 @@ def _class_of(code: int, reason: str) -> type[ApiError]:
         return AlreadyExists
     if code == 404 and reason != "NotFound":
         return NotServed
-    if known := _BY_STATUS.get(code):
-        return known
-    return ServerError if code >= 500 else ApiError
+    known = next((kind for kind, (status, _) in _USUAL.items() if status == code), ApiError)
+    return ServerError if code >= 500 and known is ApiError else known
 
 
 def _details_retry_after(status: Status) -> float | None:

@@ -234,9 +234,7 @@ class ResourceClient(ResourceReader[T]):
             if self._has_status
             else "like any other field: it has no status subresource"
         )
-        raise BadRequest(
-            f"status of {self.resource.kind} is written {wrong}", status=400, reason="BadRequest"
-        )
+        raise BadRequest(f"status of {self.resource.kind} is written {wrong}")
 
 
 def _namespace_of(body: Mapping[str, Any]) -> str:

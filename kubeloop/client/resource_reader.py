@@ -72,8 +72,6 @@ class ResourceReader(Generic[T]):
         *,
         limit: int = 0,
         continue_: str = "",
-        resource_version: str = "",
-        resource_version_match: str = "",
         label_selector: str = "",
         field_selector: str = "",
         retry: bool = True,
@@ -82,8 +80,6 @@ class ResourceReader(Generic[T]):
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
-            resourceVersion=resource_version,
-            resourceVersionMatch=resource_version_match,
             labelSelector=label_selector,
             fieldSelector=field_selector,
         )
@@ -153,7 +149,7 @@ class ResourceReader(Generic[T]):
         obj = self._decoder.object(body)
         if not obj.name or (name and obj.name != name):
             kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
-            raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)
+            raise ServerError(f"the answer is not {kind} {name}: it {said}")
         return obj
 
     async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
@@ -192,7 +188,7 @@ def _segment(name: str) -> str:
     does: a name that comes out of a tenant's spec may not lead elsewhere, and a delete without a name would
     delete them all."""
     if name in ("", ".", "..") or "/" in name or "%" in name:
-        raise BadRequest(f"{name!r} is not a name of an object", status=400, reason="BadRequest")
+        raise BadRequest(f"{name!r} is not a name of an object")
     return quote(name, safe="")
 
 

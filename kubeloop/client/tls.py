@@ -7,7 +7,6 @@ import logging
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,23 +77,14 @@ class TLSFiles:
 class TLSContexts:
     """The context to connect with: kept until a certificate changes, so that connections are used again.
 
-    Files are read again every `period` seconds, and when the credentials were refused; while what is there is not
+    Files are read again every REREAD_SECONDS, and when the credentials were refused; while what is there is not
     whole (a certificate is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go.
     """
 
-    def __init__(
-        self,
-        settings: TLSSettings,
-        files: TLSFiles | None,
-        *,
-        period: float = REREAD_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: TLSSettings, files: TLSFiles | None) -> None:
         self._settings = settings
         self._files = files
-        self._period = period
-        self._clock = clock
-        self._read_at = clock()
+        self._read_at = time.monotonic()
         self._for: Certificate | None = None
         self._context = settings.context()
 
@@ -106,9 +96,9 @@ class TLSContexts:
 
     async def reread(self, *, now: bool = False) -> None:
         """Reads the files again if it is time, or `now`."""
-        if self._files is None or not (now or self._clock() - self._read_at >= self._period):
+        if self._files is None or not (now or time.monotonic() - self._read_at >= REREAD_SECONDS):
             return
-        self._read_at = self._clock()
+        self._read_at = time.monotonic()
         try:
             settings = await asyncio.to_thread(self._files.read)
             if settings != self._settings:

@@ -24,7 +24,7 @@ from yarl import URL
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, error_from_response
-from kubeloop.client.metrics import RestClientMetrics, default_metrics
+from kubeloop.client.metrics import observe
 from kubeloop.client.retry import Closed, RetryPolicy, TokenBucket, Untrusted, unreachable_errors
 from kubeloop.client.server_clock import ServerClock
 
@@ -80,7 +80,6 @@ class TransportOptions(TypedDict, total=False):
     qps: float | None
     burst: int | None
     retry: RetryPolicy | None
-    metrics: RestClientMetrics | None
     strict: bool
     before_write: BeforeWrite | None
 
@@ -107,7 +106,6 @@ class Transport:
         qps: float | None = None,
         burst: int | None = None,
         retry: RetryPolicy | None = None,
-        metrics: RestClientMetrics | None = None,
         strict: bool = False,
         before_write: BeforeWrite | None = None,
     ) -> None:
@@ -124,7 +122,6 @@ class Transport:
         }
         self._limiter = TokenBucket(qps, burst or max(1, int(qps * 2))) if qps else None
         self._retry = retry or RetryPolicy()
-        self._metrics = metrics or default_metrics()
         self._metrics_host = URL(config.host).authority
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         # One for requests, one for streams.
@@ -269,10 +266,10 @@ class Transport:
                 return await self.config.authenticate(refresh=refresh)
         except TimeoutError:
             message = f"no credentials within {limit:g} s"
-            raise Unauthorized(message, status=401, reason="Credentials") from None
+            raise Unauthorized(message, reason="Credentials") from None
         except ConfigError as err:
             # An ApiError, so that a controller backs off and goes on when a token can't be had for a while.
-            raise Unauthorized(str(err), status=401, reason="Credentials") from err
+            raise Unauthorized(str(err), reason="Credentials") from err
 
     async def _send(
         self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
@@ -297,7 +294,7 @@ class Transport:
             code = response.status
             self.server_clock.heard(response.headers.get("Date", ""))
         finally:
-            self._metrics.observe(method, self._metrics_host, code, time.perf_counter() - started)
+            observe(method, self._metrics_host, code, time.perf_counter() - started)
         return response
 
     def _guarded(self, method: str, options: dict[str, Any]) -> GuardedBody | None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from cachetools import LRUCache, TTLCache
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from kubeloop.api import registry
-from kubeloop.api.meta import Object, rfc3339
+from kubeloop.api.meta import Object, now_rfc3339
 from kubeloop.client.client import Client
 from kubeloop.client.errors import (
     AlreadyExists,
@@ -114,14 +113,11 @@ class _Written:
 
 
 class EventRecorder:
-    """Writes events in the background. `wall_clock` gives seconds since 1970 for timestamps."""
+    """Writes events in the background."""
 
-    def __init__(
-        self, client: Client, component: str, *, wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, client: Client, component: str) -> None:
         self._events = client.resource(registry.EVENTS)
         self._component = component
-        self._wall_clock = wall_clock
         self._pending: dict[str, dict[_Identity, _Occurrence]] = {}
         # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
         # takes no more room.
@@ -170,7 +166,7 @@ class EventRecorder:
         identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
-        now = rfc3339(self._wall_clock())
+        now = now_rfc3339()
         namespace = _namespace(reference)
         pending = self._pending.get(namespace, {})
         waiting = pending.get(identity)
@@ -300,7 +296,7 @@ class EventRecorder:
 
     def _name(self, about: str) -> str:
         """`<object>.<time in hex>`, as client-go names them; never the same twice from one recorder."""
-        self._last_stamp = max(self._last_stamp + 1, int(self._wall_clock() * 1e9))
+        self._last_stamp = max(self._last_stamp + 1, int(time.time() * 1e9))
         suffix = f".{self._last_stamp:x}"
         return about[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 

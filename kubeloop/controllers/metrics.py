@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from kubeloop.metrics import FRAMEWORK
 
-
-class Result(StrEnum):
-    """The values of the label `result`."""
-
-    SUCCESS = "success"
-    ERROR = "error"
-    REQUEUE = "requeue"
-    REQUEUE_AFTER = "requeue_after"
+RESULTS = SUCCESS, ERROR, REQUEUE, REQUEUE_AFTER = ("success", "error", "requeue", "requeue_after")
+"""The values of the label `result`."""
 
 
 # controller-runtime's buckets, seconds.
@@ -35,16 +27,16 @@ class ReconcileMetrics:
     """The metrics of one handler; every series exists from the start, as dashboards expect."""
 
     def __init__(self, handler: str, workers: int) -> None:
-        self._totals = {result: RECONCILE_TOTAL.labels(handler, result.value) for result in Result}
+        self._totals = {result: RECONCILE_TOTAL.labels(handler, result) for result in RESULTS}
         self._errors = RECONCILE_ERRORS.labels(handler)
         self._time = RECONCILE_TIME.labels(handler)
         self.active = ACTIVE_WORKERS.labels(handler)
         self.blocked = BLOCKED_SECONDS.labels(handler)
         MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
 
-    def observe(self, result: Result, seconds: float) -> None:
+    def observe(self, result: str, seconds: float) -> None:
         """One call of the handler ended."""
         self._totals[result].inc()
         self._time.observe(seconds)
-        if result is Result.ERROR:
+        if result == ERROR:
             self._errors.inc()

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from kubeloop.api.meta import Object
 from kubeloop.client.errors import ApiError, Conflict, Forbidden, NotFound
 from kubeloop.controllers.errors import RetryAfter, Skip, described
-from kubeloop.controllers.metrics import ReconcileMetrics, Result
+from kubeloop.controllers.metrics import ERROR, REQUEUE, REQUEUE_AFTER, SUCCESS, ReconcileMetrics
 from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ class Outcome(IntEnum):
 
 
 _RESULTS = {
-    Outcome.DONE: Result.SUCCESS,
-    Outcome.SKIPPED: Result.SUCCESS,
-    Outcome.LATER: Result.REQUEUE_AFTER,
-    Outcome.CONFLICT: Result.REQUEUE,
-    Outcome.FAILED: Result.ERROR,
+    Outcome.DONE: SUCCESS,
+    Outcome.SKIPPED: SUCCESS,
+    Outcome.LATER: REQUEUE_AFTER,
+    Outcome.CONFLICT: REQUEUE,
+    Outcome.FAILED: ERROR,
 }
 
 

@@ -65,8 +65,7 @@ def main() -> None:
 def formatted(text: str) -> str:
     """As the ruff of this project has it, without imports that are not used."""
     for command in (
-        ["check", "--fix-only", "--select", "F401"],
-        ["check", "--fix-only", "--select", "I"],
+        ["check", "--fix-only", "--select", "F401,I"],
         ["format"],
     ):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", "structs.py", "-"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 120.0
@@ -15,25 +15,15 @@ PATIENCE = 120.0
 def eventually(
     poll: Callable[[], Any], timeout: float = PATIENCE, why: Callable[[], str] = lambda: "it is still false"
 ) -> Any:
-    """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over."""
-    found = None
-    for _ in polls(timeout):
-        found = poll()
-        if found:
-            return found
-    raise AssertionError(f"not within {timeout:g} s: {found!r}, {why()}")
-
-
-def polls(timeout: float) -> Iterator[float]:
-    """Seconds that have passed, again and again, the last time after the timeout: ever more slowly, for the API server
-    shares its cores with what is waited for."""
+    """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over. Asked ever
+    more slowly, for the API server shares its cores with what is waited for."""
     began, pause = time.monotonic(), 0.01
-    passed = 0.0
-    while passed <= timeout:
-        passed = time.monotonic() - began
-        yield passed
+    while not (found := poll()):
+        if time.monotonic() - began > timeout:
+            raise AssertionError(f"not within {timeout:g} s: {found!r}, {why()}")
         time.sleep(pause)
         pause = min(0.1, pause * 1.25)
+    return found
 
 
 async def until(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd.flags import option
-from pkg.cmd.options import WrongCall, overhead_profile
+from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.resourcequota.policy import EstimateKind
 
 if TYPE_CHECKING:
@@ -64,15 +63,9 @@ def delta(options: DeltaOptions) -> None:
     PersistentVolumeClaim objects (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them.
     Without any such object the quota is taken to limit both cpu and memory.
     """
-    from pkg.cmd.manifests import reading
+    from pkg.cmd.manifests import describe_each
 
-    calculator = _Calculator(options)
-    try:
-        with reading(options.file) as stream:
-            for line in calculator.lines(stream):
-                sys.stdout.write(line + "\n")
-    finally:
-        sys.stdout.flush()
+    describe_each(options.file, _Calculator(options).take)
 
 
 class _Calculator:
@@ -80,11 +73,8 @@ class _Calculator:
 
     def __init__(self, options: DeltaOptions) -> None:
         from pkg.cmd.delta_context import Context
-        from pkg.util.kubevirt.overhead import parse_ratio
 
-        ratio = options.overhead_ratio
-        if ratio is not None and parse_ratio(ratio) is None:
-            raise WrongCall(f"--overhead-ratio must be a number from 1.0 to 10.0, not {ratio!r}")
+        check_ratio(options.overhead_ratio)
         self.options = options
         self.profile = (
             overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
@@ -92,26 +82,11 @@ class _Calculator:
         self.context = Context()
         self._said: set[str] = set()
 
-    def lines(self, stream: BinaryIO) -> Iterator[str]:
-        """A JSON line for each VMI. ManifestError names the object that is wrong."""
-        import msgspec
-
-        from kubeloop.errors import one_line
-        from pkg.cmd.manifests import ManifestError, name_of, read_objects
-        from pkg.util.quantity import QuantityError
-
-        for place, document in read_objects(stream):
-            try:
-                if not self.context.take(document):
-                    yield json.dumps(self.describe(_decode(document, self.options.arch)))
-            except (
-                QuantityError,
-                ManifestError,
-                msgspec.ValidationError,
-                RecursionError,
-                OverflowError,
-            ) as error:
-                raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+    def take(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What is printed for an object: nothing for those around the VMIs."""
+        if self.context.take(document):
+            return None
+        return self.describe(_decode(document, self.options.arch))
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
         """What is printed for one VMI. QuantityError if one of its quantities is none."""
@@ -135,12 +110,11 @@ class _Calculator:
 
     def _rendering(self, vmi: VirtualMachineInstance) -> Rendering:
         """As the flags say, else the input, else what Harvester comes with."""
-        from pkg.util.constants import SETTING_OVERHEAD_RATIO
         from pkg.util.kubevirt.rendering import harvester_ratio
 
         context, ratio = self.context, self.options.overhead_ratio
         if ratio is None and (self.options.estimate is EstimateKind.HARVESTER or not context.has_ratio):
-            ratio = harvester_ratio(context.settings.get(("", SETTING_OVERHEAD_RATIO)))
+            ratio = harvester_ratio(context.setting)
         if self.profile is None:
             self._say_once(context.version())
         return context.rendering(vmi.namespace, self.profile, ratio)
@@ -154,13 +128,14 @@ class _Calculator:
 
     def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
         """All that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
-        from kubeloop.api.core import ResourceQuotaSpec
+        from kubeloop.api.core import PersistentVolumeClaim, ResourceQuotaSpec
         from pkg.util.kubevirt.backend_storage import claim_to_come
         from pkg.util.kubevirt.target import target_usage
         from pkg.util.resource_list import add
 
+        claims = self.context.of(PersistentVolumeClaim, vmi.namespace)
         pods = target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
-        return add(pods, claim_to_come(vmi, self.context.claims[vmi.namespace], rendering))
+        return add(pods, claim_to_come(vmi, claims, rendering))
 
 
 def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:

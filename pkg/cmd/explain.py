@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -10,7 +9,7 @@ import typer
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
 from pkg.util.amounts import shown
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pkg.report.snapshot import Snapshot
 
     Answer = tuple[Snapshot, Explanation]
-
-_VM = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,12 @@ def explain(
     if watching.watch:
         reports.follow(cluster.kubeconfig, look, _shown, _lines)
         return
-    snapshot, found = (
+    answer = (
         _read(collected.folder, namespace, name)
         if collected.folder
         else reports.ask(cluster.kubeconfig, look)
     )
-    if report.output is Output.JSON:
-        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
-        reports.print_json({**found.document(), **about})
-    else:
-        reports.print_all(*_shown((snapshot, found)))
+    reports.print_answer(report.output, answer, reports.about_one, _shown)
 
 
 def _shown(answer: Answer) -> list[RenderableType]:
@@ -105,7 +98,7 @@ def _read(folder: str, namespace: str, name: str) -> Answer:
 
 def _names(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
-    if not slash or _VM.fullmatch(name) is None:
+    if not slash or reports.NAME.fullmatch(name) is None:
         raise WrongCall(f"a VM is named NAMESPACE/NAME, not {text!r}")
     return reports.check_namespace(namespace), name
 
@@ -126,11 +119,8 @@ async def _look(client: Client, report: ReportOptions, namespace: str, name: str
 
 def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
     rows = [
-        [
-            need.resource,
-            *(shown(q, need.resource) for q in (need.requested, need.used, need.limited, need.missing)),
-        ]
-        for need in fit.needs
+        [name, *(shown(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
+        for name, need in fit.needs.items()
     ]
     title = f"quota {fit.quota}   {installed.keeps(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]

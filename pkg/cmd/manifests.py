@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +44,28 @@ def reading(file: str) -> Iterator[BinaryIO]:
         raise ManifestError(f"{file}: {error}") from error
     except (OSError, ValueError) as error:
         raise ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def describe_each(file: str, describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> None:
+    """Print what `describe` says of each object of the file as a JSON line. ManifestError names the object that is
+    wrong."""
+    try:
+        with reading(file) as stream:
+            for place, document in read_objects(stream):
+                try:
+                    line = describe(document)
+                except (
+                    ValueError,
+                    OverflowError,
+                    RecursionError,
+                    msgspec.MsgspecError,
+                    ManifestError,
+                ) as error:
+                    raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+                if line is not None:
+                    sys.stdout.write(json.dumps(line) + "\n")
+    finally:
+        sys.stdout.flush()
 
 
 def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -3,14 +3,13 @@ without touching anything."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
 from pkg.util.amounts import listed, shown
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 2
-_NODE = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -64,56 +62,43 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     where = reports.check_namespace(chosen.namespace)
     _check(chosen)
     if chosen.size:
-        _print_sizes(chosen, report, cluster)
+        growth = _growth(chosen.grow)
+        sized = reports.ask(cluster.kubeconfig, lambda client: _sizes(client, report, chosen, growth))
+        reports.print_answer(report.output, sized, reports.about_one, _size_parts)
         return
-
-    async def read(client: Client) -> tuple[Snapshot, MigrationPlan]:
-        from kubeloop.api.registry import NODES
-        from pkg.report.plan import plan_migrations
-        from pkg.report.reader import require, take
-
-        snapshot = await take(client, report.assumed(), where)
-        if chosen.evacuate:
-            await require(client, NODES, chosen.evacuate)
-        return snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
-
-    snapshot, found = reports.ask(cluster.kubeconfig, read)
-    if report.output is Output.JSON:
-        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
-        reports.print_json({**found.document(), **about})
-        return
-    reports.print_all(*reports.framed(snapshot, _parts(found)))
+    planned = reports.ask(cluster.kubeconfig, lambda client: _plan(client, report, chosen, where))
+    reports.print_answer(report.output, planned, reports.about_one, _parts)
 
 
-def _print_sizes(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
-    growth, where = _growth(chosen.grow), chosen.namespace or ""
+async def _plan(
+    client: Client, report: ReportOptions, chosen: PlanOptions, where: str
+) -> tuple[Snapshot, MigrationPlan]:
+    from kubeloop.api.registry import NODES
+    from pkg.report.plan import plan_migrations
+    from pkg.report.reader import require, take
 
-    async def read(client: Client) -> tuple[Snapshot, Sizes]:
-        from kubeloop.client.resource_reader import list_installed
-        from pkg.api.kubevirt import VIRTUAL_MACHINES
-        from pkg.report.reader import take
-        from pkg.report.size import NotSized, sizes
+    snapshot = await take(client, report.assumed(), where)
+    if chosen.evacuate:
+        await require(client, NODES, chosen.evacuate)
+    return snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
 
-        snapshot = await take(client, report.assumed(), where)
-        machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
-        try:
-            return snapshot, sizes(
-                snapshot,
-                where,
-                machines,
-                ratio=chosen.overhead_ratio,
-                at_once=chosen.at_once or _AT_ONCE,
-                growth=growth,
-            )
-        except NotSized as exc:
-            raise WrongCall(str(exc)) from exc
 
-    snapshot, found = reports.ask(cluster.kubeconfig, read)
-    if report.output is Output.JSON:
-        about = {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
-        reports.print_json({**found.document(), **about})
-        return
-    reports.print_all(*reports.framed(snapshot, _size_parts(found)))
+async def _sizes(
+    client: Client, report: ReportOptions, chosen: PlanOptions, growth: Growth | None
+) -> tuple[Snapshot, Sizes]:
+    from kubeloop.client.resource_reader import list_installed
+    from pkg.api.kubevirt import VIRTUAL_MACHINES
+    from pkg.report.reader import take
+    from pkg.report.size import NotSized, sizes
+
+    where, several = chosen.namespace or "", chosen.at_once or _AT_ONCE
+    snapshot = await take(client, report.assumed(), where)
+    machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
+    try:
+        found = sizes(snapshot, where, machines, ratio=chosen.overhead_ratio, at_once=several, growth=growth)
+    except NotSized as exc:
+        raise WrongCall(str(exc)) from exc
+    return snapshot, found
 
 
 def _growth(text: str | None) -> Growth | None:
@@ -136,9 +121,14 @@ def _growth(text: str | None) -> Growth | None:
     return Growth(vm, **sizes)
 
 
-def _size_parts(found: Sizes) -> list[RenderableType]:
+def _size_parts(answer: tuple[Snapshot, Sizes]) -> list[RenderableType]:
+    from msgspec import structs
+
+    snapshot, found = answer
     if not found.quotas:
-        return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
+        return reports.framed(
+            snapshot, [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
+        )
     several = f"{found.at_once} at once#"
     columns = [
         "resource",
@@ -150,29 +140,21 @@ def _size_parts(found: Sizes) -> list[RenderableType]:
         several,
     ]
     parts: list[RenderableType] = []
-    for name, needs in found.quotas:
+    for quota in found.quotas:
         rows = [
-            [
-                need.resource,
-                *(
-                    shown(amount, need.resource)
-                    for amount in (need.limited, need.used, need.others, need.run, need.largest, need.at_once)
-                ),
-            ]
-            for need in needs
+            [name, *(shown(amount, name) for amount in structs.astuple(need))]
+            for name, need in quota.needs.items()
         ]
-        parts += reports.table(f"quota {name}   {len(found.vms)} VMs", columns, rows)
+        parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
     parts.append(
         reports.line(
             "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
         )
     )
-    return parts
+    return reports.framed(snapshot, parts)
 
 
 def _check(chosen: PlanOptions) -> None:
-    from pkg.util.kubevirt.overhead import parse_ratio
-
     namespace, ratio, node = chosen.namespace, chosen.overhead_ratio, chosen.evacuate
     if chosen.size and (node or not namespace):
         raise WrongCall("--size needs --namespace, and goes without --evacuate")
@@ -180,15 +162,15 @@ def _check(chosen: PlanOptions) -> None:
         raise WrongCall("--at-once and --grow need --size")
     if not namespace and not node:
         raise WrongCall("plan needs --namespace or --evacuate")
-    if node is not None and _NODE.fullmatch(node) is None:
+    if node is not None and reports.NAME.fullmatch(node) is None:
         raise WrongCall(f"--evacuate must be a node's name, not {node!r}")
-    if ratio is not None and parse_ratio(ratio) is None:
-        raise WrongCall(f"--overhead-ratio must be a number from 1.0 to 10.0, not {ratio!r}")
+    check_ratio(ratio)
 
 
-def _parts(found: MigrationPlan) -> list[RenderableType]:
+def _parts(answer: tuple[Snapshot, MigrationPlan]) -> list[RenderableType]:
+    snapshot, found = answer
     if not found.vms:
-        return [reports.line("no VM runs there")]
+        return reports.framed(snapshot, [reports.line("no VM runs there")])
     ratio = found.ratio or "1.0"
     title = f"VMs of node {found.node}" if found.node else "VMs"
     columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
@@ -202,7 +184,7 @@ def _parts(found: MigrationPlan) -> list[RenderableType]:
                 for namespace, fit in found.together
             ],
         )
-    return parts
+    return reports.framed(snapshot, parts)
 
 
 def _row(vm: VmPlan) -> list[str]:

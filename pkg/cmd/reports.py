@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
     from kubeloop.client.client import Client
     from pkg.report.reader import Assumed
-    from pkg.report.snapshot import Snapshot
+    from pkg.report.snapshot import Document, Snapshot
 
 T = TypeVar("T")
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+"""Of a VM, a node."""
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 _PERIOD = 1.0
@@ -99,7 +101,7 @@ class NamespaceOptions:
 
 def check_namespace(name: str | None) -> str:
     """The namespace, "" for all. Raises WrongCall for what is not a namespace's name."""
-    if name is not None and _NAME.fullmatch(name) is None:
+    if name is not None and _NAMESPACE.fullmatch(name) is None:
         raise WrongCall(f"a namespace's name is lower case letters, digits and hyphens, not {name!r}")
     return name or ""
 
@@ -189,6 +191,30 @@ def print_json(document: Any) -> None:
     """One document."""
     json.dump(document, sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def print_answer(
+    output: Output,
+    answer: T,
+    document: Callable[[T], Mapping[str, Any]],
+    shown: Callable[[T], Sequence[RenderableType]],
+) -> None:
+    """As JSON or to read."""
+    if output is Output.JSON:
+        print_json(document(answer))
+    else:
+        print_all(*shown(answer))
+
+
+def about(snapshot: Snapshot) -> dict[str, Any]:
+    """What every JSON document says of its circumstances."""
+    return {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
+
+
+def about_one(answer: tuple[Snapshot, Document]) -> dict[str, Any]:
+    """A report, and its circumstances."""
+    snapshot, found = answer
+    return {**found.document(), **about(snapshot)}
 
 
 def print_all(*parts: RenderableType) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.options import ClusterOptions, Output, WrongCall
+from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
 from pkg.util.amounts import listed, shown
 
@@ -82,17 +82,13 @@ def status(
     answer = reports.ask(cluster.kubeconfig, read)
     if checking.check:
         return _check(answer.snapshot, checking.check)
-    if report.output is Output.JSON:
-        reports.print_json(_document(answer))
-    else:
-        reports.print_all(*_shown(answer))
+    reports.print_answer(report.output, answer, _document, _shown)
     return 0
 
 
 def _document(answer: Answer) -> dict[str, Any]:
     return {
-        "basis": answer.snapshot.basis.document(),
-        "headroom": answer.snapshot.installed.document(),
+        **reports.about(answer.snapshot),
         "quotas": [quota.document() for quota in answer.quotas],
         "budgets": [found.document() for found in answer.budgets],
     }
@@ -116,9 +112,8 @@ def _lines(answer: Answer) -> dict[str, str]:
 
 def _said(quota: QuotaStatus) -> Iterator[str]:
     yield ", ".join(
-        f"{row.name} {shown(row.hard, row.name)}"
-        + (f" ({shown(row.added, row.name)} added)" if row.added else "")
-        for row in quota.resources
+        f"{name} {shown(row.hard, name)}" + (f" ({shown(row.added, name)} added)" if row.added else "")
+        for name, row in quota.resources.items()
     )
     yield from (f"{each.vm} {each.state}" for each in quota.additions)
     if quota.compensation:
@@ -145,8 +140,8 @@ def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
         f"{quota.namespace}/{quota.name}   {installed.keeps(quota.kept_by)}",
         ["resource", "base#", "added#", "hard#", "used#"],
         [
-            [row.name, *(shown(q, row.name) for q in (row.base, row.added, row.hard, row.used))]
-            for row in quota.resources
+            [name, *(shown(q, name) for q in (row.base, row.added, row.hard, row.used))]
+            for name, row in quota.resources.items()
         ],
     )
     added = [[each.vm, each.state, each.since or "-", listed(each.resources)] for each in quota.additions]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall
@@ -38,18 +36,13 @@ def usage(options: UsageOptions) -> None:
     Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
     are not added, and of a ResourceClaim its pod is not looked at.
     """
-    from pkg.cmd.manifests import reading
+    from pkg.cmd.manifests import describe_each
     from pkg.util.quotacount.releases import is_known, releases_of
 
     if not is_known(options.kubernetes):
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
     releases, now = releases_of([options.kubernetes]), _seconds(options.now)
-    try:
-        with reading(options.file) as stream:
-            for line in _lines(stream, now, releases):
-                sys.stdout.write(json.dumps(line) + "\n")
-    finally:
-        sys.stdout.flush()
+    describe_each(options.file, lambda document: _line(document, now, releases))
 
 
 def _seconds(now: str | None) -> float:
@@ -62,26 +55,17 @@ def _seconds(now: str | None) -> float:
         raise WrongCall(f"--now: {error}") from error
 
 
-def _lines(stream: BinaryIO, now: float, releases: Releases) -> Iterator[dict[str, Any]]:
-    """ManifestError names the object that is wrong."""
-    import msgspec
-
-    from kubeloop.errors import one_line
-    from pkg.cmd.manifests import ManifestError, name_of, read_objects
+def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[str, Any]:
     from pkg.util.quantity import ZERO
 
-    for place, document in read_objects(stream):
-        try:
-            counted = _usage(document, now, releases)
-        except (ValueError, OverflowError, RecursionError, msgspec.ValidationError) as error:
-            raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
-        metadata = document.get("metadata") or {}
-        yield {
-            "kind": document["kind"],
-            "namespace": metadata.get("namespace") or "",
-            "name": metadata.get("name") or "",
-            "usage": {name: str(counted[name] + ZERO) for name in sorted(counted)},
-        }
+    counted = _usage(document, now, releases)
+    metadata = document.get("metadata") or {}
+    return {
+        "kind": document["kind"],
+        "namespace": metadata.get("namespace") or "",
+        "name": metadata.get("name") or "",
+        "usage": {name: str(counted[name] + ZERO) for name in sorted(counted)},
+    }
 
 
 def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:

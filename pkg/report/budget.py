@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import field, structs
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict
 from pkg.report.fit import asked_for, with_migrations
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.lock import Lock, recognise, timestamp
+from pkg.util.managedtenantquota.lock import recognise, timestamp
 from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.window import Window, window_of
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Document, frozen=True):
     """A quota that is raised, or about to be: its limits now and as they were."""
 
     quota: str
@@ -29,47 +30,30 @@ class Raised:
     migrations: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Locked(Document, frozen=True):
+    """The lock of a namespace. `since` is RFC 3339."""
+
+    name: str
+    since: str
+    holder: str
+    reason: str = field(name="for")
+
+
+class Report(Document, frozen=True):
     """A namespace. `additional` is what its budget may add; `problems` are sentences for people."""
 
     namespace: str
     budgets: Sequence[str]
     additional: dict[str, Any]
-    lock: Lock | None
+    lock: Locked | None
     raised: Sequence[Raised]
     problems: Sequence[str]
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        lock = self.lock
-        return {
-            "namespace": self.namespace,
-            "budgets": list(self.budgets),
-            "additional": self.additional,
-            "lock": lock
-            and {
-                "name": lock.name,
-                "since": timestamp(lock.since),
-                "holder": lock.holder,
-                "for": lock.reason,
-            },
-            "raised": [
-                {
-                    "quota": raised.quota,
-                    "hard": raised.hard,
-                    "original": raised.original,
-                    "migrations": list(raised.migrations),
-                }
-                for raised in self.raised
-            ],
-            "problems": list(self.problems),
-        }
 
 
 def report(observed: Observed, policy: Policy | None = None) -> Report:
     """The namespace at this moment."""
     window = window_of(observed, _at_once(policy))
+    lock = observed.lock
     raised = []
     for name, record in {**window.left, **window.records}.items():
         quota = window.quota(name)
@@ -79,7 +63,7 @@ def report(observed: Observed, policy: Policy | None = None) -> Report:
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=observed.lock,
+        lock=Locked(lock.name, timestamp(lock.since), lock.holder, lock.reason) if lock else None,
         raised=raised,
         problems=[problem.message for problem in window.problems],
     )
@@ -176,8 +160,8 @@ def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, found: Expla
         "it does not migrate; a target pod would not fit, "
         f"{budgets} would be added to {', '.join(blocking)} under a lock"
     )
-    return replace(found, verdict=Verdict.COULD_WITH_HEADROOM, summary=summary)
+    return structs.replace(found, verdict=Verdict.COULD_WITH_HEADROOM, summary=summary)
 
 
 def _with(found: Explanation, said: Sequence[str]) -> Explanation:
-    return replace(found, summary="; ".join([found.summary, *said]))
+    return structs.replace(found, summary="; ".join([found.summary, *said]))

@@ -28,7 +28,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
-from pkg.report.snapshot import Basis, Snapshot
+from pkg.report.snapshot import LISTS, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
 from pkg.util.kubevirt import backend_storage
@@ -103,7 +103,15 @@ _MORE: Final = (
     ValidatingWebhookConfiguration,
     Event,
 )
-_KINDS: Final[Mapping[str, type[Object]]] = {kind.__name__: kind for kind in (*_OF_DELTA, *_MORE)}
+_OF_NAMESPACES: Final = (
+    "quotas",
+    "limit_ranges",
+    "device_claims",
+    "machines",
+    "pods",
+    "instances",
+    "budgets",
+)
 
 
 def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[str] = ()) -> dict[str, bytes]:
@@ -122,16 +130,10 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
     }
     every: list[Object] = [
         *(each for each in snapshot.namespaces if each.name in chosen),
-        *_of(snapshot.quotas, chosen),
-        *_of(snapshot.limit_ranges, chosen),
+        *(each for name in _OF_NAMESPACES for each in _of(getattr(snapshot, name), chosen)),
         *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
         *_moving(snapshot, chosen),
-        *_of(snapshot.device_claims, chosen),
-        *_of(snapshot.machines, chosen),
-        *_of(snapshot.pods, chosen),
-        *_of(snapshot.instances, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
-        *_of(snapshot.budgets, chosen),
         *(each for each in snapshot.locks if _is_ours(each)),
         *(each for each in _of(snapshot.failures, chosen) if each.involved_object.kind in EVENTS_ABOUT),
         *snapshot.kubevirts,
@@ -146,49 +148,27 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
 
 def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
     """The snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other files."""
-    by_kind: dict[str, list[Any]] = {name: [] for name in _KINDS}
+    by_kind: dict[str, list[Any]] = {kind.__name__: [] for kind in LISTS.values()}
+    kinds = {kind.__name__: kind for kind in LISTS.values()}
     for document in objects:
         kind = str(document["kind"])
-        by_kind[kind].append(msgspec.convert(document, _KINDS[kind]))
+        by_kind[kind].append(msgspec.convert(document, kinds[kind]))
+    by_kind["Event"] = [each for each in by_kind["Event"] if each.reason == constants.EVENT_FAILED_CREATE]
+    lists: dict[str, Any] = {name: by_kind[kind.__name__] for name, kind in LISTS.items()}
     basis = about["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(about["now"]),
-        namespaces=by_kind["Namespace"],
-        quotas=by_kind["ResourceQuota"],
-        migrations=by_kind["VirtualMachineInstanceMigration"],
-        instances=by_kind["VirtualMachineInstance"],
-        pods=by_kind["Pod"],
-        claims=by_kind["PersistentVolumeClaim"],
-        machines=by_kind["VirtualMachine"],
-        device_claims=by_kind["ResourceClaim"],
-        limit_ranges=by_kind["LimitRange"],
-        kubevirts=by_kind["KubeVirt"],
-        settings=by_kind["Setting"],
-        budgets=by_kind["VirtualMachineMigrationResourceQuota"],
         basis=Basis(policy, basis["source"] or "", basis["kubernetes"]),
-        locks=by_kind["ValidatingWebhookConfiguration"],
         installed=msgspec.convert(about["installed"], Installed),
-        failures=[each for each in by_kind["Event"] if each.reason == constants.EVENT_FAILED_CREATE],
+        **lists,
     )
 
 
 def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Several namespaces of one cluster as one."""
-    return replace(
-        snapshots[0],
-        namespaces=_every(each.namespaces for each in snapshots),
-        quotas=_every(each.quotas for each in snapshots),
-        migrations=_every(each.migrations for each in snapshots),
-        instances=_every(each.instances for each in snapshots),
-        pods=_every(each.pods for each in snapshots),
-        claims=_every(each.claims for each in snapshots),
-        machines=_every(each.machines for each in snapshots),
-        device_claims=_every(each.device_claims for each in snapshots),
-        limit_ranges=_every(each.limit_ranges for each in snapshots),
-        budgets=_every(each.budgets for each in snapshots),
-        failures=_every(each.failures for each in snapshots),
-    )
+    lists: dict[str, Any] = {name: _every(getattr(each, name) for each in snapshots) for name in LISTS}
+    return replace(snapshots[0], **lists)
 
 
 def _every(parts: Iterable[Sequence[T]]) -> list[T]:

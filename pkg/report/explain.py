@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+
+from msgspec import field
 
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -15,7 +16,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.report import causes
 from pkg.report.fit import Fit, asked_for, fits
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
@@ -41,37 +42,25 @@ class Verdict(StrEnum):
     UNDER_WAY = "is under way"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Asked(Document, frozen=True):
+    """The migration that an explanation is about. `since` is RFC 3339."""
+
+    name: str
+    phase: str | None
+    since: str | None
+    refused: bool
+
+
+class Explanation(Document, frozen=True):
     """`fits` are the quotas that count anything of the target pods to come."""
 
     namespace: str
     vm: str
     verdict: Verdict
     summary: str
-    ratio: str = ""
-    migration: VirtualMachineInstanceMigration | None = None
-    fits: Sequence[Fit] = ()
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        migration = self.migration
-        return {
-            "namespace": self.namespace,
-            "vm": self.vm,
-            "verdict": str(self.verdict),
-            "summary": self.summary,
-            "overheadRatio": self.ratio or None,
-            "migration": None
-            if migration is None
-            else {
-                "name": migration.name,
-                "phase": migration.phase,
-                "since": migration.metadata.creation_timestamp,
-                "refused": is_refused(migration),
-            },
-            "quotas": [fit.document() for fit in self.fits],
-        }
+    ratio: str | None = field(default=None, name="overheadRatio")
+    migration: Asked | None = None
+    fits: Sequence[Fit] = field(default=(), name="quotas")
 
 
 def not_running(namespace: str, vm: str, printable_status: str = "") -> Explanation:
@@ -91,11 +80,14 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
         found = fits(asked, namespace, [vm], rendering, would=True)
         verdict, summary = _prospect(found)
         summary = "; ".join([summary, *causes.of_instance(snapshot, instance)])
-        return Explanation(namespace, vm, verdict, summary, rendering.ratio, None, found)
+        return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, found)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
     found = fits(snapshot, namespace, [vm], rendering)
     verdict, summary = _reason(snapshot, instance, migration, found)
-    return Explanation(namespace, vm, verdict, summary, rendering.ratio, migration, found)
+    asked_about = Asked(
+        migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
+    )
+    return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, asked_about, found)
 
 
 def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
@@ -143,7 +135,7 @@ def _reason(
         return in_the_way
     if is_refused(migration):
         last = max(_failures(snapshot, instance, migration), default=("", ""))[1]
-        if devices := of_devices(last, {need.resource for fit in found for need in fit.needs}):
+        if devices := of_devices(last, {name for fit in found for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if snapshot.installed.stopped:
@@ -230,7 +222,7 @@ def _missing(found: Sequence[Fit]) -> str:
     return "; ".join(
         f"{fit.quota} lacks "
         + ", ".join(
-            f"{shown(need.missing, need.resource)} of {need.resource}" for need in fit.needs if need.missing
+            f"{shown(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing
         )
         for fit in found
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Condition, ObjectMeta
@@ -21,7 +22,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationSpec,
     VirtualMachineInstanceMigrationStatus,
 )
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.report.status import kept_by
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
@@ -30,7 +31,6 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import (
     ResourceList,
     add,
-    format_resource_list,
     parse_resource_list,
     subtract,
     total,
@@ -50,59 +50,29 @@ _NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """The VMs that a problem's sentence is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One resource that a quota counts of the pods to come. `missing` is zero where it fits."""
+class Need(Document, frozen=True):
+    """What a quota counts of the pods to come, of one resource. `missing` is zero where it fits."""
 
-    resource: str
     requested: Quantity
     used: Quantity
     limited: Quantity
-
-    @property
-    def missing(self) -> Quantity:
-        return shortage(self.used, self.requested, self.limited)
+    missing: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """One quota: what is asked of it, and what headroom does about it.
+class Fit(Document, frozen=True):
+    """One quota: what is asked of it by resource, and what headroom does about it.
 
-    `raised` is what spec.hard gets more of each resource; `fits_then` is whether the pods fit afterwards; `action`
-    says it in a sentence.
+    `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
+    `fits_then` is whether the pods fit afterwards; `action` says it in a sentence.
     """
 
-    quota: str
+    quota: str = field(name="name")
     kept_by: str
-    needs: Sequence[Need]
-    raised: Mapping[str, Quantity]
+    fits: bool
+    needs: Mapping[str, Need] = field(name="resources")
+    raised: ResourceList = field(name="raisedBy")
     fits_then: bool
     action: str
-
-    @property
-    def fits(self) -> bool:
-        """Whether the pods fit the quota as it is now."""
-        return not any(need.missing for need in self.needs)
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "name": self.quota,
-            "keptBy": self.kept_by,
-            "fits": self.fits,
-            "resources": {
-                need.resource: {
-                    "requested": str(need.requested),
-                    "used": str(need.used),
-                    "limited": str(need.limited),
-                    "missing": str(need.missing),
-                }
-                for need in self.needs
-            },
-            "raisedBy": format_resource_list(self.raised),
-            "fitsThen": self.fits_then,
-            "action": self.action,
-        }
 
 
 def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
@@ -150,10 +120,11 @@ def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) 
         quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided))
     )
     raised = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
-    short = {need.resource for need in _needs(then, to_come) if need.missing}
+    short = {name for name, need in _needs(then, to_come).items() if need.missing}
     return Fit(
         quota=quota.name,
         kept_by=kept_by(observed, policy.mode),
+        fits=not any(need.missing for need in needs.values()),
         needs=needs,
         raised={name: amount for name, amount in sorted(raised.items()) if amount > ZERO},
         fits_then=not short,
@@ -170,13 +141,17 @@ def _vms(observed: Facts, names: Collection[str]) -> list[Vm]:
     return [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
 
 
-def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> list[Need]:
+def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> dict[str, Need]:
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-    return [
-        Need(name, to_come[name], used.get(name, ZERO), limit)
+    return {
+        name: _need(to_come[name], used.get(name, ZERO), limit)
         for name, limit in sorted(hard.items())
         if to_come.get(name, ZERO) > ZERO
-    ]
+    }
+
+
+def _need(requested: Quantity, used: Quantity, limited: Quantity) -> Need:
+    return Need(requested, used, limited, shortage(used, requested, limited))
 
 
 def _merged(quota: ResourceQuota, decided: Plan) -> dict[str, Any]:
@@ -188,7 +163,7 @@ def _action(
     observed: Facts,
     policy: Policy,
     decided: Plan,
-    needs: Sequence[Need],
+    needs: Mapping[str, Need],
     short: Collection[str],
     vms: Collection[str],
     *,
@@ -219,7 +194,7 @@ def _action(
         return f"{'would wait' if would else 'waits'}: {said}"
     if left:
         return f"nothing: {left}"
-    if any(need.missing for need in needs):
+    if any(need.missing for need in needs.values()):
         return "nothing: the namespace's annotation grants none of what is missing"
     instances = ((vm, observed.instances.get(vm)) for vm in vms)
     entries = Entries(quota.annotations)
@@ -250,7 +225,7 @@ def _volumes(observed: Facts, short: Collection[str], vms: Collection[str]) -> s
     return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
-def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Need]) -> str:
+def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Mapping[str, Need]) -> str:
     """What mode assist leaves missing, by Harvester's own rules."""
     if policy.mode is not Mode.ASSIST:
         return ""
@@ -261,10 +236,13 @@ def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Sequence[Ne
     return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
 
 
-def _left_missing(needs: Sequence[Need], decided: Plan) -> ResourceList:
+def _left_missing(needs: Mapping[str, Need], decided: Plan) -> ResourceList:
     raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
-    left = (replace(need, limited=raised.get(need.resource, need.limited)) for need in needs)
-    return {need.resource: need.missing for need in left if need.missing}
+    left = {
+        name: shortage(need.used, need.requested, raised.get(name, need.limited))
+        for name, need in needs.items()
+    }
+    return {name: missing for name, missing in left.items() if missing}
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> str:

@@ -4,75 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import field
 
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import of_instance
 from pkg.report.fit import Fit, fits, with_migrations
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
 
 
-@dataclass(frozen=True, slots=True)
-class VmPlan:
-    """One VM by itself. `fits_now` is with today's ratio and the quotas as they are; `fits` are at the ratio that
-    was asked about. One that migrates already is not planned."""
+class VmPlan(Document, frozen=True):
+    """One VM by itself: whether its target fits with today's ratio and the quotas as they are, at the ratio that was
+    asked about, and there once headroom has done what it does; `fits` are at that ratio. One that migrates already is
+    not planned. `notes`: what else is known of it, such as that KubeVirt does not migrate it."""
 
     namespace: str
     vm: str
-    node: str
+    node: str | None
     migrates: bool
     fits_now: bool
-    fits: Sequence[Fit]
-    notes: Sequence[str] = ()
-    """What else is known of it: KubeVirt does not migrate it, its volumes move."""
-
-    @property
-    def fits_at_ratio(self) -> bool:
-        """At the ratio that was asked about, the quotas as they are."""
-        return all(fit.fits for fit in self.fits)
-
-    @property
-    def fits_with_headroom(self) -> bool:
-        """Once headroom has done what it does."""
-        return all(fit.fits_then for fit in self.fits)
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "namespace": self.namespace,
-            "vm": self.vm,
-            "node": self.node or None,
-            "migrates": self.migrates,
-            "fitsNow": self.fits_now,
-            "fitsAtRatio": self.fits_at_ratio,
-            "fitsWithHeadroom": self.fits_with_headroom,
-            "quotas": [fit.document() for fit in self.fits],
-            "notes": list(self.notes),
-        }
+    fits_at_ratio: bool
+    fits_with_headroom: bool
+    fits: Sequence[Fit] = field(name="quotas")
+    notes: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationPlan:
+class MigrationPlan(Document, frozen=True):
     """`together` has the namespaces' quotas when all the VMs of an evacuated node migrate at once."""
 
-    ratio: str
-    node: str
+    ratio: str | None = field(name="overheadRatio")
+    node: str | None = field(name="evacuate")
     vms: Sequence[VmPlan]
     together: Sequence[tuple[str, Fit]]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
-        document: dict[str, Any] = {
-            "overheadRatio": self.ratio or None,
-            "evacuate": self.node or None,
-            "vms": [vm.document() for vm in self.vms],
-        }
-        if self.node:
-            document["together"] = [{"namespace": name, **fit.document()} for name, fit in self.together]
-        return document
+        document = super().document()
+        together = [{"namespace": name, **fit} for name, fit in document.pop("together")]
+        return document | ({"together": together} if self.node else {})
 
 
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = "") -> MigrationPlan:
@@ -91,7 +63,7 @@ def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = ""
         asked = snapshot.rendering(namespace, ratio).ratio
         if node:
             together += [(namespace, fit) for fit in _together(snapshot, namespace, here, ratio)]
-    return MigrationPlan(asked or "", node, vms, together)
+    return MigrationPlan(asked or None, node or None, vms, together)
 
 
 def _of_namespace(snapshot: Snapshot, namespace: str) -> Snapshot:
@@ -112,17 +84,26 @@ def _vms(
     launchers = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
     held = {name for name, count in launchers.items() if count > 1}
     for instance in instances:
-        name, node = instance.name, instance.status.node_name or ""
+        name, node = instance.name, instance.status.node_name or None
         if name in busy:
             waits = ["waits for quota"] if busy[name] else []
-            yield VmPlan(namespace, name, node, True, True, (), waits)
+            yield VmPlan(namespace, name, node, True, True, True, True, (), waits)
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
         asked = with_migrations(_only(snapshot, busy.keys() | held | {name}), [instance])
         at_ratio = fits(asked, namespace, [name], then, would=True)
         now = at_ratio if ratio is None else fits(asked, namespace, [name], today, would=True)
-        notes = of_instance(snapshot, instance)
-        yield VmPlan(namespace, name, node, False, all(fit.fits for fit in now), at_ratio, notes)
+        yield VmPlan(
+            namespace,
+            name,
+            node,
+            migrates=False,
+            fits_now=all(fit.fits for fit in now),
+            fits_at_ratio=all(fit.fits for fit in at_ratio),
+            fits_with_headroom=all(fit.fits_then for fit in at_ratio),
+            fits=at_ratio,
+            notes=of_instance(snapshot, instance),
+        )
 
 
 def _only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.kubevirt.backend_storage import claim_to_come
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
@@ -41,55 +42,33 @@ class Growth:
     memory: Quantity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Document, frozen=True):
     """One resource of a quota: its limit, what is used now and how much of that is not VMs'; and how large it must be
     for all VMs to run, for the largest to migrate beside them, and for several at once."""
 
-    resource: str
     limited: Quantity
     used: Quantity
     others: Quantity
-    run: Quantity
-    largest: Quantity
+    run: Quantity = field(name="allRun")
+    largest: Quantity = field(name="largestMigrates")
     at_once: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sized(Document, frozen=True):
+    """What a quota needs, by resource."""
+
+    name: str
+    needs: Mapping[str, Need] = field(name="resources")
+
+
+class Sizes(Document, frozen=True):
     """The answer for one namespace, by quota. `vms` are those that are counted."""
 
     namespace: str
-    ratio: str
+    ratio: str | None = field(name="overheadRatio")
     at_once: int
     vms: Sequence[str]
-    quotas: Sequence[tuple[str, Sequence[Need]]]
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "namespace": self.namespace,
-            "overheadRatio": self.ratio or None,
-            "atOnce": self.at_once,
-            "vms": list(self.vms),
-            "quotas": [
-                {
-                    "name": name,
-                    "resources": {
-                        need.resource: {
-                            "limited": str(need.limited),
-                            "used": str(need.used),
-                            "others": str(need.others),
-                            "allRun": str(need.run),
-                            "largestMigrates": str(need.largest),
-                            "atOnce": str(need.at_once),
-                        }
-                        for need in needs
-                    },
-                }
-                for name, needs in self.quotas
-            ],
-        }
+    quotas: Sequence[Sized]
 
 
 def sizes(
@@ -114,12 +93,13 @@ def sizes(
     grown = growth.vm if growth else ""
     try:
         found = [
-            (quota.name, _needs(snapshot, quota, every, grown, pods, rendering, at_once))
+            Sized(quota.name, _needs(snapshot, quota, every, grown, pods, rendering, at_once))
             for quota in snapshot.quotas_of(namespace)
         ]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
-    return Sizes(namespace, rendering.ratio, at_once, sorted(every), [each for each in found if each[1]])
+    quotas = [each for each in found if each.needs]
+    return Sizes(namespace, rendering.ratio or None, at_once, sorted(every), quotas)
 
 
 def _needs(
@@ -130,7 +110,7 @@ def _needs(
     pods: Sequence[Pod],
     rendering: Rendering,
     at_once: int,
-) -> list[Need]:
+) -> dict[str, Need]:
     controlled = ControlledPods(pods, snapshot.now)
     sides: list[ResourceList] = []
     seconds: list[ResourceList] = []
@@ -145,11 +125,11 @@ def _needs(
         seconds.append(add(sides[-1], claim_to_come(vmi, claims, rendering)))
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
     of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(sides)
-    return [
-        _need(name, limit, used.get(name, ZERO), of_vms, all_run, seconds, at_once)
+    return {
+        name: _need(name, limit, used.get(name, ZERO), of_vms, all_run, seconds, at_once)
         for name, limit in sorted(hard.items())
         if is_scaled(name)
-    ]
+    }
 
 
 def _need(
@@ -165,7 +145,7 @@ def _need(
     run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
     largest = sorted((second.get(name, ZERO) for second in seconds), reverse=True)
     several = total([{name: amount} for amount in largest[:at_once]]).get(name, ZERO)
-    return Need(name, limit, used, others, run, run + (largest or [ZERO])[0], run + several)
+    return Need(limit, used, others, run, run + (largest or [ZERO])[0], run + several)
 
 
 def _instance_of(machine: VirtualMachine) -> VirtualMachineInstance:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, cast, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import (
@@ -17,6 +19,7 @@ from kubeloop.api.core import (
     ResourceQuota,
 )
 from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import (
     KubeVirt,
@@ -33,6 +36,15 @@ from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """What a report says; its fields are the keys of the JSON."""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: quantities in canonical spelling, sorted by their names."""
+        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str, order="deterministic")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +139,11 @@ class Snapshot:
 
     @cached_property
     def _observer(self) -> Observer:
-        return Observer(
-            Source(
-                namespaces=Listed(self.namespaces),
-                migrations=Listed(self.migrations),
-                instances=Listed(self.instances),
-                pods=Listed(self.pods),
-                claims=Listed(self.claims),
-                machines=Listed(self.machines),
-                device_claims=Listed(self.device_claims),
-                limit_ranges=Listed(self.limit_ranges),
-                kubevirts=Listed(self.kubevirts),
-                settings=Listed(self.settings),
-                quotas=Listed(self.quotas),
-                budgets=Listed(self.budgets),
-                kubernetes=self.basis.releases,
-            )
-        )
+        lists = {each.name: Listed(getattr(self, each.name)) for each in fields(Source) if each.name in LISTS}
+        return Observer(Source(**cast("dict[str, Any]", lists), kubernetes=self.basis.releases))
+
+
+LISTS: Final[Mapping[str, type[Object]]] = {
+    name: get_args(hint)[0] for name, hint in get_type_hints(Snapshot).items() if get_origin(hint) is Sequence
+}
+"""The kind of each list of a snapshot."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from kubeloop.api.core import ResourceQuota
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.base import (
     base_of,
     is_scaled,
@@ -31,62 +31,37 @@ SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
+class Addition(Document, frozen=True):
     """An entry on a quota. `state` is the migration's phase, "held" while a pod of an old side still counts, or
-    "unexplained"; `since` (RFC 3339, "" where it is unknown) is the migration's creation, or its end for a hold."""
+    "unexplained"; `since` (RFC 3339, None where it is unknown) is the migration's creation, or its end for a hold."""
 
     vm: str
-    key: str
+    key: str = msgspec.field(name="annotation")
     state: str
-    since: str
-    resources: Mapping[str, Quantity]
+    since: str | None
+    resources: ResourceList
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(Document, frozen=True):
     """One resource of a quota. `base` is None where headroom adds nothing to it."""
 
-    name: str
     base: Quantity | None
     added: Quantity
     hard: Quantity
     used: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStatus:
+class QuotaStatus(Document, frozen=True):
     """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
     (mode assist), managed-tenant-quota, or why none of them does."""
 
     namespace: str
     name: str
     kept_by: str
-    resources: Sequence[Amounts]
+    resources: Mapping[str, Amounts]
     additions: Sequence[Addition]
     compensation: Mapping[str, Quantity]
     problems: Sequence[str]
-
-    def document(self) -> dict[str, Any]:
-        """For JSON: quantities in canonical spelling."""
-        return {
-            "namespace": self.namespace,
-            "name": self.name,
-            "keptBy": self.kept_by,
-            "resources": {row.name: _spelled(row) for row in self.resources},
-            "additions": [
-                {
-                    "vm": each.vm,
-                    "annotation": each.key,
-                    "state": each.state,
-                    "since": each.since or None,
-                    "resources": format_resource_list(each.resources),
-                }
-                for each in self.additions
-            ],
-            "compensation": format_resource_list(self.compensation),
-            "problems": list(self.problems),
-        }
 
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
@@ -119,15 +94,13 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
     added = total([*(entry.resources for entry in readable), compensation])
     rows = _rows(quota, base, added)
     problems += [
-        "{} is {}, base and additions give {}".format(
-            row.name, *compared(row.name, row.hard, row.base + row.added)
-        )
-        for row in rows
+        "{} is {}, base and additions give {}".format(name, *compared(name, row.hard, row.base + row.added))
+        for name, row in rows.items()
         if row.base is not None and row.base + row.added != row.hard
     ]
     problems += [
-        "{}: {} is used, more than hard {}".format(row.name, *compared(row.name, row.used, row.hard))
-        for row in rows
+        "{}: {} is used, more than hard {}".format(name, *compared(name, row.used, row.hard))
+        for name, row in rows.items()
         if row.used > row.hard
     ]
     keeper = kept_by(observed, policy.mode)
@@ -167,13 +140,13 @@ def _compensation(entries: Entries, problems: list[str]) -> Mapping[str, Quantit
         return {}
 
 
-def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> list[Amounts]:
+def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict[str, Amounts]:
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-    return [
-        Amounts(name, base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
+    return {
+        name: Amounts(base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
         for name, limit in sorted(hard.items())
         if is_scaled(name)
-    ]
+    }
 
 
 def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> list[Addition]:
@@ -186,25 +159,16 @@ def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> 
 
 def _addition(entry: Entry, vm: Vm | None) -> Addition:
     if vm is not None and vm.doubled and vm.stage < Stage.ANNOUNCED:
-        return Addition(vm.name, entry.key, "volumes move", "", entry.resources)
+        return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
     if vm is None or (vm.stage is Stage.FINISHED and not vm.left_over):
         name = vm.name if vm else entry.vm
-        return Addition(name, entry.key, "unexplained", "", entry.resources)
+        return Addition(name, entry.key, "unexplained", None, entry.resources)
     if vm.stage < Stage.ANNOUNCED:
         ends = [
             m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state
         ]
-        return Addition(vm.name, entry.key, "held", max(ends, default=""), entry.resources)
+        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources)
     active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
     oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
     state = oldest.phase or "not begun"
-    return Addition(vm.name, entry.key, state, vm.since, entry.resources)
-
-
-def _spelled(row: Amounts) -> dict[str, str | None]:
-    return {
-        "base": None if row.base is None else str(row.base),
-        "added": str(row.added),
-        "hard": str(row.hard),
-        "used": str(row.used),
-    }
+    return Addition(vm.name, entry.key, state, vm.since or None, entry.resources)

@@ -73,6 +73,10 @@ class Pair:
         self.start("replica-b")
         return "replica-a", "replica-b"
 
+    def holder(self) -> str:
+        """Of the Lease; "" when it is released."""
+        return str(self.api.get(LEASE)["spec"].get("holderIdentity") or "")
+
     def writes(self) -> list[Request]:
         """Everything that was written but the Lease, in the order in which the API server got it."""
         found = [
@@ -160,8 +164,9 @@ async def test_cut_off_from_the_api_server(pair: Pair, migrating: tuple[Tenant, 
 async def test_a_graceful_stop_hands_over_at_once(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     namespace, leader, standby = migrating
     await namespace.enter("first", "Running")
-    began = time.monotonic()
+    began, held = time.monotonic(), pair.holder()
     assert pair.programs[leader].stop() == 0
+    assert pair.holder() != held, "the Lease is released, not left to expire"
     await finish(namespace, GRACEFUL)
     assert time.monotonic() - began < GRACEFUL
     pair.check_one_at_a_time(leader, standby)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import pytest_asyncio
 
-from lab.namespace import Namespace, by_value
+from lab.namespace import LASTING, Namespace, by_value
 from tests.e2e.conftest import ONE_LOOP, StartController
 from tests.e2e.headroom.amounts import ONE, TWO, plus, watched
 from tests.e2e.headroom.environment import Environment
@@ -43,23 +43,27 @@ def headroom(request: pytest.FixtureRequest, controller: StartController) -> Ite
 async def test_the_seeds_scenario(namespace: Namespace, headroom: Program) -> None:
     """Raised, run through, and back, and never anything else in between."""
     async with watched(namespace) as (versions,):
-        migration = await namespace.migrate(linger=1.5, phase=0.2, running=0.2)
-        assert await namespace.until_phase(migration, "Running", "Succeeded") == "Running"
+        (source,) = await namespace.launchers(counting=True)
+        migration = await namespace.migrate(linger=LASTING, running=LASTING)
+        await namespace.until_phase(migration, "Running")
         assert await namespace.hard() == by_value(RAISED)
         await namespace.until_used(TWO)
+        await namespace.hurry(migration)
         await namespace.succeed(migration)
+        # While the source pod still counts: room for exactly that pod.
+        base = by_value(HARD)
+        held = [plus(base, by_value(ONE))] if OWNER in await namespace.annotations() else []
+        await namespace.until_hard((held or [base])[0])
+        await namespace.end(source.name)
         await namespace.settle(HARD)
         await namespace.until_used(ONE)
         await namespace.until_shown(None)
         await asyncio.sleep(0.5)
-        # While the source pod still counts: room for exactly that pod.
-        base = by_value(HARD)
-        held = [plus(base, by_value(ONE))] if OWNER in await namespace.annotations() else []
         assert await versions.hards() == [base, by_value(RAISED), *held, base]
 
 
 async def test_an_aborted_migration_gives_its_room_back(namespace: Namespace, headroom: Program) -> None:
-    migration = await namespace.migrate(running=20.0)
+    migration = await namespace.migrate(running=LASTING)
     await namespace.until_phase(migration, "Running")
     await namespace.abort(migration)
     await namespace.settle(HARD)

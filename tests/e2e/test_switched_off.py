@@ -70,12 +70,12 @@ async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
 
     (warning,) = await switch("false")
     assert "the migrations of vm1 lose the headroom that was added for them" in warning
-    await until(is_harvesters, "the marks to go", seconds=5.0)
+    await until(is_harvesters, "the marks to go")
     (entry,) = await namespace.entries()
     assert entry.startswith(ANNOTATION_MIGRATING_UID_PREFIX)  # Harvester's controllers go on from it
     assert await namespace.phase(migration) == "Running"
     assert await switch(None) == []
-    await until(is_ours, "the marks to come back", seconds=5.0)
+    await until(is_ours, "the marks to come back")
     assert list(await namespace.entries()) == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
     assert (await namespace.hard())["limits.cpu"] == RAISED
 
@@ -89,4 +89,4 @@ async def test_a_quota_without_rancher_is_at_its_base_again_at_once(admin: Admin
     path = RESOURCE_QUOTAS.path(namespace.name, "team")
     (warning,) = await asyncio.to_thread(warnings_of_patch, api, path, off)
     assert "the migrations of vm1" in warning
-    await namespace.until_hard(HARD, "team", seconds=5.0)
+    await namespace.until_hard(HARD, "team")

@@ -23,37 +23,27 @@ def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str])
     assert questions.hard_since(sample().record, at, Amounts.of(*wanted)) == Amounts.of(*answer)
 
 
-def test_used_since() -> None:
+def test_what_was_used_and_what_both_were_in_one_version() -> None:
     record = sample().record
     assert questions.used_since(record, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
     assert questions.used_since(record, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
-
-
-def test_hard_and_used_are_looked_at_in_one_version() -> None:
-    record = sample().record
     both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
     never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
     assert questions.quota_since(record, 0, both) == both
     assert questions.quota_since(record, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
-@pytest.mark.parametrize(
-    ("at", "most"),
-    [
-        pytest.param(0, HELD, id="over all"),
-        pytest.param(18, HELD, id="since the last step down began"),
-        pytest.param(19, ("0", "0"), id="nothing seen since"),
-    ],
-)
-def test_the_most_that_was_allowed(at: float, most: tuple[str, str]) -> None:
-    assert questions.highest_since(sample().record, at) == Amounts.of(*most)
+def test_the_most_that_was_allowed() -> None:
+    assert questions.highest_since(sample().record, 0) == Amounts.of(*HELD)
+    assert questions.highest_since(sample().record, 19) == Amounts()
 
 
-def test_the_most_is_found_for_each_resource_by_itself() -> None:
+def test_the_most_and_the_least_are_found_for_each_resource_by_itself() -> None:
     builder = RecordBuilder()
-    builder.quota(1, ("5", "1"), ONE)
-    builder.quota(2, ("3", "9"), ONE)
+    builder.quota(1, ("5", "1"), ONE, ENTRY)
+    builder.quota(2, ("3", "9"), ONE, ENTRY)
     assert questions.highest_since(builder.record, 0) == Amounts.of("5", "9")
+    assert questions.lowest_under_entries(builder.record, 0) == Amounts.of("3", "1")
 
 
 @pytest.mark.parametrize(
@@ -71,17 +61,6 @@ def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, 
     assert questions.lowest_under_entries(sample().record, at) == Amounts.of(*least)
 
 
-def test_the_least_is_found_for_each_resource_by_itself() -> None:
-    builder = RecordBuilder()
-    builder.quota(1, ("5", "1"), ONE, ENTRY)
-    builder.quota(2, ("3", "9"), ONE, ENTRY)
-    assert questions.lowest_under_entries(builder.record, 0) == Amounts.of("3", "1")
-
-
-def test_where_no_entry_stood_there_is_no_least() -> None:
-    assert questions.lowest_under_entries(sample().record, 19) is None
-
-
 @pytest.mark.parametrize(
     "ask",
     [
@@ -90,6 +69,7 @@ def test_where_no_entry_stood_there_is_no_least() -> None:
         lambda c: questions.quota_since(c, 0, Quota(Amounts(), Amounts())),
         lambda c: questions.quota_after(c, "m1"),
         lambda c: questions.lowest_under_entries(c, 0),
+        lambda c: questions.lowest_under_entries(sample().record, 19),
         lambda c: questions.target_of(c, "m1"),
         lambda c: questions.source_of(c, "m1"),
     ],
@@ -98,42 +78,24 @@ def test_before_anything_was_seen_there_is_no_answer(ask: Callable[..., object])
     assert ask(RecordBuilder().record) is None
 
 
-def test_the_state_of_a_migration() -> None:
-    builder = RecordBuilder()
-    assert questions.state_of(builder.record, "m1") == "not there"
-    builder.migration(1, "")
-    assert questions.state_of(builder.record, "m1") == "new, never refused"
-    builder.migration(2, "Pending", refused=True)
-    assert questions.state_of(builder.record, "m1") == "Pending, refused"
-
-
-def test_the_phases_of_a_migration() -> None:
-    assert questions.phases_of(sample().record, "m1") == "Pending Scheduling Running Succeeded"
-    assert questions.phases_of(sample().record, "m9") == ""
-
-
-def test_quotas_own_words_are_taken_out_of_the_event() -> None:
-    record = sample().record
-    assert questions.refusal_of(record, "m1") == REFUSAL
-    assert questions.refusal_of(record, "m2") == ""
-
-
-def test_source_and_target() -> None:
-    record = sample().record
-    source, target = questions.source_of(record, "m1"), questions.target_of(record, "m1")
-    assert source is not None
-    assert target is not None
-    assert (source.name, target.name) == ("source", "target")
-
-
-def test_the_source_is_the_pod_that_the_vm_lived_in_last() -> None:
+def test_what_happened_to_a_migration() -> None:
     builder = sample()
-    builder.migration(21, "Pending", name="m2")
+    for ask, there, absent in (
+        (questions.state_of, "Succeeded, refused", "not there"),
+        (questions.phases_of, "Pending Scheduling Running Succeeded", ""),
+        (questions.refusal_of, REFUSAL, ""),
+        (questions.held_until_the_end, "held", "not over"),
+    ):
+        assert (ask(builder.record, "m1"), ask(builder.record, "m9")) == (there, absent)
+    builder.migration(21, "", name="m2")
+    assert questions.state_of(builder.record, "m2") == "new, never refused"
     builder.pod(22, "next", "Pending", of="m2")
     builder.pod(22, "of another VM", "Running", vm="vm2")
-    source = questions.source_of(builder.record, "m2")
-    assert source is not None
-    assert source.name == "target"
+    moved = [
+        (questions.source_of(builder.record, m), questions.target_of(builder.record, m)) for m in ("m1", "m2")
+    ]
+    names = [(source and source.name, target and target.name) for source, target in moved]
+    assert names == [("source", "target"), ("target", "next")]
 
 
 def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone() -> None:
@@ -145,10 +107,6 @@ def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone
     assert questions.quota_after(builder.record, "m1") is None
     builder.pod(4, "source", "Succeeded")
     assert questions.quota_after(builder.record, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
-
-
-def test_room_that_was_held() -> None:
-    assert questions.held_until_the_end(sample().record, "m1") == "held"
 
 
 def test_room_that_was_taken_back_while_the_old_pod_counted() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from prometheus_client import REGISTRY, Metric
 
 import pkg
-from kubeloop.client.metrics import default_metrics
 from kubeloop.metrics import FRAMEWORK, LateGauge
 from pkg.controller.state_metrics import StateMetrics
 from pkg.util.metrics import METRICS
@@ -29,7 +28,6 @@ def scraped() -> Iterator[Metric]:
 
 
 def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
-    default_metrics()
     found = {f"{each.name}_total" if each.type == "counter" else each.name: each for each in scraped()}
     rows = {**FRAMEWORK, **METRICS}
     assert {name for name in found if not name.startswith(("process_", "python_"))} == rows.keys()

@@ -7,6 +7,6 @@ demo that is interrupted, by whatever, leaves no process and no temporary direct
 Forbids: knowing what it is used for: CRDs, programs beside the servers and the audit policy are given to it.
 Linux only: it reads /proc.
 
-`cluster.up`, `cluster.down`, `cluster.status`, `cluster.restart` and `cluster.EmbeddedCluster` are the way in;
+`cluster.up`, `cluster.down`, `cluster.status` and `cluster.EmbeddedCluster` are the way in;
 versions.py is where versions are pinned.
 """

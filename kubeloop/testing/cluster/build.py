@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
 from typing import IO
 
 from kubeloop.testing.cluster.errors import BuildError
@@ -81,9 +80,6 @@ def _install(environ: Mapping[str, str], progress: Progress) -> None:
         )
 
 
-_TICK = 0.5
-
-
 def build(
     component: Component,
     name: str,
@@ -139,7 +135,7 @@ def _run(
     progress: Progress,
 ) -> int:
     """Run `command`, copy what it says to `output`, report how far it is. Its exit status."""
-    began = time.monotonic()
+    began, packages = time.monotonic(), 0
     try:
         process = subprocess.Popen(
             command, cwd=directory, env=env, stdin=subprocess.DEVNULL,
@@ -147,43 +143,18 @@ def _run(
         )  # fmt: skip
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be started: {error.strerror}") from error
-    counter = _LineCounter(process, output)
     with process:
         try:
-            while counter.running(_TICK):
-                elapsed = time.monotonic() - began
-                progress.tick(
-                    f"{name}: {elapsed:.0f} s, {counter.packages} packages compiled, {counter.last}"
-                )
+            for line in process.stdout or ():
+                output.write(line)
+                packages += 0 if line.startswith(("go:", "#", " ")) else 1
+                elapsed, last = time.monotonic() - began, line.strip()[:60]
+                progress.tick(f"{name}: {elapsed:.0f} s, {packages} packages compiled, {last}")
         except BaseException:
             process.kill()
             raise
     output.flush()
     return process.returncode
-
-
-class _LineCounter(Thread):
-    """Copies a process's output and remembers how many packages `go build -v` has named."""
-
-    def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
-        super().__init__(daemon=True)
-        self.packages = 0
-        self.last = "loading modules"
-        self._process = process
-        self._output = output
-        self.start()
-
-    def run(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._output.write(line)
-            self.last = line.strip()[:60] or self.last
-            self.packages += 0 if line.startswith(("go:", "#", " ")) else 1
-
-    def running(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the output's end; is there more to come?"""
-        self.join(seconds)
-        return self.is_alive()
 
 
 def _advice(name: str, status: int, output: IO[str], log: Path) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
@@ -74,7 +75,7 @@ class Cluster:
 
     def restart(self, name: str) -> Process:
         """Kill one of its processes ("kwok", a program's name, …) and start it again."""
-        return restart(self.directory, name)
+        return processes.restart(self.directory, name)
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,6 @@ def status(directory: Path) -> Status:
         return Status(str(paths.directory), False, processes=pids)
     ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
     return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
-
-
-def restart(directory: Path, name: str) -> Process:
-    """Kill process `name` of the cluster in `directory` with SIGKILL and start it again as it was started."""
-    return processes.restart(directory.absolute(), name)
 
 
 class EmbeddedCluster:
@@ -216,10 +212,11 @@ async def _start(plane: ControlPlane, options: Options) -> str:
         await patience.until("the API server is not ready", lambda: readiness.server_ready(client))
         _spawn(plane.kube_controller_manager(), plane, patience)
         if options.kwok:
-            await readiness.create_nodes(client, map(options.make_node, node_names(options.nodes)))
+            nodes = map(options.make_node, node_names(options.nodes))
+            await readiness.create(client, NODES, nodes)
             _spawn(plane.kwok(), plane, patience)
         definitions = readiness.load_crds(options.crds)
-        await readiness.create_crds(client, definitions)
+        await readiness.create(client, CUSTOM_RESOURCE_DEFINITIONS, definitions)
         await patience.until("the CRDs are not served", lambda: readiness.crds_served(client, definitions))
         for program in options.programs:
             argv = [*program.argv, "--kubeconfig", str(plane.paths.kubeconfig)]

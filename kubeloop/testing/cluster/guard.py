@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,32 +30,18 @@ class Guard:
     def __init__(self, directory: Path, *, remove: bool = False) -> None:
         self._directory = directory
         self._remove = remove
-        self._pipe = -1
-        self._pid = 0
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        reading, self._pipe = os.pipe()
-        root = str(Path(__file__).parents[3])
-        argv = [
-            sys.executable,
-            "-m",
-            __package__,
-            str(self._directory.absolute()),
-            "remove" if self._remove else "keep",
-        ]
-        null = os.open(os.devnull, os.O_RDWR)
-        actions = [
-            (os.POSIX_SPAWN_DUP2, reading, 0),
-            (os.POSIX_SPAWN_DUP2, null, 1),
-            (os.POSIX_SPAWN_DUP2, null, 2),
-        ]
-        try:
-            self._pid = os.posix_spawn(
-                sys.executable, argv, {**os.environ, "PYTHONPATH": root}, file_actions=actions, setsid=True
-            )
-        finally:
-            os.close(reading)
-            os.close(null)
+        remove = "remove" if self._remove else "keep"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __package__, str(self._directory.absolute()), remove],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,18 +49,9 @@ class Guard:
 
     def call_off(self) -> None:
         """End the guard; the cluster runs on. Calling it twice is fine."""
-        if self._pipe < 0:
-            return
-        try:
-            os.write(self._pipe, CALLED_OFF)
-        except BrokenPipeError:
-            pass
-        os.close(self._pipe)
-        self._pipe = -1
-        try:
-            os.waitpid(self._pid, 0)
-        except ChildProcessError:
-            pass
+        if self._process is not None:
+            self._process.communicate(CALLED_OFF)
+            self._process = None
 
 
 @contextmanager

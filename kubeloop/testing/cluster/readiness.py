@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from kubeloop.api.objects import condition_is_true
-from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from kubeloop.api.registry import NODES, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import STATUS_404, AlreadyExists, ApiError
 from kubeloop.testing.cluster.errors import StartError
@@ -84,18 +84,11 @@ def load_crds(files: Iterable[Path]) -> list[dict[str, Any]]:
     return [yaml.safe_load(path.read_text("utf-8")) for path in files]
 
 
-async def create_crds(client: Client, definitions: Iterable[Mapping[str, Any]]) -> None:
+async def create(client: Client, resource: Resource[Any], bodies: Iterable[Mapping[str, Any]]) -> None:
     """Create those that are not there. Raises ApiError."""
-    for definition in definitions:
+    for body in bodies:
         with contextlib.suppress(AlreadyExists):
-            await client.resource(CUSTOM_RESOURCE_DEFINITIONS).create(definition)
-
-
-async def create_nodes(client: Client, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Create those that are not there. Raises ApiError."""
-    for node in nodes:
-        with contextlib.suppress(AlreadyExists):
-            await client.resource(NODES).create(node)
+            await client.resource(resource).create(body)
 
 
 async def crds_served(client: Client, definitions: Iterable[Mapping[str, Any]]) -> bool:

@@ -148,7 +148,7 @@ class Objects:
         for resource in self._resources:
             if (resource.group, resource.version, resource.plural) == (group, version, plural):
                 return resource
-        raise errors.NotServed("404 page not found", status=404)
+        raise errors.NotServed("404 page not found")
 
     def served(self) -> list[Resource[Any]]:
         return self._resources
@@ -181,7 +181,7 @@ class Objects:
     def page(self, resource: Resource[Any], matches: Matches, limit: int, token: str) -> Raw:
         if token:
             if token not in self._pages:
-                raise errors.Gone("The provided continue parameter is too old", status=410, reason="Expired")
+                raise errors.Gone("The provided continue parameter is too old")
             items, version = self._pages.pop(token)
         else:
             items, version = (

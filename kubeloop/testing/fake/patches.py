@@ -62,7 +62,7 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
         elif op in ("add", "replace", "remove"):
             document = _changed(document, path, op, value)
         else:
-            raise BadRequest(f"unknown operation {op!r}", status=400, reason="BadRequest")
+            raise BadRequest(f"unknown operation {op!r}")
     result: Raw = document
     return result
 
@@ -72,7 +72,7 @@ def label_selector(text: str) -> Matches:
     try:
         selects = selector(text)
     except ValueError as err:
-        raise BadRequest(f"unable to parse requirement: {err}", status=400, reason="BadRequest") from err
+        raise BadRequest(f"unable to parse requirement: {err}") from err
     return lambda obj: selects(obj["metadata"].get("labels") or {})
 
 
@@ -82,9 +82,9 @@ def field_selector(text: str, plural: str) -> Matches:
     for part in filter(None, text.split(",")):
         found = _EQUAL.match(part)
         if found is None:
-            raise BadRequest(f"invalid selector: {part!r}", status=400, reason="BadRequest")
+            raise BadRequest(f"invalid selector: {part!r}")
         if found["key"] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
-            raise BadRequest(f"field label not supported: {found['key']}", status=400, reason="BadRequest")
+            raise BadRequest(f"field label not supported: {found['key']}")
         wanted.append((found["key"].split("."), found["how"] != "!=", found["value"]))
 
     def matches(obj: Raw) -> bool:
@@ -153,6 +153,4 @@ def _names(path: str) -> list[str]:
 
 
 def _unprocessable() -> ApiError:
-    return Invalid(
-        "the server rejected our request due to an error in our request", status=422, reason="Invalid"
-    )
+    return Invalid("the server rejected our request due to an error in our request")

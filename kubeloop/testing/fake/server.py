@@ -141,9 +141,7 @@ class FakeTransport(Transport):
         resource = self._cluster.find(group, version, plural)
         known = {"status": resource.status_subresource, "eviction": (group, plural) == ("", "pods")}
         if subresource and not known.get(subresource):
-            raise errors.NotFound(
-                "the server could not find the requested resource", status=404, reason="NotFound"
-            )
+            raise errors.NotFound("the server could not find the requested resource")
         return resource, namespace, name, subresource
 
     def _discovery(self, path: str) -> Raw | None:
@@ -167,7 +165,7 @@ class FakeTransport(Transport):
         version = "/".join(parts[1:])
         found = [resource for resource in served if resource.api_version == version]
         if not found:
-            raise errors.NotServed("404 page not found", status=404)
+            raise errors.NotServed("404 page not found")
         kinds = [
             {"name": name, "kind": r.kind, "namespaced": r.namespaced, "verbs": []}
             for r in found
@@ -186,15 +184,15 @@ class FakeTransport(Transport):
             )
         if resource.group and "kind" not in body:
             message = f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
-            raise errors.BadRequest(message, status=400, reason="BadRequest")
+            raise errors.BadRequest(message)
         raw = copy.deepcopy(body)
         metadata = raw.setdefault("metadata", {})
         if metadata.get("resourceVersion"):
             message = "resourceVersion should not be set on objects to be created"
-            raise errors.ServerError(message, status=500)
+            raise errors.ServerError(message)
         if metadata.setdefault("namespace", namespace) != namespace:
             message = "the namespace of the provided object does not match the namespace sent on the request"
-            raise errors.BadRequest(message, status=400, reason="BadRequest")
+            raise errors.BadRequest(message)
         if not namespace:
             del metadata["namespace"]
         name = _new_name(resource, metadata)
@@ -202,7 +200,7 @@ class FakeTransport(Transport):
             key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace
         }:
             message = f'{resource.group_resource} "{name}" already exists'
-            raise errors.AlreadyExists(message, status=409, reason="AlreadyExists")
+            raise errors.AlreadyExists(message)
         for given in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(given, None)
         metadata |= {
@@ -221,18 +219,15 @@ class FakeTransport(Transport):
         metadata, was = changed.setdefault("metadata", {}), current["metadata"]
         if metadata.get("name", was["name"]) != was["name"]:
             message = "the name of the object does not match the name on the URL"
-            raise errors.BadRequest(message, status=400, reason="BadRequest")
+            raise errors.BadRequest(message)
         if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
-            raise _conflict(
-                resource,
-                was["name"],
-                "the object has been modified; please apply your changes to the latest version and try again",
+            why = (
+                "the object has been modified; please apply your changes to the latest version and try again"
             )
+            raise _conflict(resource, was["name"], why)
         if metadata.get("uid") not in (None, "", was["uid"]):
             problem = f'metadata.uid: Invalid value: "{metadata["uid"]}": field is immutable'
-            raise errors.Invalid(
-                f'{resource.kind} "{was["name"]}" is invalid: {problem}', status=422, reason="Invalid"
-            )
+            raise errors.Invalid(f'{resource.kind} "{was["name"]}" is invalid: {problem}')
         if resource.status_subresource is None and changed.get("status") != current.get("status"):
             raise ValueError(
                 f"say status_subresource of {resource.kind}: the fake cannot know whether it has one"
@@ -265,9 +260,7 @@ class FakeTransport(Transport):
         if more and was.get("deletionTimestamp"):
             raise errors.Invalid(
                 f'{resource.kind} "{was["name"]}" is invalid: metadata.finalizers: Forbidden: no new finalizers can be '
-                f"added if the object is being deleted, found new finalizers {sorted(more)}",
-                status=422,
-                reason="Invalid",
+                f"added if the object is being deleted, found new finalizers {sorted(more)}"
             )
 
     def _delete(self, resource: Resource[Any], current: Raw, options: Raw) -> Raw:
@@ -313,16 +306,12 @@ def _new_name(resource: Resource[Any], metadata: Raw) -> str:
     if not name or not _NAME.match(name) or len(name) > 253:
         problem = f"Invalid value: {name!r}" if name else "Required value: name or generateName is required"
         message = f'{resource.kind} "{name}" is invalid: metadata.name: {problem}'
-        raise errors.Invalid(message, status=422, reason="Invalid")
+        raise errors.Invalid(message)
     return name
 
 
 def _conflict(resource: Resource[Any], name: str, why: str) -> errors.Conflict:
-    return errors.Conflict(
-        f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {why}',
-        status=409,
-        reason="Conflict",
-    )
+    return errors.Conflict(f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {why}')
 
 
 def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:

@@ -6,15 +6,12 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
 from kubeloop.client.client import Client
-from kubeloop.client.metrics import RestClientMetrics
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
@@ -26,13 +23,10 @@ from tests.kubeloop.client.rig import Rig, Sleeps
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    registry = CollectorRegistry()
     sleeps = Sleeps()
     async with ScriptedServer() as server:
-        transport = Transport(
-            server.config(), retry=RetryPolicy(sleep=sleeps), metrics=RestClientMetrics(registry)
-        )
-        rig = Rig(server, transport, sleeps, registry)
+        transport = Transport(server.config(), retry=RetryPolicy(sleep=sleeps))
+        rig = Rig(server, transport, sleeps)
         yield rig
         for each in (transport, *rig.others):
             await each.close()
@@ -69,11 +63,7 @@ async def server() -> AsyncIterator[ScriptedServer]:
 
 @pytest.fixture
 async def client(server: ScriptedServer) -> AsyncIterator[Client]:
-    options: dict[str, Any] = {
-        "retry": RetryPolicy(sleep=no_sleep),
-        "metrics": RestClientMetrics(CollectorRegistry()),
-    }
-    async with Client(server.config(), **options) as client:
+    async with Client(server.config(), retry=RetryPolicy(sleep=no_sleep)) as client:
         yield client
 
 

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from kubeloop.api import registry
 from kubeloop.client import loading
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
-from kubeloop.client.metrics import RestClientMetrics
 from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
 from kubeloop.testing.scripted_server import ScriptedServer
@@ -37,13 +34,12 @@ class Rig:
     server: ScriptedServer
     transport: Transport
     sleeps: Sleeps
-    registry: CollectorRegistry
     others: list[Transport] = field(default_factory=list)
 
     def another(self, config: ClientConfig, **options: Any) -> Transport:
         """One more transport, closed with the rig; it retries without waiting."""
         options.setdefault("retry", RetryPolicy(sleep=self.sleeps))
-        self.others.append(Transport(config, metrics=RestClientMetrics(CollectorRegistry()), **options))
+        self.others.append(Transport(config, **options))
         return self.others[-1]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from kubeloop.client import credentials
 from kubeloop.client.credentials import Credential, Reread, Static
 from kubeloop.client.errors import ConfigError
 from tests.kinds import Clock
@@ -29,9 +32,16 @@ class Reader:
         return self.value
 
 
-async def test_a_token_is_read_again_after_a_minute() -> None:
-    clock, reader = Clock(), Reader()
-    source = Reread(reader, clock=clock)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+async def test_a_token_is_read_again_after_a_minute(clock: Clock) -> None:
+    reader = Reader()
+    source = Reread(reader)
     for moment, reads in ((0.0, 1), (59.0, 1), (60.0, 2), (119.0, 2), (120.0, 3)):
         clock.now = 1000.0 + moment
         assert (await source.get()).authorization == "t1"
@@ -46,9 +56,11 @@ async def test_a_refused_token_is_read_again_at_once() -> None:
     assert (await source.get(refresh=True)).authorization == "t2"
 
 
-async def test_a_token_that_can_not_be_read_again_stays_in_use(caplog: pytest.LogCaptureFixture) -> None:
-    clock, reader = Clock(), Reader()
-    source = Reread(reader, clock=clock)
+async def test_a_token_that_can_not_be_read_again_stays_in_use(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader()
+    source = Reread(reader)
     await source.get()
     reader.value = ConfigError("token file x is empty")
     clock.now += 60.0

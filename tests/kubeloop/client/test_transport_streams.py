@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kubeloop.client import errors
-from kubeloop.testing.scripted_server import GET, LiveWatch, Reply, body, refuse, status, watch
+from kubeloop.testing.scripted_server import LiveWatch, Reply, body, refuse, status, watch
 from kubeloop.testing.scripted_steps import drop, hang, line, piece
 from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
 
@@ -111,20 +111,3 @@ async def test_an_error_of_the_reader_is_left_alone(rig: Rig) -> None:
     with pytest.raises(TimeoutError) as caught:
         await read_for_a_moment()
     assert not isinstance(caught.value, errors.ApiError)
-
-
-async def test_many_streams_leave_room_for_requests(rig: Rig) -> None:
-    rig.server.always("WATCH", PATH, watch(line(b"a"), hang()))
-    rig.server.always(GET, PATH, OK)
-
-    async def follow() -> None:
-        async with rig.transport.stream(PATH, WATCHED) as lines:
-            async for _ in lines:
-                pass
-
-    tasks = [asyncio.create_task(follow()) for _ in range(30)]
-    await rig.server.wait_seen("WATCH", PATH, 30)
-    assert await rig.transport.request("GET", PATH, timeout=2.0, retry=False) == b'{"ok": true}'
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 
-from kubeloop.client import errors
+from kubeloop.client import errors, tls
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
 from kubeloop.client.retry import Untrusted
@@ -19,6 +20,7 @@ from kubeloop.testing.scripted_server import (
     body,
     status,
 )
+from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.client.rig import PATH, Rig
@@ -119,20 +121,21 @@ async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
 
 
 async def test_certificate_files_are_read_again_every_minute_and_kept_while_they_are_gone(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, now = tmp_path / "ca.crt", [0.0]
+    file, clock = tmp_path / "ca.crt", Clock(0.0)
+    monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=clock))
     file.write_text(Authority().pem)
     files = TLSFiles(ca=file)
-    contexts = TLSContexts(files.read(), files, clock=lambda: now[0])
+    contexts = TLSContexts(files.read(), files)
     first = contexts.get()
     file.write_text(Authority().pem)
     for moment, changed in ((59.0, False), (60.0, True)):
-        now[0] = moment
+        clock.now = moment
         await contexts.reread()
         assert (contexts.get() is not first) is changed
     second = contexts.get()
     file.unlink()
-    now[0] = 120.0
+    clock.now = 120.0
     await contexts.reread()
     assert contexts.get() is second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooMan
 from kubeloop.controllers import events
 from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
 from kubeloop.testing.virtual_time import now, settle
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine
 from tests.kinds import Kind
 
@@ -23,14 +25,18 @@ pytestmark = pytest.mark.virtual_time
 EPOCH = 1_750_000_000.0
 
 
+@pytest.fixture(autouse=True)
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes with the loop's."""
+    monkeypatch.setattr(time, "time", lambda: EPOCH + loop_time())
+
+
 class Recording:
-    """A recorder on a fake server; the wall clock goes with the loop's."""
+    """A recorder on a fake server."""
 
     def __init__(self) -> None:
         self.events = Kind(EVENTS)
-        self.recorder = EventRecorder(
-            self.events.server.client(), "headroom", wall_clock=lambda: EPOCH + now()
-        )
+        self.recorder = EventRecorder(self.events.server.client(), "headroom")
 
     def written(self) -> list[dict[str, Any]]:
         return list(self.events.objects.values())

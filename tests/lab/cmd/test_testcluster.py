@@ -42,16 +42,13 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes"
         pytest.param(
             ["--dir", "/d", "--no-kubevirt"], {}, ALL | {"kubevirt": False}, id="leaves KubeVirt out"
         ),
-        pytest.param(["--dir", "/d", "--no-rancher"], {}, ALL | {"rancher": False}, id="leaves Rancher out"),
-        pytest.param(["--dir", "/d", "--no-kwok"], {}, ALL | {"kwok": False}, id="leaves kwok out"),
-        pytest.param(["--dir", "/d", "--nodes", "7"], {}, ALL | {"nodes": 7}, id="takes a number of nodes"),
         pytest.param(
             ["--dir", "/d", "--kubernetes", "1.37"], {}, ALL | {"kubernetes": "1.37"}, id="takes a release"
         ),
-        pytest.param([], {"HEADROOM_DIR": "/d"}, ALL, id="takes its directory from the environment"),
         pytest.param(
-            ["--dir", "/d"],
+            [],
             {
+                "HEADROOM_DIR": "/d",
                 "HEADROOM_KUBEVIRT": "false",
                 "HEADROOM_RANCHER": "0",
                 "HEADROOM_KWOK": "no",

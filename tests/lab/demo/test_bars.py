@@ -7,18 +7,6 @@ from tests.lab.builder import RecordBuilder, sample
 SCALE = Scale(20.0, 40)
 
 
-def test_a_migrations_phases_and_its_old_pod() -> None:
-    record = sample().record
-    spans = list(bars.spans_of(record, record.migrations["m1"], 20.0))
-    seen = [(span.start, span.end, span.colour) for span in spans if span.end > span.start]
-    assert seen == [
-        (3, 7, palette.REFUSED),
-        (7, 8, palette.PREPARING),
-        (8, 12, palette.MOVING),
-        (12, 18, palette.LINGERING),
-    ]
-
-
 def test_a_migration_under_way_reaches_to_now() -> None:
     builder = RecordBuilder()
     builder.migration(1, "Pending")
@@ -51,16 +39,6 @@ def test_a_short_phase_is_seen_too() -> None:
     assert not canvas.is_painted(11, 0, 1, "#123456")
 
 
-def test_when_headroom_ran_and_with_what() -> None:
-    (run,) = bars.runs_of_headroom(sample().record, 20.0)
-    assert (run.start, run.end) == (5, 19)
-    assert run.texts == (
-        "headroom controller --estimate harvester",
-        "--estimate harvester",
-        "--estimate harvester",
-    )
-
-
 def test_a_short_run_shows_its_last_flag() -> None:
     builder = RecordBuilder()
     builder.mark(10, "headroom", "headroom controller --estimate harvester --webhook")
@@ -88,17 +66,3 @@ def test_two_restarts_do_not_write_over_each_other() -> None:
     assert line.plain.strip() == "restarts: reverted ▲       ▲ restarts ×5: no revert visible"
     colours = {str(span.style) for span in line.spans if line.plain[span.start] == "▲"}
     assert colours == {palette.BAD, palette.GOOD}
-
-
-def test_a_step_is_named_where_there_is_room() -> None:
-    record = sample().record
-    (wide,) = bars.steps(record, Scale(20.0, 100)).lines()
-    (narrow,) = bars.steps(record, Scale(20.0, 30)).lines()
-    assert wide.plain.split("  ")[0] == "(a) refused"
-    assert wide.plain[25:].startswith("(b) with headroom")
-    assert narrow.plain.startswith("(a)    ")
-
-
-def test_the_axis_counts_seconds_in_steps_for_people() -> None:
-    (line,) = bars.axis(Scale(50.0, 100)).lines()
-    assert line.plain.split() == ["│0", "s", "│10", "│20", "│30", "│40", "│50"[:1]]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from lab.demo import palette
-from lab.demo.chart import Canvas, Column, Plateau, Scale, chart, columns, plateaus
+from lab.demo.chart import Canvas, Column, Scale, chart, columns
 from lab.record import Amounts
 from pkg.util.quantity import Quantity
-from tests.lab.builder import BASE, HELD, ONE, RAISED, TWO, sample
+from tests.lab.builder import BASE, HELD, sample
 
 
 def q(value: float) -> Quantity:
@@ -84,29 +84,11 @@ def test_the_area(used: float, hard: float, rows: int) -> None:
     assert painted([column(hard, used)]) == [rows]
 
 
-def test_a_limit_that_is_not_the_base_is_written_above_its_line() -> None:
-    lines = drawn([column(3)] * 4 + [column(5)] * 8, base=3)
-    assert lines[3].strip() == "5"
-    assert "3" not in "".join(lines)
-
-
 def test_labels_that_would_touch_go_a_row_higher() -> None:
     first, second = Quantity.parse("5001m"), Quantity.parse("5002m")
     found = [Column(v, v, v, q(0)) for v in [first] * 5 + [second] * 8]
     lines = [line.plain for line in chart(found, base=q(3), top=10_000, height=10).lines()]
     assert (lines[3].strip(), lines[2].strip()) == ("5001m", "5002m")
-
-
-def test_a_label_steps_aside_for_the_line() -> None:
-    lines = drawn([column(8)] * 3 + [column(5)] * 8, base=3)
-    assert lines[3] == "   │ 5     "
-
-
-def test_what_is_used_is_written_into_the_area_where_it_is_wide_enough() -> None:
-    wide = drawn([column(8, 6)] * 8, base=8)
-    narrow = drawn([column(8, 6)] * 2, base=8)
-    assert "6" in "".join(wide)
-    assert "6" not in "".join(narrow)
 
 
 def test_what_falls_outside_a_canvas_is_cut_off() -> None:
@@ -117,9 +99,6 @@ def test_what_falls_outside_a_canvas_is_cut_off() -> None:
     assert not canvas.is_free(0, 0, 3)
 
 
-# -- what a column of the chart is about
-
-
 def cpu(amounts: Amounts) -> Quantity:
     return amounts.cpu
 
@@ -128,57 +107,7 @@ def quantity(amounts: tuple[str, str]) -> Quantity:
     return Quantity.parse(amounts[0])
 
 
-SECONDS = Scale(seconds=20.0, columns=20)
-
-
-@pytest.mark.parametrize(
-    ("at", "column"),
-    [(0.0, 0), (0.99, 0), (1.0, 1), (19.9, 19), (20.0, 19), (300.0, 19), (-1.0, 0)],
-)
-def test_which_column_a_moment_lies_in(at: float, column: int) -> None:
-    assert SECONDS.column(at) == column
-
-
-def test_nothing_is_shown_before_the_first_version_and_after_now() -> None:
-    found = columns(sample().record.quotas, cpu, SECONDS, now=14.5)
-    assert [column is None for column in found] == [True] + [False] * 14 + [True] * 5
-
-
-@pytest.mark.parametrize(
-    ("second", "low", "high", "hard", "used"),
-    [
-        pytest.param(2, BASE, BASE, BASE, ONE, id="what stands"),
-        pytest.param(4, BASE, BASE, BASE, ONE, id="what has stood for a while"),
-        pytest.param(6, BASE, RAISED, RAISED, TWO, id="raised within the second"),
-        pytest.param(9, BASE, RAISED, RAISED, TWO, id="lowered and repaired within the second"),
-        pytest.param(12, RAISED, HELD, HELD, TWO, id="held"),
-        pytest.param(18, BASE, HELD, BASE, ONE, id="given back"),
-    ],
-)
-def test_what_a_column_shows(
-    second: int,
-    low: tuple[str, str],
-    high: tuple[str, str],
-    hard: tuple[str, str],
-    used: tuple[str, str],
-) -> None:
-    column = columns(sample().record.quotas, cpu, SECONDS, now=20.0)[second]
-    assert column is not None
-    seen = (column.low, column.high, column.hard, column.used)
-    assert seen == tuple(map(quantity, (low, high, hard, used)))
-
-
 def test_however_few_the_columns_nothing_is_lost() -> None:
     found = columns(sample().record.quotas, cpu, Scale(20.0, 1), now=20.0)
     assert found[0] is not None
     assert (found[0].low, found[0].high) == (quantity(BASE), quantity(HELD))
-
-
-def test_plateaus_are_runs_of_one_value() -> None:
-    found = columns(sample().record.quotas, cpu, SECONDS, now=20.0)
-    assert plateaus(found, lambda column: column.hard) == [
-        Plateau(1, 5, quantity(BASE)),
-        Plateau(6, 6, quantity(RAISED)),
-        Plateau(12, 6, quantity(HELD)),
-        Plateau(18, 2, quantity(BASE)),
-    ]

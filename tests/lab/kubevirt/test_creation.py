@@ -21,8 +21,6 @@ from lab.kubevirt.creation import (
     Creator,
     Placement,
     Refusals,
-    is_quota_refusal,
-    natural_order,
     pick_node,
 )
 from lab.kubevirt.lookup import Pods
@@ -57,16 +55,6 @@ PICKS: dict[str, tuple[list[Node], dict[str, Any], str | None]] = {
 @pytest.mark.parametrize(("nodes", "how", "name"), PICKS.values(), ids=PICKS.keys())
 def test_pick_node(nodes: list[Node], how: dict[str, Any], name: str | None) -> None:
     assert pick_node(nodes, **how) == name
-
-
-def test_numbers_in_names_count_as_numbers() -> None:
-    assert sorted(["node-10", "node-9", "a", "node-9-b2", "node-9-b10"], key=natural_order) == [
-        "a",
-        "node-9",
-        "node-9-b2",
-        "node-9-b10",
-        "node-10",
-    ]
 
 
 BODY: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
@@ -104,96 +92,68 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
 # -- when a refused pod is asked for again
 
 OTHER = Forbidden("no service account", status=403)
-ONLY_THE_WORDS: dict[str, ApiError] = {
-    "validation that quotes quota's words": Invalid("exceeded quota", status=422),
-    "a busy quota": Conflict("exceeded quota", status=409),
+CHANGED = "the quota changes"
+WAITS: dict[str, tuple[Refusals, list[ApiError | str], list[float]]] = {
+    "quota's from five seconds to five minutes": (
+        Refusals(),
+        [QUOTA] * 9,
+        [5, 10, 20, 40, 80, 160, 300, 300, 300],
+    ),
+    "others from a tenth of a second to half a minute": (
+        Refusals(),
+        [OTHER] * 10,
+        [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30],
+    ),
+    "what only has quota's words is another's": (
+        Refusals(),
+        [Invalid("exceeded quota", status=422), Conflict("exceeded quota", status=409)],
+        [0.1, 0.2],
+    ),
+    "after a change of the quota quickly, once: admission may see it a moment later": (
+        Refusals(),
+        [QUOTA, CHANGED, *[QUOTA] * 5, CHANGED, QUOTA],
+        [5, 0, 0.05, 0.2, 0.8, 10, 20, 0, 0.05],
+    ),
+    "a change of the quota hurries nothing that quota did not refuse": (
+        Refusals(),
+        [OTHER, CHANGED],
+        [0.1, 0.1],
+    ),
+    "from a drained bucket nothing is quick": (
+        Refusals(300.0, 300.0, quick=()),
+        [QUOTA, CHANGED, QUOTA, QUOTA],
+        [300, 0, 300, 300],
+    ),
 }
 
 
-@pytest.mark.parametrize("error", ONLY_THE_WORDS.values(), ids=ONLY_THE_WORDS.keys())
-def test_what_is_no_refusal_by_quota(error: ApiError) -> None:
-    assert not is_quota_refusal(error)
+@pytest.mark.parametrize(("refusals", "happens", "waits"), WAITS.values(), ids=WAITS.keys())
+def test_how_long_a_refused_pod_waits(
+    refusals: Refusals, happens: list[ApiError | str], waits: list[float]
+) -> None:
+    """Of "ns/a", after each of what happens, at second 100."""
+    found = []
+    for each in happens:
+        if isinstance(each, str):
+            assert refusals.quota_changed("ns") == ["ns/a"]
+        else:
+            refusals.refused("ns/a", each, generation=refusals.generation("ns"), now=100.0)
+        found.append(round(refusals.wait("ns/a", 100.0), 6))
+    assert found == waits
+    assert refusals.wait("ns/a", 1000.0) == 0.0
 
 
-def refuse(refusals: Refusals, error: ApiError = QUOTA, now: float = 0.0) -> float:
-    return refusals.refused("ns/a", error, generation=refusals.generation("ns"), now=now)
-
-
-def test_quota_s_refusals_back_off_from_five_seconds_to_five_minutes() -> None:
-    refusals = Refusals()
-    assert [refuse(refusals) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-
-
-def test_other_refusals_back_off_from_a_tenth_of_a_second() -> None:
-    refusals = Refusals()
-    assert [refuse(refusals, OTHER) for _ in range(10)][:3] == [0.1, 0.2, 0.4]
-    assert refuse(refusals, OTHER) == 30
-
-
-def test_a_refused_key_waits_its_time() -> None:
-    refusals = Refusals()
-    refuse(refusals, now=100.0)
-    assert refusals.wait("ns/a", 101.0) == 4.0
-    assert refusals.wait("ns/a", 106.0) == 0.0
-
-
-def test_a_key_that_was_never_refused_does_not_wait() -> None:
-    assert Refusals().wait("ns/a", 0.0) == 0.0
-
-
-def test_a_change_of_quota_makes_the_namespace_s_keys_due() -> None:
-    refusals = Refusals()
-    refuse(refusals)
-    refusals.refused("other/b", QUOTA, generation=0, now=0.0)
-    assert refusals.quota_changed("ns") == ["ns/a"]
-    assert refusals.wait("ns/a", 0.0) == 0.0
-    assert refusals.wait("other/b", 0.0) == 5.0
-
-
-def test_a_change_of_quota_does_not_hurry_what_quota_did_not_refuse() -> None:
-    refusals = Refusals()
-    refuse(refusals, OTHER)
-    refusals.quota_changed("ns")
-    assert refusals.wait("ns/a", 0.0) == 0.1
-
-
-def test_after_a_change_of_quota_the_next_tries_follow_quickly_once() -> None:
-    """Admission may see the change a moment after this side has."""
-    refusals = Refusals()
-    assert refuse(refusals) == 5
-    refusals.quota_changed("ns")
-    assert [refuse(refusals) for _ in range(5)] == [0.05, 0.2, 0.8, 10, 20]
-    refusals.quota_changed("ns")
-    assert refuse(refusals) == 0.05
-
-
-def test_a_change_that_comes_while_the_request_is_under_way_counts() -> None:
+def test_what_a_refusal_is_about() -> None:
     refusals = Refusals()
     before = refusals.generation("ns")
     refusals.quota_changed("ns")
     refusals.refused("ns/a", QUOTA, generation=before, now=0.0)
-    assert refusals.wait("ns/a", 0.0) == 0.0
-
-
-def test_a_forgotten_key_starts_anew() -> None:
-    refusals = Refusals()
-    refuse(refusals)
-    refusals.forget("ns/a")
-    assert refusals.last("ns/a") is None
-    assert refuse(refusals) == 5
-
-
-def test_a_refusal_keeps_quota_s_own_words() -> None:
-    refusals = Refusals()
-    refuse(refusals)
+    assert refusals.wait("ns/a", 0.0) == 0.0, "the quota changed while the request was under way"
+    refusals.refused("other/b", QUOTA, generation=0, now=0.0)
+    refusals.quota_changed("ns")
+    assert refusals.wait("other/b", 0.0) == 5.0, "another namespace's quota changed"
     last = refusals.last("ns/a")
     assert last is not None
     assert (last.message, last.by_quota) == (QUOTA.message, True)
-
-
-def test_from_a_drained_bucket_nothing_is_quick_after_a_change_of_quota() -> None:
-    refusals = Refusals(300.0, 300.0, quick=())
-    assert refuse(refusals) == 300
-    refusals.quota_changed("ns")
-    assert refusals.wait("ns/a", 0.0) == 0.0
-    assert [refuse(refusals) for _ in range(2)] == [300, 300]
+    refusals.forget("ns/a")
+    assert (refusals.last("ns/a"), refusals.wait("ns/a", 0.0)) == (None, 0.0)

@@ -24,37 +24,31 @@ OTHER = Condition(type="Other", status="False", reason="Because")
 
 
 def test_times_are_written_as_kubernetes_does_and_read_back() -> None:
-    assert rfc3339(0.9) == "1970-01-01T00:00:00Z"
-    assert parse_timestamp(rfc3339(1_700_000_000)) == 1_700_000_000
+    assert parse_timestamp(rfc3339(1_700_000_000.9)) == 1_700_000_000
+    assert [parse_timestamp(text) for text in (None, "", "yesterday")] == [None, None, None]
 
 
-@pytest.mark.parametrize("text", [None, "", "yesterday"])
-def test_what_is_no_time_is_none(text: str | None) -> None:
-    assert parse_timestamp(text) is None
+OTHER_WRITTEN = {"type": "Other", "status": "False", "reason": "Because"}
+NOT_READY = Condition(type="Ready", status="False", last_transition_time=NOW)
+CONDITIONS: dict[str, tuple[list[Any] | None, list[Any] | None]] = {
+    "one takes the place of the one of its type": (
+        conditions_with([READY, OTHER], NOT_READY),
+        [{"type": "Ready", "status": "False", "lastTransitionTime": NOW}, OTHER_WRITTEN],
+    ),
+    "one that stays keeps its time": (
+        conditions_with([READY], Condition(type="Ready", status="True", last_transition_time=NOW)),
+        None,
+    ),
+    "a new one is appended": (conditions_with(None, OTHER), [OTHER_WRITTEN]),
+    "one goes by its type": (conditions_without([READY, OTHER], "Ready"), [OTHER_WRITTEN]),
+    "one that is not there does not go": (conditions_without([READY], "Other"), None),
+    "none at all": (conditions_without(None, "Other"), None),
+}
 
 
-def test_a_condition_takes_the_place_of_the_one_of_its_type() -> None:
-    change = Condition(type="Ready", status="False", last_transition_time=NOW)
-    assert conditions_with([READY, OTHER], change) == [
-        {"type": "Ready", "status": "False", "lastTransitionTime": NOW},
-        {"type": "Other", "status": "False", "reason": "Because"},
-    ]
-
-
-def test_a_condition_that_stays_keeps_its_time() -> None:
-    assert conditions_with([READY], Condition(type="Ready", status="True", last_transition_time=NOW)) is None
-
-
-def test_a_new_condition_is_appended() -> None:
-    assert conditions_with(None, OTHER) == [{"type": "Other", "status": "False", "reason": "Because"}]
-
-
-def test_conditions_go_by_type() -> None:
-    assert conditions_without([READY, OTHER], "Ready") == [
-        {"type": "Other", "status": "False", "reason": "Because"}
-    ]
-    assert conditions_without([READY], "Other") is None
-    assert conditions_without(None, "Other") is None
+@pytest.mark.parametrize(("found", "written"), CONDITIONS.values(), ids=CONDITIONS.keys())
+def test_conditions(found: list[Any] | None, written: list[Any] | None) -> None:
+    assert found == written
 
 
 def test_phases_are_added_once() -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
-from lab.kubevirt.names import generate_name, generated_name, host_name, instance_id
+from lab.kubevirt.names import generated_name, host_name, instance_id
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
+from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering, rendering
 from pkg.api.kubevirt import KubeVirtConfiguration
 from pkg.util.quantity import Quantity
@@ -59,48 +59,14 @@ def rendered(
     return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
 
 
-@pytest.fixture(params=CASES.values(), ids=list(CASES))
-def pair(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A pod of ours and KubeVirt's own."""
-    body, name, node, target = request.param
-    return rendered(body, node, target=target), recorded(name)
-
-
-def test_labels_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    ours, theirs = pair
-    assert ours["metadata"]["labels"] == theirs["metadata"]["labels"]
-
-
-def test_annotations_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    ours, theirs = pair
+@pytest.mark.parametrize(("body", "name", "node", "target"), CASES.values(), ids=CASES.keys())
+def test_a_launcher_is_kubevirt_s(body: dict[str, Any], name: str, node: str, target: bool) -> None:
+    ours, theirs = rendered(body, node, target=target), recorded(name)
     expected = dict(theirs["metadata"]["annotations"])
     expected.pop("kubevirt.io/migration-target-ready-timestamp", None)  # Written later, by the migration.
     assert ours["metadata"]["annotations"] == expected
-
-
-def test_the_owner_is_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    ours, theirs = pair
-    assert ours["metadata"]["ownerReferences"] == theirs["metadata"]["ownerReferences"]
-    assert ours["metadata"]["generateName"] == theirs["metadata"]["generateName"]
-
-
-def test_the_containers_are_kubevirt_s(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    ours, theirs = pair
-    for group in ("containers", "initContainers"):
-        assert [c["name"] for c in ours["spec"][group]] == [c["name"] for c in theirs["spec"][group]]
-        assert [c.get("restartPolicy") for c in ours["spec"][group]] == [
-            c.get("restartPolicy") for c in theirs["spec"][group]
-        ]
-
-
-def test_quota_counts_both_alike(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    # Without a status: the recorded source has ended, and quota counts what has not.
-    ours, theirs = (pod_usage(msgspec.convert({**pod, "status": {}}, Pod)) for pod in pair)
-    assert ours == theirs
-
-
-def test_the_rest_of_the_spec_is_what_kubevirt_writes(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    ours, theirs = (pod["spec"] for pod in pair)
+    for field in ("labels", "ownerReferences", "generateName"):
+        assert ours["metadata"][field] == theirs["metadata"][field], field
     for field in (
         "nodeName",
         "restartPolicy",
@@ -110,8 +76,18 @@ def test_the_rest_of_the_spec_is_what_kubevirt_writes(pair: tuple[dict[str, Any]
         "readinessGates",
         "terminationGracePeriodSeconds",
     ):
-        assert ours[field] == theirs[field], field
-    assert ours["nodeSelector"].items() <= theirs["nodeSelector"].items()
+        assert ours["spec"][field] == theirs["spec"][field], field
+    assert ours["spec"]["nodeSelector"].items() <= theirs["spec"]["nodeSelector"].items()
+    containers, usage = zip(*(counted(pod) for pod in (ours, theirs)), strict=True)
+    assert containers[0] == containers[1]
+    assert usage[0] == usage[1]
+
+
+def counted(pod: dict[str, Any]) -> tuple[list[tuple[str, Any]], Any]:
+    """Its containers, and what quota counts. Without a status: a recorded source has ended, and does not count."""
+    groups = (pod["spec"]["containers"], pod["spec"]["initContainers"])
+    containers = [(each["name"], each.get("restartPolicy")) for group in groups for each in group]
+    return containers, pod_usage(msgspec.convert({**pod, "status": {}}, Pod))
 
 
 def test_the_ratio_raises_the_overhead_as_recorded() -> None:
@@ -133,13 +109,6 @@ def test_the_pod_counts_what_the_seeds_saw(ratio: str, memory: str) -> None:
     )
     assert usage["limits.cpu"] == Quantity.parse("2015m")
     assert usage["limits.memory"] == Quantity.parse(memory)
-
-
-def test_a_pod_without_a_node_says_so_nowhere() -> None:
-    how = rendering([], None, Options())
-    pod = launcher_pod(vmi(), how.containers(vmi()), overhead=0, node=None)
-    assert "nodeName" not in pod["spec"]
-    assert "kubevirt.io/nodeName" not in pod["metadata"]["labels"]
 
 
 def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
@@ -167,16 +136,6 @@ def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
     assert (pod["hostname"], pod["subdomain"], pod["terminationGracePeriodSeconds"]) == ("host", "sub", 30)
 
 
-def test_a_launcher_has_one_name_and_each_target_another() -> None:
-    first, second = vmim("m1"), vmim("m2")
-    found = {launcher_name(vmi()), launcher_name(vmi(), first), launcher_name(vmi(), second)}
-    assert len(found) == 3
-    assert launcher_name(vmi(), first) == launcher_name(vmi(), first)
-    assert all(
-        name.startswith("virt-launcher-vm1-") and len(name) == len("virt-launcher-vm1-") + 5 for name in found
-    )
-
-
 def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
     instance = vmi("v" * 250)
     how = rendering([], None, Options())
@@ -188,13 +147,6 @@ def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
     }
     assert all(len(value) <= 63 for value in labels.values())
     assert pod["metadata"]["annotations"]["kubevirt.io/domain"] == "v" * 250
-
-
-def test_names_of_63_characters_stay_and_longer_ones_end_in_a_hash() -> None:
-    assert instance_id("a" * 63) == "a" * 63
-    longer = instance_id("a" * 64)
-    assert len(longer) == 63
-    assert longer != instance_id("a" * 65)
 
 
 def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
@@ -213,37 +165,6 @@ def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
     assert pod["spec"]["volumes"] == [
         {"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim"}}
     ]
-
-
-def test_an_attachment_pod_without_migration_names_none() -> None:
-    meta = attachment_pod(launcher(), [], KubeVirtConfiguration())["metadata"]
-    assert meta["labels"] == {"kubevirt.io": "hotplug-disk"}
-    assert "annotations" not in meta
-
-
-def resources(limits: dict[str, str], requests: dict[str, str]) -> dict[str, Any]:
-    return {"limits": limits, "requests": requests}
-
-
-CONFIGURED = {"type": "hotplug-disk", "resources": {"limits": {"cpu": "200m"}, "requests": {"memory": "4M"}}}
-ATTACHMENTS = {
-    "KubeVirt's own sizes": ([], resources({"cpu": "100m", "memory": "80M"}, {"cpu": "10m", "memory": "2M"})),
-    "the CR's sizes": (
-        [CONFIGURED],
-        resources({"cpu": "200m", "memory": "80M"}, {"cpu": "10m", "memory": "4M"}),
-    ),
-    "another container's sizes": (
-        [{**CONFIGURED, "type": "virtiofs"}],
-        resources({"cpu": "100m", "memory": "80M"}, {"cpu": "10m", "memory": "2M"}),
-    ),
-}
-
-
-@pytest.mark.parametrize(("configured", "expected"), ATTACHMENTS.values(), ids=ATTACHMENTS.keys())
-def test_what_an_attachment_pod_asks_for(configured: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    configuration = msgspec.convert({"supportContainerResources": configured}, KubeVirtConfiguration)
-    (container,) = attachment_pod(launcher(), [], configuration)["spec"]["containers"]
-    assert container["resources"] == expected
 
 
 HOTPLUG = {
@@ -273,19 +194,11 @@ def test_a_data_volume_s_claim_has_its_name() -> None:
 # ---- names
 
 
-def test_a_name_follows_from_the_uid() -> None:
-    assert generated_name("a-", "uid-1") == generated_name("a-", "uid-1")
-    assert generated_name("a-", "uid-1") != generated_name("a-", "uid-2")
-
-
-def test_names_look_as_the_api_server_generates_them() -> None:
-    generated = {generated_name("a-", f"uid-{number}") for number in range(500)}
-    assert len(generated) == 500
+def test_names_look_as_the_api_server_generates_them_and_follow_from_the_uid() -> None:
+    generated = [generated_name("a-", f"uid-{number}") for number in range(500)]
+    assert generated == [generated_name("a-", f"uid-{number}") for number in range(500)]
+    assert len(set(generated)) == 500
     assert all(re.fullmatch(r"a-[bcdfghjklmnpqrstvwxz2456789]{5}", name) for name in generated)
-
-
-def test_a_long_base_is_cut_as_the_api_server_cuts_it() -> None:
-    assert generate_name("b" * 70) == "b" * 58
     assert len(generated_name("b" * 70, "uid")) == 63
 
 

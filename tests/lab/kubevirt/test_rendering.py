@@ -1,4 +1,4 @@
-"""What KubeVirt's configuration means: ratio, profile, limits that a quota brings, parallel limits."""
+"""What KubeVirt's configuration means: ratio, profile, limits that a quota brings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from kubeloop.api.core import ResourceQuota
 from lab.kubevirt.options import Options
 from lab.kubevirt.rendering import (
     deployed_configuration,
-    limits,
     observed_version,
     overhead_ratio,
     rendering,
 )
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
-from pkg.util.kubevirt.parallel_migrations import Limits
 from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
-from tests.lab.kubevirt.samples import made, vmi
+from tests.lab.kubevirt.samples import made
 
 
 def kubevirt(name: str = "kubevirt", phase: str | None = "Deployed", **configuration: Any) -> KubeVirt:
@@ -51,19 +49,6 @@ def test_overhead_ratio(configured: str | None, harvester: Setting | None, ratio
     assert overhead_ratio(configuration, harvester) == ratio
 
 
-OVERHEADS = {
-    "the seed's VM at ratio 1.5": ("1.8", setting("1.5"), 442497017),
-    "the seed's VM at ratio 4.5": ("1.8", setting("4.5"), 1327494017),
-    "the recorded VM without ratio": ("main", None, 315969537),
-    "the recorded VM at ratio 1.5": ("main", setting("1.5"), 473954537),
-}
-
-
-@pytest.mark.parametrize(("profile", "harvester", "overhead"), OVERHEADS.values(), ids=OVERHEADS.keys())
-def test_overhead(profile: str, harvester: Setting | None, overhead: int) -> None:
-    assert rendering([], harvester, Options(overhead_profile=profile)).overhead(vmi()) == overhead
-
-
 DEPLOYED = {
     "none": ([], None),
     "one that is Deployed": ([kubevirt(cpuModel="x", additionalGuestMemoryOverheadRatio="2")], "2"),
@@ -87,24 +72,6 @@ def test_which_kubevirt_counts(kubevirts: list[KubeVirt], ratio: str | None) -> 
     assert deployed_configuration(kubevirts).additional_guest_memory_overhead_ratio == ratio
 
 
-LIMITS = {
-    "KubeVirt's defaults": ({}, Options(), Limits(5, 2)),
-    "the command line's": ({}, Options(parallel_migrations=7, parallel_outbound=3), Limits(7, 3)),
-    "the CR's": (
-        {"parallelMigrationsPerCluster": 10, "parallelOutboundMigrationsPerNode": 4},
-        Options(parallel_migrations=7),
-        Limits(10, 4),
-    ),
-    "one from the CR": ({"parallelMigrationsPerCluster": 1}, Options(), Limits(1, 2)),
-    "a CR that allows none": ({"parallelMigrationsPerCluster": 0}, Options(), Limits(0, 2)),
-}
-
-
-@pytest.mark.parametrize(("migrations", "options", "expected"), LIMITS.values(), ids=LIMITS.keys())
-def test_parallel_limits(migrations: dict[str, int], options: Options, expected: Limits) -> None:
-    assert limits(msgspec.convert({"migrations": migrations}, KubeVirtConfiguration), options) == expected
-
-
 def quota(*names: str) -> ResourceQuota:
     return made(ResourceQuota, "q", {"hard": dict.fromkeys(names, "1")})
 
@@ -122,20 +89,6 @@ def test_what_a_quota_limits(quotas: list[ResourceQuota], expected: set[str]) ->
     assert rendering([], None, Options(), quotas=quotas).quota_limits == expected
 
 
-def test_a_quota_on_limits_makes_kubevirt_set_them() -> None:
-    bare = vmi(spec={"domain": {"resources": {"requests": {"memory": "1Gi"}}}})
-    how = rendering([], None, Options(), quotas=[quota("limits.memory")])
-    free = rendering([], None, Options())
-    limited = how.containers(bare).containers[0].resources.limits or {}
-    unlimited = free.containers(bare).containers[0].resources.limits or {}
-    assert limited.keys() - unlimited.keys() == {"memory"}
-
-
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_the_version_that_is_reported_leads_back_to_the_profile(profile: str) -> None:
     assert profile_for_version(observed_version(profile)) == PROFILES[profile]
-
-
-def test_only_the_newest_kubevirt_reports_the_overhead() -> None:
-    assert rendering([], None, Options(overhead_profile="main")).reports_overhead
-    assert not rendering([], None, Options()).reports_overhead

@@ -30,7 +30,7 @@ from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list, total
-from tests.bench.sightings import Sightings
+from tests.pkg.controller.sightings import Sightings
 
 LAG = 0.1
 """Seconds that quota admission lags behind status.hard."""

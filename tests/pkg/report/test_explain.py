@@ -251,7 +251,7 @@ def test_every_number_of_a_refusal() -> None:
 
 def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:
     found = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], ratio="4.5"), HERE)
-    memory = next(need for need in found.fits[0].needs if need.resource == "limits.memory")
+    memory = found.fits[0].needs["limits.memory"]
     assert (str(memory.requested), str(memory.used)) == ("5682461313", "4797464313")
 
 

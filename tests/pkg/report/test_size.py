@@ -71,8 +71,8 @@ CASES = {
 @sentences(CASES)
 def test_how_much_memory_a_quota_must_grant(case: Case) -> None:
     found = sizes(case.seen, "ns1", case.machines, ratio=case.ratio, at_once=case.several, growth=case.growth)
-    ((_name, needs),) = found.quotas
-    memory = next(need for need in needs if need.resource == "limits.memory")
+    (quota,) = found.quotas
+    memory = quota.needs["limits.memory"]
     others = 1024**3
     assert memory.others.value() == others
     wanted = [case.run + others, case.largest + others, case.at_once + others]
@@ -87,8 +87,8 @@ def test_a_vm_that_is_halted_is_to_run_too() -> None:
     halted = vm(status="Stopped", spec={"runStrategy": "Halted"})
     seen = replace(namespace(), instances=[], pods=[])
     found = sizes(seen, "ns1", [halted])
-    ((_name, needs),) = found.quotas
-    cpu = next(need for need in needs if need.resource == "limits.cpu")
+    (quota,) = found.quotas
+    cpu = quota.needs["limits.cpu"]
     assert found.vms == ["vm1"]
     assert cpu.run - cpu.others == Quantity.parse("2015m")
 
@@ -98,7 +98,7 @@ def test_the_claim_of_a_state_is_needed_twice_only_while_its_vm_migrates() -> No
     hard = {"persistentvolumeclaims": "5", "services": "1"}
     full = quota(hard, MARKS, used={"persistentvolumeclaims": "3"})
     seen = replace(cluster([full], [], [launcher(instance)], [instance]), claims=[claim("state-1")])
-    ((_name, (need,)),) = sizes(seen, "ns1").quotas
+    (need,) = sizes(seen, "ns1").quotas[0].needs.values()
     assert [str(each) for each in (need.run, need.largest, need.at_once)] == ["3", "4", "4"]
 
 

@@ -113,7 +113,7 @@ def test_states(case: Entered) -> None:
     instances = [vmi(nodeName="node-2", migrationState=state) if case.moved else HERE]
     found = one(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
     (addition,) = found.additions
-    assert (addition.vm, addition.state, addition.since) == ("vm1", case.state, case.since)
+    assert (addition.vm, addition.state, addition.since or "") == ("vm1", case.state, case.since)
 
 
 def test_a_long_name_is_shown_whole() -> None:
@@ -170,7 +170,7 @@ def test_a_quota_that_is_not_managed_is_left_out() -> None:
 
 def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
     found = one(status(cluster([quota({**HARD, "services": "3", "pods": "9"}, MARKS)])))
-    assert [row.name for row in found.resources] == ["limits.cpu", "limits.memory", "pods"]
+    assert list(found.resources) == ["limits.cpu", "limits.memory", "pods"]
     assert found.document()["resources"]["pods"]["base"] is None
 
 

@@ -42,7 +42,7 @@ def test_what_is_added_and_for_which_vm_is_known(recorded: Snapshot) -> None:
     (quota,) = status(recorded)
     (addition,) = quota.additions
     assert (addition.vm, quota.problems) == ("vm1", [])
-    base = {row.name: str(row.base) for row in quota.resources}
+    base = {name: str(row.base) for name, row in quota.resources.items()}
     assert base == {"limits.cpu": "2", "limits.memory": "2Gi"}
 
 

@@ -265,8 +265,10 @@ class TestReach:
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
         assert len(told) == 1
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
 
     async def test_the_minute_begins_with_the_first_probe_that_fails(self) -> None:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachetools import TTLCache
+from msgspec.structs import replace
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.objects import find_condition
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import counted, is_live
+from pkg.util.quotacount.usage import counted, is_live, pod_usage
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.facts import Cache
 
@@ -52,7 +55,7 @@ class Tally:
         now = self._clock()
         charged = [pod for pod in pods if counted(pod, quota.spec, releases=releases)]
         there = {pod.uid: self._usage(pod, releases) for pod in charged if is_live(pod, date)}
-        last = self._last.get(quota.key) or _Last({}, {})
+        last = self._last.get(quota.key) or _Last(self._just_over(pods, quota, date, releases), {})
         ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
         ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}
         # The quota controller notices that a grace period is over only when it counts anew: after minutes.
@@ -61,11 +64,30 @@ class Tally:
         names = list(quota.hard)
         return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))
 
+    def _just_over(
+        self, pods: Iterable[Pod], quota: ResourceQuota, date: float, releases: Releases
+    ) -> dict[str, ResourceList]:
+        """What the first time cannot remember: the pods that have just ended, as they counted while they ran."""
+        ended = (pod for pod in pods if pod.terminal and abs(date - _ended_at(pod)) < ENDED)
+        ran = (replace(pod, status=replace(pod.status, phase=None)) for pod in ended)
+        return {
+            pod.uid: pod_usage(pod, releases=releases)
+            for pod in ran
+            if counted(pod, quota.spec, releases=releases)
+        }
+
     def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
         try:
             return self._cache.usage_of(pod, releases)
         except QuantityError:  # the API server lets none of these in
             return {}
+
+
+def _ended_at(pod: Pod) -> float:
+    """When a kubelet reported that the containers had ended, in seconds since 1970 by the node's clock; 0.0: it did
+    not."""
+    ready = find_condition(pod.status.conditions, "Ready")
+    return from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
 
 
 def _sum(usages: Iterable[Mapping[str, Quantity]], names: Iterable[str]) -> ResourceList:

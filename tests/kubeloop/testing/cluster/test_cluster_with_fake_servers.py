@@ -235,7 +235,8 @@ def test_a_guard_acts_when_its_parent_dies(remove: bool, directory: Path) -> Non
 def test_a_guard_ends_with_its_parent_even_when_called_off_twice(directory: Path) -> None:
     guard = Guard(directory)
     with guard:
-        pid = guard._pid
+        assert guard._process is not None
+        pid = guard._process.pid
         guard.call_off()
     assert not os.path.exists(f"/proc/{pid}")
 

@@ -70,8 +70,8 @@ async def test_an_error_that_waiting_does_not_cure_is_not_waited_for(
 
 async def test_what_is_there_already_is_no_error(cluster: FakeCluster) -> None:
     for _ in range(2):
-        await readiness.create_crds(cluster.client(), DEFINITIONS)
-        await readiness.create_nodes(cluster.client(), [fake_node("node-1"), fake_node("node-2")])
+        await readiness.create(cluster.client(), CUSTOM_RESOURCE_DEFINITIONS, DEFINITIONS)
+        await readiness.create(cluster.client(), NODES, [fake_node("node-1"), fake_node("node-2")])
     assert [node.name for node in cluster.all(NODES)] == ["node-1", "node-2"]
     names = {definition["metadata"]["name"] for definition in DEFINITIONS}
     assert {definition.name for definition in cluster.all(CUSTOM_RESOURCE_DEFINITIONS)} == names
@@ -80,7 +80,7 @@ async def test_what_is_there_already_is_no_error(cluster: FakeCluster) -> None:
 async def test_any_other_refusal_is_an_error(cluster: FakeCluster) -> None:
     cluster.reactors.append(refuse)
     with pytest.raises(Forbidden):
-        await readiness.create_nodes(cluster.client(), [fake_node("node-1")])
+        await readiness.create(cluster.client(), NODES, [fake_node("node-1")])
 
 
 READY: dict[str, tuple[dict[str, str], bool]] = {

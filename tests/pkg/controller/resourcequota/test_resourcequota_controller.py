@@ -266,7 +266,7 @@ class TestOurOwnWrites:
         cluster.migrate("vm1")
         before = cluster.now
         await cluster.look()
-        cluster.quotas.indexer.update(before)
+        cluster.quotas.indexer.add(before)
         assert await cluster.look() is None
         assert cluster.patches == 1
 
@@ -325,7 +325,7 @@ class TestOurOwnWrites:
             labels=dict(raised.labels),
             annotations=dict(raised.annotations),
         )
-        cluster.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
+        cluster.quotas.indexer.add(ResourceQuota(metadata=strange, spec=raised.spec))
         assert await cluster.look() is None
         assert cluster.patches == 1
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceRequirements
+from kubeloop.api.meta import rfc3339
 from pkg.util.quotacount.releases import releases_of
 from pkg.util.resource_list import format_resource_list
 from pkg.webhook.resources.pod.tally import ENDED, Tally
@@ -33,6 +35,25 @@ def test_a_pod_that_is_gone_or_over_has_ended_for_a_moment() -> None:
     assert format_resource_list(tally.of(QUOTA, [stays], DATE).ended) == {"limits.cpu": "3"}
     clock.now += ENDED / 2
     assert tally.of(QUOTA, [stays], DATE).ended == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ended"),
+    [(0.0, "2"), (ENDED - 1, "2"), (ENDED + 1, None), (3600.0, None), (-3600.0, None), (None, None)],
+)
+def test_the_first_time_a_pod_that_is_over_has_ended_when_the_kubelet_says(
+    seconds: float | None, ended: str | None
+) -> None:
+    since = {} if seconds is None else {"lastTransitionTime": rfc3339(DATE - seconds)}
+    ready = {"type": "Ready", "status": "False", "reason": "PodCompleted", **since}
+    over = pod("2", phase="Succeeded", conditions=[ready])
+    tally = Tally(clock := Clock())
+    for _ in range(2):
+        sums = tally.of(QUOTA, [over], DATE)
+        assert format_resource_list(sums.ended).get("limits.cpu") == ended
+        assert sums.counted == {}
+    clock.now += ENDED
+    assert tally.of(QUOTA, [over], DATE).ended == {}
 
 
 def test_quotas_do_not_know_of_each_other() -> None:

@@ -12,7 +12,6 @@ from lab.record import QuotaVersion, Record, Track
 from lab.scale.measurements import percentile
 from pkg.util.constants import LIMITS_CPU
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resourcequota.touch import last_touch, timestamp
 
 SEEN_LATE = 0.1
 """Seconds from a refusal to its condition in the watch, at most, where the machine is not short of CPU."""
@@ -64,18 +63,6 @@ class Sightings:
             and after.hard.cpu < self.wanted(after)
             for before, after in pairwise(self.record.quotas)
         )
-
-    def trace(self) -> Iterator[tuple[float, str]]:
-        """(moment, what was seen)."""
-        for track in self.record.migrations.values():
-            yield from ((change.at, f"{track.name} {change.phase or 'new'}") for change in track.phases)
-            if track.refused is not None:
-                yield track.refused, f"{track.name} refused"
-        for each in self.record.quotas:
-            touch = last_touch(each.quota.annotations)
-            touched = f", touched {timestamp(touch.at)[14:]}" if touch else ""
-            amounts = f"{each.hard.cpu} shown {each.shown.cpu} used {each.used.cpu}"
-            yield each.at, f"quota {amounts}, {len(each.entries)} entries{touched}"
 
 
 def report(namespaces: Sequence[Sightings]) -> Mapping[str, Any]:
