@@ -216,17 +216,6 @@ async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     assert await one.before_raise() is None
 
 
-async def test_a_raise_just_after_the_label_went_has_it_set_anew() -> None:
-    one = OneNamespace(labelled=True)
-    await one.handle()
-    await asyncio.sleep(LINGER)
-    one.namespaces.lagging = True
-    await one.handle()
-    assert not one.labelled
-    assert await one.before_raise() == pytest.approx(SETTLE)
-    assert one.labelled
-
-
 async def test_switched_off_labels_are_only_taken_away() -> None:
     one = OneNamespace(reserve=False, labelled=True)
     one.quotas.given(quota(annotations=ONE))
