@@ -86,22 +86,6 @@ def test_a_controller_is_looked_for_in_the_usual_namespaces(
     assert "--namespace headroom-system" in said
 
 
-def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
-    given(server, quota("b", {"harvesterhci.io/skipResourceQuotaAutoScaling": "true"}))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
-    assert (result.code, result.out) == (0, "0 resource quotas released\n")
-    assert not server.seen(PATCH)
-
-
-def test_a_quota_that_goes_away_does_not_keep_the_others(
-    server: ThreadedServer, call: Call, tmp_path: Path
-) -> None:
-    given(server, quota("a", MARKS), quota("b", MARKS))
-    server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(404, "NotFound"))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
-    assert (result.code, result.out) == (0, "released b/q\n1 resource quotas released\n")
-
-
 LEASE = registry.LEASES.path("own", "headroom")
 
 

@@ -19,7 +19,6 @@ from tests.objects import (
     HARD,
     LONG_NAME,
     MARKS,
-    ONE_MORE,
     POD_ENTRY,
     TWO_MORE,
     by_name,
@@ -102,13 +101,6 @@ def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
         TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)}, dict(before.annotations)
     )
     found, _made = after(namespace(before, [vmim("Running")], [SOURCE], [HERE], limits=""))
-    assert found.annotations == MARKS
-    assert by_value(found.hard) == by_value(HARD)
-
-
-def test_an_entry_that_is_garbage_goes_with_the_same_patch() -> None:
-    before = quota(ONE_MORE, {**OURS, by_name("vm2"): "{nope"})
-    found, _made = after(namespace(before, [], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
     assert by_value(found.hard) == by_value(HARD)
 
