@@ -161,7 +161,7 @@ APPLIED = {"headroom.harvesterhci.io/applied": '{"limits.cpu":"5","limits.memory
 
 class Switch(NamedTuple):
     quota: ResourceQuota
-    around: Mapping[str, bool] = {"namespace_off": False}
+    around: Mapping[str, Any] = {"namespace_off": False}
 
 
 def of_rancher(
