@@ -194,8 +194,8 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
             {"service": {**SERVICE, "path": "/lock"}, "caBundle": "QQ=="},
         ),
         (
-            at("https://h:9443/probe"),
-            at("https://h:9443/validate-pod/0123"),
+            [*at("https://h:9443/probe"), *at("https://other/x")],
+            [*at("https://h:9443/validate-pod/0123"), *at("https://h:9443/validate-vm/4567")],
             {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},
         ),
         (
@@ -217,7 +217,7 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
     ids=[
         "by URL",
         "by service",
-        "with the key by which the API server is known",
+        "of several the first, with the key by which the API server is known",
         "by service, with the key",
         "a broken registration is not copied",
         "an empty caBundle is no use",

@@ -364,6 +364,9 @@ class TestTheLimit:
         assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
         assert "has been locked for 121 s" in problem.message
         assert "the lock ends in 9 s at the latest" in problem.message
+        assert problem.message.endswith("the migrations are retried in 600 s")
+        (unraised,) = decision(self.seen(quotas=[quota()])).problems
+        assert "retried" not in unraised.message
 
     def test_everything_is_undone_and_the_migration_rests(self) -> None:
         names, end = walked(self.seen())
