@@ -14,23 +14,16 @@ from pkg.util.kubevirt.profiles import PROFILES
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; SystemExit(2) for a wrong one."""
-    default = Options()
+    """The command line, a flag for each of Options; SystemExit(2) for a wrong one."""
     parser = arguments("kubevirt", "system:serviceaccount:kubevirt:kubevirt-controller", __doc__)
-    parser.add_argument("--source-linger", type=_seconds, default=default.source_linger, metavar="SECONDS")
-    parser.add_argument("--target-linger", type=_seconds, default=default.target_linger, metavar="SECONDS")
-    parser.add_argument("--phase-delay", type=_seconds, default=default.phase_delay, metavar="SECONDS")
-    parser.add_argument("--overhead-profile", choices=sorted(PROFILES), default=default.overhead_profile)
-    parser.add_argument("--parallel-migrations", type=int, default=default.parallel_migrations, metavar="N")
-    parser.add_argument("--parallel-outbound", type=int, default=default.parallel_outbound, metavar="N")
-    parser.add_argument("--first-retry", type=_seconds, default=default.first_retry, metavar="SECONDS")
-    parser.add_argument("--max-retry", type=_seconds, default=default.max_retry, metavar="SECONDS")
-    parser.add_argument(
-        "--finished-linger", type=_seconds, default=default.finished_linger, metavar="SECONDS"
-    )
-    parser.add_argument("--quota-lag", type=_seconds, default=default.quota_lag, metavar="SECONDS")
-    parser.add_argument("--drained-bucket", action="store_true")
-    parser.add_argument("--namespace-prefix", default=default.namespace_prefix, metavar="PREFIX")
+    for field in fields(Options):
+        choices = sorted(PROFILES) if field.name == "overhead_profile" else None
+        flag, default = f"--{field.name.replace('_', '-')}", field.default
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        else:
+            read = _seconds if isinstance(default, float) else type(default)
+            parser.add_argument(flag, type=read, default=default, choices=choices)
     return parser.parse_args(argv)
 
 

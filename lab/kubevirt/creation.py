@@ -25,11 +25,16 @@ from kubeloop.client.errors import (
 )
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from lab.kubevirt.lookup import Pods
+from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
+from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
 from lab.kubevirt.quota_lag import QuotaLag
+from lab.kubevirt.rendering import Rendering
+from lab.kubevirt.state_claims import StateClaims
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 
@@ -131,14 +136,14 @@ class Refusals:
             return 0.0
         return max(0.0, last.not_before - now)
 
-    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> float:
-        """Note a refusal; seconds until the next try. `generation` is the one before the request was sent."""
+    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> Refusal:
+        """Note a refusal. `generation` is the one before the request was sent."""
         by_quota = is_quota_refusal(error)
         quick = self._quick(key, generation) if by_quota else len(self._quick_delays)
         slow = self._quota if by_quota else self._other
         delay = self._quick_delays[quick] if quick < len(self._quick_delays) else slow.when(key)
         self._last[key] = Refusal(error.message, by_quota, generation, now + delay, quick)
-        return delay
+        return self._last[key]
 
     def forget(self, key: str) -> None:
         """The key got what it wanted, or is gone."""
@@ -204,7 +209,7 @@ class Placement:
 
 @dataclass(eq=False)
 class Creator:
-    """Creates pods; a refusal is remembered, logged, and told to people as an Event.
+    """Renders and creates pods; a refusal is remembered, logged, and told to people as an Event.
 
     A pod is never asked for twice: quota is charged before the API server sees that the name is taken, and what was
     charged for nothing stays until the quota is next counted.
@@ -216,8 +221,67 @@ class Creator:
     recorder: EventRecorder
     clock: Clock
     lag: QuotaLag
+    state: StateClaims
+    rendering: Callable[[str], Rendering]
     _created: dict[str, float] = field(default_factory=dict, init=False)
     _uncertain: set[str] = field(default_factory=set, init=False)
+
+    def may_try(self, key: str, what: str) -> None:
+        """Raises RetryAfter while a refusal of the key is too young."""
+        wait = self.refusals.wait(key, self.clock.loop())
+        if wait > 0:
+            raise RetryAfter(wait, f"the {what} was refused")
+
+    def again(self, refusal: Refusal) -> RetryAfter:
+        """When its time has come."""
+        return RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
+
+    async def launch(
+        self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
+    ) -> Refusal | None:
+        """The VMI's launcher, or the target of its migration, which comes to another node; with the claim of the VM's
+        state. As `create`; RetryAfter where no node can run the VMI."""
+        key, what = (migration.key, "vmi migration target pod") if migration else (vmi.key, "launcher pod")
+        rendering = self.rendering(vmi.namespace)
+        claim: str | Refusal = ""
+        if rendering.needs_state(vmi):
+            made = self.state.of_target(vmi, migration) if migration else self.state.of_instance(vmi)
+            claim = await self.before(key, vmi.namespace, made)
+        if isinstance(claim, Refusal):
+            return claim
+        node = self.node_for(vmi, migration)
+        if node is None and migration is None:
+            raise RetryAfter(1.0, "no node can run it")
+        containers = rendering.containers(vmi, is_target=migration is not None)
+        overhead = rendering.overhead(vmi)
+        body = launcher_pod(vmi, containers, overhead=overhead, node=node, migration=migration, claim=claim)
+        return await self.create(key, body, vmi, what)
+
+    def node_for(
+        self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None
+    ) -> str | None:
+        """For a migration's target another than the VMI's own."""
+        pod_key = f"{vmi.namespace}/{launcher_name(vmi, migration)}"
+        selector = vmi.spec.node_selector or {}
+        if migration is None:
+            return self.placement.choose(pod_key, selector=selector)
+        selector = {**selector, **(migration.spec.added_node_selector or {})}
+        return self.placement.choose(pod_key, avoid={vmi.status.node_name or ""}, selector=selector)
+
+    async def attach(
+        self,
+        launcher: Pod,
+        vmi: VirtualMachineInstance,
+        migration: VirtualMachineInstanceMigration | None = None,
+    ) -> None:
+        """The launcher's attachment pod. Raises RetryAfter when it is refused, ApiError."""
+        key = migration.key if migration else vmi.key
+        self.may_try(key, ATTACHMENT)
+        configuration = self.rendering(vmi.namespace).kubevirt
+        body = attachment_pod(launcher, hotplugged(vmi), configuration, migration)
+        refusal = await self.create(key, body, vmi, ATTACHMENT)
+        if refusal is not None:
+            raise self.again(refusal)
 
     async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> Refusal | None:
         """None when the pod exists now; else why not, for the retries of `key`. `about` is the VMI, also where the pod
@@ -269,16 +333,13 @@ class Creator:
         try:
             return await making
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
-            refusal = self.refusals.last(key)
-            assert refusal is not None
-            return refusal
+            return self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
 
     def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
-        delay = self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
+        now = self.clock.loop()
+        refusal = self.refusals.refused(key, error, generation=generation, now=now)
+        delay = refusal.not_before - now
         logger.info("reenqueuing %s: failed to create %s: %s; again in %g s", key, what, error, delay)
         pod = what if what == ATTACHMENT else "pod"
         self.recorder.event(about, WARNING, "FailedCreate", f"Error creating {pod}: {error.message}")
-        refusal = self.refusals.last(key)
-        assert refusal is not None
         return refusal

@@ -50,6 +50,10 @@ class Pods:
         """Every pod that was created as a target and has not ended."""
         return self._pods.by_index(_TARGETS, _ALL)
 
+    def attachment(self, launcher: Pod | None) -> Pod | None:
+        """The attachment pod of a launcher."""
+        return next(iter(self.attachments(launcher)), None) if launcher else None
+
     def attachments(self, launcher: Pod) -> list[Pod]:
         """The attachment pods of a launcher."""
         return self._pods.by_index(_BY_OWNER, launcher.uid)
@@ -79,6 +83,10 @@ class Migrations:
         """The migrations of a VMI."""
         return self._migrations.by_index(_BY_VMI, vmi_key)
 
+    def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
+        """Those of a VMI that have not ended."""
+        return [migration for migration in self.of(vmi_key) if is_active(migration)]
+
     def by_uid(self, vmi_key: str, uid: str) -> VirtualMachineInstanceMigration | None:
         """The migration of the VMI that has this uid."""
         return next((migration for migration in self.of(vmi_key) if migration.uid == uid), None)
@@ -89,7 +97,7 @@ class Migrations:
 
     def rival(self, migration: VirtualMachineInstanceMigration) -> bool:
         """Whether another migration of the VMI is under way that came first."""
-        others = (m for m in self.of(migration.vmi_key) if m.uid != migration.uid and is_active(m))
+        others = (each for each in self.active(migration.vmi_key) if each.uid != migration.uid)
         return any(other.phase or _precedes(other, migration) for other in others)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -18,13 +18,12 @@ from kubeloop.controllers.reconcile import Handler
 from lab.kubevirt.creation import QUICK, Clock, Creator, Placement, Refusals
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import is_launcher
-from lab.kubevirt.lookup import Migrations, Pods, instance_keys, is_active, migration_keys
+from lab.kubevirt.lookup import Migrations, Pods, instance_keys, migration_keys
 from lab.kubevirt.objects import (
     INSTANCES,
     MACHINES,
     MIGRATIONS,
     STORAGE_CLASSES,
-    VirtualMachineInstance,
 )
 from lab.kubevirt.options import SCALE_NAMESPACES, Options
 from lab.kubevirt.quota_lag import QuotaLag
@@ -76,31 +75,6 @@ class OperatorHandler:
         logger.info("%s: deployed %s", key, version)
 
 
-def connect(
-    management: Management,
-    pods: Pods,
-    migrations: Migrations,
-    gate: Gate,
-    launching: Refusals,
-    migrating: Refusals,
-    lag: QuotaLag,
-) -> None:
-    """Have every controller told of what concerns it in the other kinds."""
-    machine_controller = management.controller(MACHINES)
-    instance_controller = management.controller(INSTANCES)
-    migration_controller = management.controller(MIGRATIONS)
-    machine_controller.watch_related(instance_controller, own_key)
-    instance_controller.watch_related(machine_controller, own_key)
-    instance_controller.watch_related(management.pods, instances_of(pods))
-    instance_controller.watch_related(migration_controller, lambda migration: [migration.vmi_key])
-    instance_controller.watch_related(management.resource_quotas, refused_by(launching, lag=lag))
-    migration_controller.watch_related(management.pods, migrations_of(pods, migrations))
-    migration_controller.watch_related(instance_controller, active_migrations(migrations))
-    migration_controller.watch_related(
-        management.resource_quotas, refused_by(migrating, gate.is_waiting, lag=lag)
-    )
-
-
 def own_key(obj: Object) -> list[str]:
     """A VM and its VMI have the same key."""
     return [obj.key]
@@ -118,18 +92,10 @@ def instances_of(pods: Pods) -> Callable[[Pod], list[str]]:
 
 def migrations_of(pods: Pods, migrations: Migrations) -> Callable[[Pod], list[str]]:
     """The migration that a pod was created for, and those that wait for a pod of their VMI to end."""
-
-    def resolve(pod: Pod) -> Iterable[str]:
-        yield from migration_keys(pod)
-        for vmi_key in instance_keys(pod):
-            yield from _active(migrations, vmi_key)
-
-    return lambda pod: list(resolve(pod))
-
-
-def active_migrations(migrations: Migrations) -> Callable[[VirtualMachineInstance], list[str]]:
-    """The migrations of a VMI that have not ended."""
-    return lambda vmi: _active(migrations, vmi.key)
+    return lambda pod: [
+        *migration_keys(pod),
+        *(each.key for vmi_key in instance_keys(pod) for each in migrations.active(vmi_key)),
+    ]
 
 
 def refused_by(
@@ -146,10 +112,6 @@ def refused_by(
         return [key for key in refusals.quota_changed(quota.namespace) if not is_waiting(key)]
 
     return resolve
-
-
-def _active(migrations: Migrations, vmi_key: str) -> list[str]:
-    return [migration.key for migration in migrations.of(vmi_key) if is_active(migration)]
 
 
 COMPONENT = "virtualmachine-controller"
@@ -180,25 +142,25 @@ class Configuration:
         return limits(deployed_configuration(self._kubevirts.list()), self._options)
 
 
+@dataclass(eq=False)
 class Parts:
     """What several handlers share."""
 
-    def __init__(self, management: Management, options: Options) -> None:
-        self.options = options
+    management: Management
+    options: Options
+
+    def __post_init__(self) -> None:
+        management, options = self.management, self.options
         self.clock = Clock()
         self.recorder = management.recorder(COMPONENT)
         self.configuration = Configuration(management, options)
         self.machines = management.controller(MACHINES)
         self.instances = management.controller(INSTANCES)
         self.migrations = management.controller(MIGRATIONS)
-        self.pod_client = management.pods.client
-        self.transport = management.client.transport
         self.found_pods = Pods(management.pods.cache())
         self.found_migrations = Migrations(self.migrations.cache())
         self.placement = Placement(management.controller(NODES).cache(), self.found_pods)
-        quotas = management.resource_quotas.cache()
-        self.lag = QuotaLag(options.quota_lag, quotas, self.clock.loop)
-        self.launching, self.migrating = self._creator(), self._creator()
+        self.lag = QuotaLag(options.quota_lag, management.resource_quotas.cache(), self.clock.loop)
         self.gate = Gate(
             self.found_migrations,
             self.instances.cache(),
@@ -207,39 +169,36 @@ class Parts:
             partial(self.migrations.enqueue, immediately=True),
             self.clock,
         )
-        self.state = StateClaims(
-            management.client.resource(PERSISTENT_VOLUME_CLAIMS),
-            management.client.resource(STORAGE_CLASSES),
-            self.configuration.rendering,
-        )
-        self.hotplug = Hotplug(
-            self.pod_client, self.found_pods, self.launching, self.configuration.rendering, self.clock
-        )
 
-    def _creator(self) -> Creator:
-        first, quick = (
-            (self.options.max_retry, ()) if self.options.drained_bucket else (self.options.first_retry, QUICK)
+    def creator(self) -> Creator:
+        """One for VMIs and one for migrations, each with its own refusals."""
+        options, client, rendering = self.options, self.management.client, self.configuration.rendering
+        first, quick = (options.max_retry, ()) if options.drained_bucket else (options.first_retry, QUICK)
+        return Creator(
+            self.management.pods.client,
+            self.placement,
+            Refusals(first, options.max_retry, quick),
+            self.recorder,
+            self.clock,
+            self.lag,
+            StateClaims(
+                client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES), rendering
+            ),
+            rendering,
         )
-        refusals = Refusals(first, self.options.max_retry, quick)
-        return Creator(self.pod_client, self.placement, refusals, self.recorder, self.clock, self.lag)
 
 
 def register(management: Management, options: Options) -> None:
     """Give the management its handlers; start it afterwards."""
     parts = Parts(management, options)
-    machines = MachineHandler(
-        parts.machines.client, parts.instances.client, parts.instances.cache(), parts.clock
-    )
+    machines, prefix = parts.machines, options.namespace_prefix
+    machine = MachineHandler(machines.client, parts.instances.client, parts.instances.cache(), parts.clock)
     operator = OperatorHandler(management.kubevirts.client, parts.gate, options)
-    prefix = options.namespace_prefix
-    parts.machines.on_change("vm-controller", within(prefix, machines.on_machine_changed))
-    parts.instances.on_change("vmi-controller", within(prefix, instance_handler(parts).on_instance_changed))
-    parts.migrations.on_change(
-        "migration-controller", within(prefix, migration_handler(parts).on_migration_changed)
-    )
+    machines.on_change("vm-controller", within(prefix, machine.on_machine_changed))
     management.kubevirts.on_change("virt-operator", within(prefix, operator.on_kubevirt_changed))
-    launching, migrating = parts.launching.refusals, parts.migrating.refusals
-    connect(management, parts.found_pods, parts.found_migrations, parts.gate, launching, migrating, parts.lag)
+    machines.watch_related(parts.instances, own_key)
+    register_instances(parts)
+    register_migrations(parts)
 
 
 def within(prefix: str, handle: Handler[T]) -> Handler[T]:
@@ -252,56 +211,53 @@ def within(prefix: str, handle: Handler[T]) -> Handler[T]:
     return handled
 
 
-def instance_handler(parts: Parts) -> InstanceHandler:
+def register_instances(parts: Parts) -> None:
     """VMI → launcher pod."""
+    instances, pods, creator = parts.instances, parts.found_pods, parts.creator()
     ending = Ending(
-        pod_client=parts.pod_client,
-        pods=parts.found_pods,
+        pod_client=creator.pods,
+        pods=pods,
         migrations=parts.found_migrations,
         machines=parts.machines.cache(),
         options=parts.options,
         clock=parts.clock,
     )
-    return InstanceHandler(
-        instances=parts.instances.client,
+    handler = InstanceHandler(
+        instances=instances.client,
         machines=parts.machines.client,
         machine_cache=parts.machines.cache(),
-        pod_client=parts.pod_client,
-        pods=parts.found_pods,
-        creator=parts.launching,
-        placement=parts.placement,
+        pods=pods,
+        creator=creator,
         ending=ending,
-        hotplug=parts.hotplug,
-        state=parts.state,
-        rendering=parts.configuration.rendering,
-        clock=parts.clock,
+        hotplug=Hotplug(pods, creator),
     )
+    name, management = "vmi-controller", parts.management
+    instances.on_change(name, within(parts.options.namespace_prefix, handler.on_instance_changed))
+    instances.watch_related(parts.machines, own_key)
+    instances.watch_related(management.pods, instances_of(pods))
+    instances.watch_related(parts.migrations, lambda migration: [migration.vmi_key])
+    instances.watch_related(management.resource_quotas, refused_by(creator.refusals, lag=parts.lag))
 
 
-def migration_handler(parts: Parts) -> MigrationHandler:
+def register_migrations(parts: Parts) -> None:
     """VMIM → target pod and phases."""
-    targets = Targets(
-        pods=parts.found_pods,
-        creator=parts.migrating,
-        placement=parts.placement,
-        gate=parts.gate,
-        hotplug=parts.hotplug,
-        state=parts.state,
-        rendering=parts.configuration.rendering,
-        clock=parts.clock,
-        transport=parts.transport,
-    )
-    return MigrationHandler(
-        migration_client=parts.migrations.client,
+    migrations, management, creator = parts.migrations, parts.management, parts.creator()
+    handler = MigrationHandler(
+        migration_client=migrations.client,
         instance_client=parts.instances.client,
-        pod_client=parts.pod_client,
+        pod_client=creator.pods,
         migrations=parts.found_migrations,
         instances=parts.instances.cache(),
         machines=parts.machines.cache(),
         pods=parts.found_pods,
-        targets=targets,
-        rendering=parts.configuration.rendering,
+        targets=Targets(parts.found_pods, creator, parts.gate, management.client.transport),
         recorder=parts.recorder,
         options=parts.options,
-        clock=parts.clock,
     )
+    name, waiting = "migration-controller", parts.gate.is_waiting
+    migrations.on_change(name, within(parts.options.namespace_prefix, handler.on_migration_changed))
+    migrations.watch_related(management.pods, migrations_of(parts.found_pods, parts.found_migrations))
+    migrations.watch_related(
+        parts.instances, lambda vmi: [each.key for each in parts.found_migrations.active(vmi.key)]
+    )
+    migrations.watch_related(management.resource_quotas, refused_by(creator.refusals, waiting, lag=parts.lag))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kubeloop.api.core import Namespace, PodSpec, ResourceQuota
 from lab.kubevirt import objects
@@ -29,19 +28,8 @@ REPORTING_PROFILE = "main"
 """The release whose VMIs report the overhead (status.memory.memoryOverhead), as the recorded objects do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """KubeVirt's configuration at one moment, for one namespace.
-
-    `quota_limits`: what ("cpu", "memory") a quota of the namespace limits; KubeVirt then sets that limit on a launcher
-    whose VMI has none, memory at `memory_limits_ratio` times the request.
-    """
-
-    configuration: KubeVirtConfiguration
-    ratio: str
-    profile: str
-    quota_limits: frozenset[str] = frozenset()
-    memory_limits_ratio: float = 2.0
+class Rendering(rules.Rendering):
+    """KubeVirt's configuration at one moment, for one namespace, as the product reads it too."""
 
     def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
@@ -49,37 +37,26 @@ class Rendering:
             vmi.spec,
             ratio=self.ratio,
             arch=vmi.spec.architecture or "amd64",
-            profile=PROFILES[self.profile],
-            plugins=self.configuration.binding_plugins,
-        )
-
-    @property
-    def shared(self) -> rules.Rendering:
-        """The same for the renderer that the product and this stand-in share."""
-        return rules.Rendering(
-            self.ratio,
-            PROFILES[self.profile],
-            self.configuration,
-            quota_limits=self.quota_limits,
-            memory_limits_ratio=self.memory_limits_ratio,
+            profile=self.profile,
+            plugins=self.kubevirt.binding_plugins,
         )
 
     def containers(self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
         """The launcher's containers with their resources."""
         plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
-        return render_containers(plain, self.shared, overhead=self.overhead(vmi), digests_known=is_target)
+        return render_containers(plain, self, overhead=self.overhead(vmi), digests_known=is_target)
 
     def needs_state(self, vmi: objects.VirtualMachineInstance) -> bool:
         """Whether the VM keeps its state in a claim, of which a migration's target gets another."""
-        return is_needed(_with_tracking(vmi), PROFILES[self.profile])
+        return is_needed(_with_tracking(vmi), self.profile)
 
     def state_size(self, vmi: objects.VirtualMachineInstance) -> str:
         """Of such a claim."""
-        return size_of(_with_tracking(vmi), PROFILES[self.profile])
+        return size_of(_with_tracking(vmi), self.profile)
 
     @property
     def reports_overhead(self) -> bool:
-        return self.profile == REPORTING_PROFILE
+        return self.profile == PROFILES[REPORTING_PROFILE]
 
 
 def _with_tracking(vmi: objects.VirtualMachineInstance) -> VirtualMachineInstance:
@@ -101,9 +78,9 @@ def rendering(
     """
     configuration = deployed_configuration(kubevirts)
     return Rendering(
-        configuration=configuration,
+        kubevirt=configuration,
         ratio=overhead_ratio(configuration, setting),
-        profile=options.overhead_profile,
+        profile=PROFILES[options.overhead_profile],
         quota_limits=limited_by(name for quota in quotas for name in quota.hard),
         memory_limits_ratio=memory_limits_ratio(namespace.labels if namespace else {}),
     )

@@ -50,9 +50,6 @@ class StateClaims:
     classes: ResourceClient[StorageClass]
     rendering: Callable[[str], Rendering]
 
-    def is_needed(self, vmi: VirtualMachineInstance) -> bool:
-        return self.rendering(vmi.namespace).needs_state(vmi)
-
     async def of_instance(self, vmi: VirtualMachineInstance) -> str:
         """The name of the VM's claim, which is made if there is none."""
         found = await self._current(vmi)
@@ -108,7 +105,7 @@ class StateClaims:
         self, vmi: VirtualMachineInstance, labels: dict[str, str], uid: str
     ) -> PersistentVolumeClaim:
         rendering = self.rendering(vmi.namespace)
-        chosen = rendering.configuration.vm_state_storage_class
+        chosen = rendering.kubevirt.vm_state_storage_class
         body = _body(vmi, labels, uid, rendering.state_size(vmi), chosen or await self._default_class())
         body["spec"]["accessModes"] = [_SHARED if chosen else _SINGLE]
         name = body["metadata"]["name"]

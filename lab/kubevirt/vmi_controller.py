@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import names
-from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement
+from lab.kubevirt.creation import Clock, Creator
 from lab.kubevirt.instance import (
     current_pod,
     ended_as,
@@ -35,9 +35,8 @@ from lab.kubevirt.objects import (
 )
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.patches import Patch, as_json_patch, conditions_with, parse_timestamp
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
-from lab.kubevirt.rendering import Rendering
-from lab.kubevirt.state_claims import StateClaims, volume_status
+from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.state_claims import volume_status
 from pkg.api.kubevirt import AttachmentPod
 from pkg.util import constants
 
@@ -164,38 +163,24 @@ async def delete_pod(pods: ResourceClient[Pod], pod: Pod) -> None:
 class Hotplug:
     """Keeps the attachment pod of a VMI's present launcher; a migration's target gets its own from the migration."""
 
-    pod_client: ResourceClient[Pod]
     pods: Pods
     creator: Creator
-    rendering: Callable[[str], Rendering]
-    clock: Clock
-
-    def attachment(self, launcher: Pod | None) -> Pod | None:
-        """The launcher's attachment pod."""
-        return next(iter(self.pods.attachments(launcher)), None) if launcher else None
 
     async def reconcile(self, vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> None:
         """Raises ApiError; RetryAfter when the pod was refused."""
         launcher = current_pod(vmi, launchers)
         volumes = hotplugged(vmi)
-        attachment = self.attachment(launcher)
+        attachment = self.pods.attachment(launcher)
         if launcher is None or not is_running(launcher):
             return
         if not volumes and attachment is not None and not attachment.deleting:
-            await delete_pod(self.pod_client, attachment)
-        if not volumes or attachment is not None:
-            return
-        wait = self.creator.refusals.wait(vmi.key, self.clock.loop())
-        if wait > 0:
-            raise RetryAfter(wait, "the attachment pod was refused")
-        body = attachment_pod(launcher, volumes, self.rendering(vmi.namespace).configuration)
-        refusal = await self.creator.create(vmi.key, body, vmi, ATTACHMENT)
-        if refusal is not None:
-            raise RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
+            await delete_pod(self.creator.pods, attachment)
+        if volumes and attachment is None:
+            await self.creator.attach(launcher, vmi)
 
     def status_patch(self, vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> Patch | None:
         """The merge patch of the VMI's volumeStatus, None when it is right."""
-        attachment = self.attachment(current_pod(vmi, launchers))
+        attachment = self.pods.attachment(current_pod(vmi, launchers))
         plugged = {volume.name for volume in hotplugged(vmi)}
         before = vmi.status.volume_status or []
         after = [status for status in before if status.hotplug_volume is None and status.name not in plugged]
@@ -224,15 +209,10 @@ class InstanceHandler:
     instances: ResourceClient[VirtualMachineInstance]
     machines: ResourceClient[VirtualMachine]
     machine_cache: CacheReader[VirtualMachine]
-    pod_client: ResourceClient[Pod]
     pods: Pods
     creator: Creator
-    placement: Placement
     ending: Ending
     hotplug: Hotplug
-    state: StateClaims
-    rendering: Callable[[str], Rendering]
-    clock: Clock
 
     async def on_instance_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """Raises ApiError; RetryAfter where time has to pass."""
@@ -251,11 +231,12 @@ class InstanceHandler:
             await self._advance(vmi, launchers)
 
     async def _advance(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
-        report = self.rendering(vmi.namespace).reports_overhead
-        patch = status_patch(vmi, launchers, self.clock.stamp(), report_overhead=report)
+        rendering = self.creator.rendering(vmi.namespace)
+        now, report = self.creator.clock.stamp(), rendering.reports_overhead
+        patch = status_patch(vmi, launchers, now, report_overhead=report)
         if patch is None:
             patch = self.hotplug.status_patch(vmi, launchers)
-        if patch is None and self.state.is_needed(vmi):
+        if patch is None and rendering.needs_state(vmi):
             patch = volume_status(vmi, await self._state_claim(vmi))
         if patch is not None:
             await self._write(vmi, patch)
@@ -270,37 +251,20 @@ class InstanceHandler:
 
     async def _state_claim(self, vmi: VirtualMachineInstance) -> str:
         """The claim that the VMI's launcher uses. Raises RetryAfter while it is refused."""
-        self._may_try(vmi)
-        made = await self.creator.before(vmi.key, vmi.namespace, self.state.of_instance(vmi))
+        self.creator.may_try(vmi.key, "launcher")
+        made = await self.creator.before(vmi.key, vmi.namespace, self.creator.state.of_instance(vmi))
         if isinstance(made, str):
             return made
-        raise RetryAfter(max(0.0, made.not_before - self.clock.loop()), made.message)
-
-    def _may_try(self, vmi: VirtualMachineInstance) -> None:
-        wait = self.creator.refusals.wait(vmi.key, self.clock.loop())
-        if wait > 0:
-            raise RetryAfter(wait, "the launcher was refused")
+        raise self.creator.again(made)
 
     async def _launch(self, vmi: VirtualMachineInstance) -> None:
-        self._may_try(vmi)
-        rendering = self.rendering(vmi.namespace)
-        pod_key = f"{vmi.namespace}/{launcher_name(vmi)}"
-        node = self.placement.choose(pod_key, selector=vmi.spec.node_selector)
-        if node is None:
-            raise RetryAfter(1.0, "no node can run it")
-        body = launcher_pod(
-            vmi,
-            rendering.containers(vmi),
-            overhead=rendering.overhead(vmi),
-            node=node,
-            claim=await self.state.of_instance(vmi) if rendering.needs_state(vmi) else "",
-        )
-        refusal = await self.creator.create(vmi.key, body, vmi, "launcher pod")
+        self.creator.may_try(vmi.key, "launcher")
+        refusal = await self.creator.launch(vmi)
         if refusal is not None:
-            patch = refused_patch(vmi, refusal.message, self.clock.stamp())
+            patch = refused_patch(vmi, refusal.message, self.creator.clock.stamp())
             if patch is not None:
                 await self._write(vmi, patch)
-            raise RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
+            raise self.creator.again(refusal)
 
     async def _tear_down(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         finalizers = vmi.metadata.finalizers or []
@@ -324,7 +288,7 @@ class InstanceHandler:
     async def _delete(self, pods: list[Pod]) -> None:
         for pod in pods:
             if not pod.deleting:
-                await delete_pod(self.pod_client, pod)
+                await delete_pod(self.creator.pods, pod)
 
     async def _write(self, vmi: VirtualMachineInstance, patch: Patch) -> None:
         operations = as_json_patch(msgspec.to_builtins(vmi), patch)

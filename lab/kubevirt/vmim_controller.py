@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,7 +16,7 @@ from kubeloop.client.transport import Transport
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
-from lab.kubevirt.creation import ATTACHMENT, Clock, Creator, Placement, Refusal
+from lab.kubevirt.creation import Creator
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
@@ -29,9 +28,6 @@ from lab.kubevirt.objects import (
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.phases import decide, rejected
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
-from lab.kubevirt.rendering import Rendering
-from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.steps import (
     CreateAttachment,
     CreateTarget,
@@ -42,7 +38,6 @@ from lab.kubevirt.steps import (
     WriteMigration,
     WriteTarget,
 )
-from lab.kubevirt.vmi_controller import Hotplug
 from pkg.util import constants
 
 _BUSY = 5.0
@@ -56,17 +51,8 @@ class Targets:
 
     pods: Pods
     creator: Creator
-    placement: Placement
     gate: Gate
-    hotplug: Hotplug
-    state: StateClaims
-    rendering: Callable[[str], Rendering]
-    clock: Clock
     transport: Transport
-
-    def attachment(self, target: Pod | None) -> Pod | None:
-        """The target's attachment pod."""
-        return self.hotplug.attachment(target)
 
     def created(self, key: str) -> None:
         """The cache shows the migration's target pod."""
@@ -93,7 +79,7 @@ class Targets:
         if reason:
             raise RetryAfter(_BUSY, f"waits: {reason}")
         try:
-            refusal = await self._post(view)
+            refusal = await self.creator.launch(vmi, view.migration)
         except BaseException:
             self.gate.leave(key)
             raise
@@ -107,7 +93,8 @@ class Targets:
         target = view.target
         if target is None or target.spec.node_name or target.terminal or target.deleting:
             return
-        node = self._choose(view)
+        assert view.vmi is not None
+        node = self.creator.node_for(view.vmi, view.migration)
         if node is None:
             raise RetryAfter(_UNSEEN, "no node can run the target pod")
         body = {
@@ -120,26 +107,13 @@ class Targets:
     def retry_after(self, key: str) -> float | None:
         """Seconds until the next try, None when the pod is there or on its way."""
         last = self.creator.refusals.last(key)
-        return max(0.0, last.not_before - self.clock.loop()) if last else None
-
-    async def create_attachment(self, view: View) -> None:
-        """Create the target's attachment pod. Raises RetryAfter when it was refused, ApiError."""
-        assert view.vmi is not None
-        assert view.target is not None
-        key = view.migration.key
-        wait = self.creator.refusals.wait(key, self.clock.loop())
-        if wait > 0:
-            raise RetryAfter(wait, "the attachment pod was refused")
-        configuration = self.rendering(view.migration.namespace).configuration
-        body = attachment_pod(view.target, hotplugged(view.vmi), configuration, view.migration)
-        if await self.creator.create(key, body, view.vmi, ATTACHMENT) is not None:
-            raise RetryAfter(self.retry_after(key) or 0.0, "the attachment pod was refused")
+        return max(0.0, last.not_before - self.creator.clock.loop()) if last else None
 
     def _may_try(self, view: View) -> None:
         key = view.migration.key
         if self.gate.awaits_pod(key):
             raise RetryAfter(_UNSEEN, "the pod was created a moment ago")
-        wait = self.creator.refusals.wait(key, self.clock.loop())
+        wait = self.creator.refusals.wait(key, self.creator.clock.loop())
         if wait > 0:
             self.gate.wake()  # There was room for one migration: let the next try.
             raise RetryAfter(wait, "the target pod was refused")
@@ -153,37 +127,13 @@ class Targets:
         """The step that marks the migration as refused, if it was and the mark could not be written then."""
         key = view.migration.key
         last = self.creator.refusals.last(key)
-        if last is None or not last.by_quota or not self.creator.refusals.wait(key, self.clock.loop()):
+        if (
+            last is None
+            or not last.by_quota
+            or not self.creator.refusals.wait(key, self.creator.clock.loop())
+        ):
             return None
         return rejected(view)
-
-    async def _post(self, view: View) -> Refusal | None:
-        migration, vmi = view.migration, view.vmi
-        assert vmi is not None
-        rendering = self.rendering(view.migration.namespace)
-        claim: str | Refusal = ""
-        if view.claims is not None:
-            made = self.state.of_target(vmi, migration)
-            claim = await self.creator.before(migration.key, migration.namespace, made)
-        if isinstance(claim, Refusal):
-            return claim
-        body = launcher_pod(
-            vmi,
-            rendering.containers(vmi, is_target=True),
-            overhead=rendering.overhead(vmi),
-            node=self._choose(view),
-            migration=migration,
-            claim=claim,
-        )
-        return await self.creator.create(migration.key, body, vmi, "vmi migration target pod")
-
-    def _choose(self, view: View) -> str | None:
-        """A node other than the source's."""
-        migration, vmi = view.migration, view.vmi
-        assert vmi is not None
-        selector = {**(vmi.spec.node_selector or {}), **(migration.spec.added_node_selector or {})}
-        pod_key = f"{vmi.namespace}/{launcher_name(vmi, migration)}"
-        return self.placement.choose(pod_key, avoid={vmi.status.node_name or ""}, selector=selector)
 
 
 logger = logging.getLogger(__name__)
@@ -201,10 +151,8 @@ class MigrationHandler:
     machines: CacheReader[VirtualMachine]
     pods: Pods
     targets: Targets
-    rendering: Callable[[str], Rendering]
     recorder: EventRecorder
     options: Options
-    clock: Clock
     # When each migration was first seen in its phase: only the pace depends on it, so it may be lost.
     _seen: dict[str, tuple[str, str, float]] = field(default_factory=dict, init=False)
 
@@ -235,19 +183,20 @@ class MigrationHandler:
         launchers = [pod for pod in self.pods.launchers(migration.vmi_key) if vmi and _created_by(pod, vmi)]
         target = self.pods.target(migration)
         machine = self.machines.get_by_key(migration.vmi_key)
-        state = self.targets.state
+        creator = self.targets.creator
+        rendering = creator.rendering(migration.namespace)
         return View(
             migration=migration,
             vmi=vmi,
             source=current_pod(vmi, launchers) if vmi else None,
             target=target,
-            attachment=self.targets.attachment(target),
+            attachment=self.pods.attachment(target),
             options=migration_options(self.options, migration, vmi, machine),
-            now=self.clock.stamp(),
+            now=creator.clock.stamp(),
             age=self._age(migration),
             rival=self.migrations.rival(migration),
-            report_overhead=self.rendering(migration.namespace).reports_overhead,
-            claims=await state.pair(vmi, migration) if vmi and state.is_needed(vmi) else None,
+            report_overhead=rendering.reports_overhead,
+            claims=await creator.state.pair(vmi, migration) if vmi and rendering.needs_state(vmi) else None,
         )
 
     async def _instance(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
@@ -262,7 +211,7 @@ class MigrationHandler:
             return None
 
     def _age(self, migration: VirtualMachineInstanceMigration) -> float:
-        now = self.clock.loop()
+        now = self.targets.creator.clock.loop()
         uid, phase, since = self._seen.get(migration.key, ("", "", now))
         if (uid, phase) != (migration.uid, migration.phase):
             since = now
@@ -285,7 +234,9 @@ class MigrationHandler:
             case CreateTarget():
                 await self._create_target(view)
             case CreateAttachment():
-                await self.targets.create_attachment(view)
+                assert view.vmi is not None
+                assert view.target is not None
+                await self.targets.creator.attach(view.target, view.vmi, view.migration)
             case Wait(seconds=None):
                 return
             case Wait(seconds=seconds):
@@ -297,9 +248,9 @@ class MigrationHandler:
         if view.claims is None or view.vmi is None or view.claims.source == view.claims.target:
             return
         if isinstance(step, WriteTarget):
-            await self.targets.state.hand_over(view.vmi, view.migration)
+            await self.targets.creator.state.hand_over(view.vmi, view.migration)
         elif isinstance(step, WriteMigration) and _phase(step) == constants.PHASE_FAILED:
-            await self.targets.state.drop(view.migration)
+            await self.targets.creator.state.drop(view.migration)
 
     async def _create_target(self, view: View) -> None:
         marked = await self.targets.create(view)

@@ -369,19 +369,6 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     assert own.take() == []
 
 
-async def test_waiting_for_sync_ends_with_the_first_list() -> None:
-    shared = SharedIndexInformer(
-        FakeClient(watches=[[5.0, event("ADDED", pod("a")), bookmark("7", end=True)]])
-    )
-    shared.start()
-    assert not await shared.wait_for_sync(timeout=4)
-    assert not shared.has_synced()
-    assert await shared.wait_for_sync(timeout=2)
-    assert shared.indexer.list_keys() == ["ns/a"]
-    assert shared.last_sync_resource_version == "7"
-    await shared.stop()
-
-
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
     quick = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True)]]))
     slow = SharedIndexInformer(FakeClient(watches=[[9.0, bookmark("1", end=True)]]))

@@ -78,7 +78,8 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
     clock = Clock(wall=lambda: 1_000.0, loop=lambda: 1_000.0)
     lag = QuotaLag(0.0, Kind(RESOURCE_QUOTAS).cache, clock.loop)
     placement = Placement(nodes.cache, Pods(pods.cache))
-    creator = Creator(pods.client, placement, Refusals(), Events().recorder, clock, lag)
+    unused: Any = None
+    creator = Creator(pods.client, placement, Refusals(), Events().recorder, clock, lag, unused, unused)
     with contextlib.suppress(Unreachable):
         await creator.create("t1/a", BODY, vmi(), "launcher pod")
     if found:

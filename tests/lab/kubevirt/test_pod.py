@@ -15,6 +15,7 @@ from lab.kubevirt.options import Options
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering, rendering
 from pkg.api.kubevirt import KubeVirtConfiguration
+from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from tests.lab.kubevirt.samples import (
@@ -53,7 +54,7 @@ def rendered(
     body: dict[str, Any], node: str, *, target: bool, ratio: str = "", profile: str = "main"
 ) -> dict[str, Any]:
     instance = msgspec.convert(body, VirtualMachineInstance)
-    how = Rendering(KubeVirtConfiguration(), ratio, profile)
+    how = Rendering(ratio, PROFILES[profile])
     migration = msgspec.convert(M1, VirtualMachineInstanceMigration) if target else None
     overhead = how.overhead(instance)
     return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)

@@ -302,6 +302,15 @@ class TestCompany:
         assert await cluster.look() is None
         assert cluster.patches == 2
 
+    @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
+    async def test_who_is_about_to_be_tried_waits_a_moment_only(
+        self, vm: str, refused: bool, cluster: Cluster
+    ) -> None:
+        cluster.migrate(*(f"vm{n}" for n in range(50)))
+        await cluster.look()
+        cluster.migrate(vm, refused=refused)
+        assert await cluster.look() == pytest.approx(0.04)
+
     async def test_who_comes_meanwhile_is_in_the_same_patch(self, cluster: Cluster) -> None:
         cluster.migrate("vm1", "vm2")
         await cluster.look()
