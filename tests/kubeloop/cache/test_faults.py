@@ -123,11 +123,6 @@ FAULTS: dict[str, Fault] = {
         [watch(added(pod("z")), drop()), watch(*START), END],
         resumed_at=["", "5"],
     ),
-    "silence: the watch is opened anew where it stopped": Fault(
-        [watch(*START, bookmark("6"), hang()), END],
-        resumed_at=["6"],
-        options=IMPATIENT,
-    ),
     "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": Fault(
         [
             watch(*START),
@@ -186,10 +181,6 @@ FAULTS: dict[str, Fault] = {
         [REFUSED, END],
         [cut(b'{"metadata":{"resourceVersion":"4"},"items":[', 4000), listing([A, B], "5")],
         resumed_at=["5"],
-    ),
-    "404s of a proxy, for longer": Fault(
-        [watch(*START, drop()), *[NO_KIND] * 5, END],
-        resumed_at=["5"] * 6,
     ),
     "200 pages of a proxy are no lists": Fault(
         [REFUSED, watch(error(410, "Expired")), END],
