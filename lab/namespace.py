@@ -46,15 +46,16 @@ def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
     return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
 
 
-async def becomes(read: Callable[[], Awaitable[object]], wanted: object, seconds: float = PATIENCE) -> float:
-    """Until that is read; the seconds that it took. Raises AssertionError when it is not within `seconds`. Asks ever
-    more slowly, for the API server shares its cores with what is waited for."""
-    began, pause = time.monotonic(), 0.01
-    while (found := await read()) != wanted:
-        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {wanted}; it is {found}"
-        await asyncio.sleep(pause)
-        pause = min(0.1, pause * 1.25)
-    return time.monotonic() - began
+async def becomes(read: Callable[[], Awaitable[object]], wanted: object, seconds: float = PATIENCE) -> None:
+    """Until that is read. Raises AssertionError when it is not within `seconds`."""
+    found: object = None
+
+    async def is_read() -> bool:
+        nonlocal found
+        found = await read()
+        return found == wanted
+
+    await until(is_read, lambda: f"{wanted}; it is {found}", seconds=seconds)
 
 
 class Namespace:
@@ -171,9 +172,9 @@ class Namespace:
         found = await self.annotations(name)
         return {key: by_value(json.loads(text)) for key, text in found.items() if key.startswith(_ENTRIES)}
 
-    async def until_hard(self, hard: Mapping[str, Any], name: str = "", seconds: float = PATIENCE) -> float:
-        """Until spec.hard says that, by value; the seconds that it took."""
-        return await becomes(lambda: self.hard(name), by_value(hard), seconds)
+    async def until_hard(self, hard: Mapping[str, Any], name: str = "", seconds: float = PATIENCE) -> None:
+        """Until spec.hard says that, by value."""
+        await becomes(lambda: self.hard(name), by_value(hard), seconds)
 
     async def until_used(self, used: Mapping[str, Any], name: str = "") -> None:
         await becomes(lambda: self.used(name), by_value(used))

@@ -51,8 +51,7 @@ async def told(kubeconfig: Path, method: str, path: str, body: Mapping[str, Any]
 
 PATIENCE = 60.0
 """Seconds within which a fact has to come true: far more than it takes, also on a busy machine."""
-_POLL = 0.25
-_POLL_SOON = 0.05
+_POLL = 0.1
 
 RUNNING_SECONDS = 2.5
 EARLY_PHASE_SECONDS = 0.4
@@ -111,12 +110,16 @@ class Driver:
         self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False
     ) -> None:
         """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
-        deadline = time.monotonic() + PATIENCE
-        while (seen := poll()) != expected and time.monotonic() < deadline:
-            self.go_on()
-            await self._watching.changed(_POLL)
+        seen: object = None
+
+        def is_so() -> bool:
+            nonlocal seen
+            seen = poll()
+            return seen == expected
+
+        came = await self._until(is_so)
         self.check(name, expected, seen, headline=headline)
-        if seen != expected:
+        if not came:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
@@ -184,9 +187,7 @@ class Driver:
     async def apply_policies(self) -> None:
         """deploy/policy.yaml."""
         for body in seed.policies():
-            plural = seed.PLURALS[body["kind"]]
-            path = f"/apis/{body['apiVersion']}/{plural}"
-            await self._client.transport.request("POST", path, body=msgspec.json.encode(body))
+            await self.create(seed.POLICIES[body["kind"]], body)
         self.record.mark("note", "deploy/policy.yaml")
 
     async def forge(self) -> str:
@@ -216,10 +217,10 @@ class Driver:
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + PATIENCE
-        while not done() and time.monotonic() < deadline:
+        while not (is_done := done()) and time.monotonic() < deadline:
             self.go_on()
-            await self._watching.changed(_POLL_SOON)
-        return done()
+            await self._watching.changed(_POLL)
+        return is_done
 
     async def start_headroom(self, *flags: str) -> None:
         """Start `headroom controller FLAGS`. Raises StartError."""

@@ -58,8 +58,8 @@ SECOND_DOMAIN: Final[Mapping[str, Any]] = {
 }
 
 
-PLURALS: Final = {
-    each.kind: each.plural for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+POLICIES: Final = {
+    each.kind: each for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
 }
 
 

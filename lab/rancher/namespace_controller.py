@@ -129,9 +129,6 @@ def _first(quotas: list[ResourceQuota]) -> ResourceQuota | None:
     return min(quotas, key=lambda quota: quota.name, default=None)
 
 
-logger = logging.getLogger(__name__)
-
-
 class Agent:
     """Restarts the handler, by hand or because the annotation on cattle-system says something new."""
 
@@ -139,11 +136,9 @@ class Agent:
         self._handler = handler
         self._namespaces = namespaces
         self._asked = ""
-        self.restarts = 0
 
     def restart(self) -> None:
         """Every quota goes back to its base."""
-        self.restarts += 1
         self._handler.restart()
         namespaces = self._namespaces.cache().list()
         for namespace in namespaces:

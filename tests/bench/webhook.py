@@ -104,6 +104,11 @@ def _http(path: str, new: dict[str, Any], old: dict[str, Any] | None, user: str 
         "dryRun": False,
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return post(path, review)
+
+
+def post(path: str, review: dict[str, Any]) -> bytes:
+    """The request that carries a review."""
     body = json.dumps(review).encode()
     head = f"POST {path}?timeout=5s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -174,24 +179,31 @@ async def _trusting(client: Client) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=base64.b64decode((secret.data or {})["ca.crt"]).decode())
 
 
-class _Line:
-    """One connection."""
+class Line:
+    """One connection that reviews are sent over, one after the other: as cheap as can be."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int, tls: ssl.SSLContext) -> _Line:
+    async def open(cls, port: int, tls: ssl.SSLContext) -> Line:
         return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
-    async def ask(self, review: bytes) -> None:
+    @property
+    def certificate(self) -> bytes:
+        """The one that is shown, as DER."""
+        shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
+
+    async def ask(self, review: bytes) -> bytes:
+        """A whole HTTP request; the body of its answer. Raises RuntimeError when that is not 200."""
         self._writer.write(review)
         head = await self._reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):
             raise RuntimeError(head.decode())
         length = re.search(rb"Content-Length: (\d+)", head)
-        await self._reader.readexactly(int(length[1]) if length else 0)
+        return await self._reader.readexactly(int(length[1]) if length else 0)
 
     def close(self) -> None:
         self._writer.close()
@@ -199,11 +211,11 @@ class _Line:
 
 async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> tuple[float, float]:
     """Decisions a second, and CPU seconds of each."""
-    lines = [await _Line.open(port, tls) for _ in range(CONNECTIONS)]
+    lines = [await Line.open(port, tls) for _ in range(CONNECTIONS)]
     answered = 0
     until = time.perf_counter() + 0.5
 
-    async def ask(line: _Line, first: int) -> None:
+    async def ask(line: Line, first: int) -> None:
         nonlocal answered
         for number in itertools.count(first):
             if time.perf_counter() >= until:
@@ -224,11 +236,11 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
 async def _paced(port: int, tls: ssl.SSLContext, reviews: list[bytes]) -> list[float]:
     """Seconds from when each call was due."""
     # In turn, as an API server's: the listener closes what says nothing for five seconds.
-    idle = deque([await _Line.open(port, tls) for _ in range(CONNECTIONS)])
+    idle = deque([await Line.open(port, tls) for _ in range(CONNECTIONS)])
     latencies: list[float] = []
 
     async def ask(review: bytes, due: float) -> None:
-        line = idle.popleft() if idle else await _Line.open(port, tls)
+        line = idle.popleft() if idle else await Line.open(port, tls)
         await line.ask(review)
         latencies.append(time.perf_counter() - due)
         idle.append(line)

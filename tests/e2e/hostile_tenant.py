@@ -7,19 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kubeloop.testing.polling import eventually
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
+from tests.e2e.accounts import RBAC, apply, documents, remove
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
 
 POLICY = Path(__file__).parents[2] / "deploy" / "policy.yaml"
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-PLURALS = {
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
 MALLORY = "mallory"
 REFUSED = "only KubeVirt"
 BUDGETEER: dict[str, Raw] = {
@@ -38,11 +31,6 @@ LAUNCHER = {"kubevirt.io": "virt-launcher"}
 VIRT_CONTROLLER = "system:serviceaccount:kubevirt:kubevirt-controller"
 
 
-def policy() -> list[Raw]:
-    """The objects of deploy/policy.yaml."""
-    return list(yaml.safe_load_all(POLICY.read_text("utf-8")))
-
-
 @contextlib.contextmanager
 def applied_policy(api: Api) -> Iterator[None]:
     """The policy, while the API server goes by all of it: it reads policies and bindings anew once a second, so that
@@ -51,14 +39,12 @@ def applied_policy(api: Api) -> Iterator[None]:
     api.create(f"{CORE}/namespaces/default/pods", pod("plain"))
     for path, body in BUDGETEER.items():
         api.create(f"{RBAC}/{path}", body)
-    for body in policy():
-        api.create(f"{ADMISSION}/{PLURALS[body['kind']]}", body)
+    apply(api, documents(POLICY))
     try:
         eventually(lambda: all(_in_force(api)), 20)
         yield
     finally:
-        for body in policy():
-            api.delete(f"{ADMISSION}/{PLURALS[body['kind']]}/{body['metadata']['name']}")
+        remove(api, documents(POLICY))
         eventually(lambda: not any(_in_force(api)), 20)
         api.delete(plain, gracePeriodSeconds="0")
         for path, body in BUDGETEER.items():

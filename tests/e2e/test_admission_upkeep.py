@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import re
 import ssl
 import time
 from collections import Counter
@@ -40,6 +39,7 @@ from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from pkg.webhook.tls_context import server_context
+from tests.bench.webhook import Line, post
 from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
 from tests.program import headroom, of_a_soak, program, run
 
@@ -49,12 +49,13 @@ RENEWALS = of_a_soak(20)
 RATE = 200
 """Requests a second."""
 RAISED = {"limits.cpu": "5015m"}
-REVIEW = msgspec.json.encode(
+REVIEW = post(
+    VALIDATE_NAMESPACE,
     {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {"uid": "1", "operation": "UPDATE", "object": {}, "oldObject": {}},
-    }
+    },
 )
 
 
@@ -99,12 +100,12 @@ class Callers:
     async def call_for_ever(self) -> None:
         """At the rate, whatever becomes of each call; every eighth over a new connection."""
         calls: set[asyncio.Task[None]] = set()
-        idle: list[_Line] = []
+        idle: list[Line] = []
         began, number = time.monotonic(), 0
         try:
             while True:
                 number += 1
-                line = idle.pop() if idle and number % 8 else _Line()
+                line = idle.pop() if idle and number % 8 else None
                 calls.add(asyncio.create_task(self._call(line, idle)))
                 calls = {call for call in calls if not call.done()}
                 await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
@@ -114,58 +115,23 @@ class Callers:
             for line in idle:
                 line.close()
 
-    async def _call(self, line: _Line, idle: list[_Line]) -> None:
+    async def _call(self, line: Line | None, idle: list[Line]) -> None:
         try:
             async with asyncio.timeout(5):
-                if not line.open:
-                    self.served.add(await line.connect(self.url, self._context))
-                await line.ask()
+                if line is None:
+                    assert self._context is not None
+                    line = await Line.open(int(self.url.rpartition(":")[2]), self._context)
+                    self.served.add(x509.load_der_x509_certificate(line.certificate).serial_number)
+                assert msgspec.json.decode(await line.ask(REVIEW))["response"]["allowed"]
             self.answered += 1
-        except (OSError, EOFError, AssertionError, TimeoutError) as exc:
+        except (OSError, EOFError, AssertionError, RuntimeError, TimeoutError) as exc:
             self.failures[f"{type(exc).__name__}: {exc}"] += 1
-            line.close()
         else:
             if len(idle) < 8:
                 idle.append(line)
-            else:
-                line.close()
-
-
-class _Line:
-    """One connection that reviews are sent over, one after the other. As cheap as can be: it is the webhook that is
-    to be under load."""
-
-    HEAD = (
-        f"POST {VALIDATE_NAMESPACE} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(REVIEW)}\r\n\r\n"
-    ).encode()
-
-    def __init__(self) -> None:
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    @property
-    def open(self) -> bool:
-        return self._streams is not None
-
-    async def connect(self, url: str, context: ssl.SSLContext | None) -> int:
-        """The serial number of the certificate that is shown."""
-        self._streams = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), ssl=context)
-        shown = self._streams[1].get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return x509.load_der_x509_certificate(shown).serial_number
-
-    async def ask(self) -> None:
-        assert self._streams is not None
-        reader, writer = self._streams
-        writer.write(self.HEAD + REVIEW)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: (\d+)", head)
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        assert length is not None, head
-        assert msgspec.json.decode(await reader.readexactly(int(length[1])))["response"]["allowed"]
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
+                return
+        if line is not None:
+            line.close()
 
 
 async def test_certificates_are_renewed_under_load_without_a_failed_call(

@@ -59,15 +59,6 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
-async def test_without_a_budget_it_stays_refused(namespace: Budgeted) -> None:
-    hard = await namespace.fill()
-    migration = await namespace.migrate()
-    await namespace.until_refused(migration)
-    await namespace.budget()
-    await namespace.succeed(migration)
-    await namespace.at_rest(hard)
-
-
 async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Budgeted) -> None:
     hard = await namespace.fill()
     async with watched(namespace) as seen:

@@ -18,11 +18,12 @@ from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
 from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
 from pkg.webhook.certificates import DAY, Policy, issue
+from tests.e2e.accounts import ADMISSION, RBAC
 from tests.e2e.api import Api
 from tests.e2e.headroom.amounts import ONE
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.shapes import start
-from tests.e2e.hostile_tenant import ADMISSION, RBAC, VIRT_CONTROLLER, applied_policy
+from tests.e2e.hostile_tenant import VIRT_CONTROLLER, applied_policy
 from tests.monitoring.prometheus import Prometheus, severities
 from tests.monitoring.queries import panels
 from tests.program import Program

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,32 +130,26 @@ def test_its_figures_are_what_others_count_and_nothing_is_left(
     eventually(lambda: "tenant" not in names(bare_api, f"{CORE}/namespaces"))
 
 
-@pytest.mark.parametrize(
-    ("stage", "rate"), [("setting up", "5/s"), ("migrating", "0.2/s"), ("removing", "5/s")]
-)
-def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path, stage: str, rate: str) -> None:
-    before = everything(bare_api)
-    words = [
-        "scale",
-        *SIZE,
-        "--rate",
-        rate,
-        "--strategy",
-        "vmmrq",
-        "--kubeconfig",
-        str(bare.kubeconfig),
-        "--out",
-        str(tmp_path),
-    ]
+def started(bare: Cluster, out: Path, stage: str, rate: str) -> subprocess.Popen[str]:
+    """A run that has come to a stage."""
+    words = ["--rate", rate, "--strategy", "vmmrq", "--kubeconfig", str(bare.kubeconfig), "--out", str(out)]
     # In the background of a shell a program would start deaf to SIGINT; it sets its own handler once it runs.
     program = subprocess.Popen(
-        [*COMMAND, *words], env=environment() | {"CI": "true"}, cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "scale", *SIZE, *words],
+        env=environment() | {"CI": "true"},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert program.stderr is not None
-    for line in program.stderr:
-        if stage in line:
-            break
-    time.sleep(1.0 if stage == "migrating" else 0.0)
+    assert any(stage in line for line in program.stderr)
+    return program
+
+
+@pytest.mark.parametrize(("stage", "rate"), [("migrating", "0.2/s"), ("removing", "5/s")])
+def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path, stage: str, rate: str) -> None:
+    before = everything(bare_api)
+    program = started(bare, tmp_path, stage, rate)
     program.send_signal(signal.SIGINT)
     said = program.communicate(timeout=300)[1]
     assert program.returncode == 130, said
@@ -166,15 +159,7 @@ def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path, stage: s
 
 def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
     before = everything(bare_api)
-    own = ["--kubeconfig", str(bare.kubeconfig)]
-    words = ["scale", *SIZE, "--rate", "0.2/s", "--strategy", "vmmrq", *own, "--out", str(tmp_path)]
-    program = subprocess.Popen(
-        [*COMMAND, *words], env=environment() | {"CI": "true"}, cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "migrating" in line:
-            break
+    program = started(bare, tmp_path, "migrating", "0.2/s")
     program.kill()
     program.communicate(timeout=300)
     assert everything(bare_api) != before
@@ -183,7 +168,7 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: A
         assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], (
             "tenants' objects are not asked about"
         )
-    done = run("scale", "--clean", *own, timeout=300, CI="true")
+    done = run("scale", "--clean", "--kubeconfig", str(bare.kubeconfig), timeout=300, CI="true")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     nothing_is_left(bare_api, before)
 
