@@ -154,18 +154,21 @@ def test_user_names_cannot_break_out_of_an_expression() -> None:
     assert "patterns" not in holder
 
 
-class TestFits:
-    def test_another_ca(self) -> None:
-        other = {**HOOK, "clientConfig": {**WHERE, "caBundle": "T0xE"}}
-        assert not fits(lock(hook=other), HOOK)
+WITHOUT = {key: value for key, value in HOOK.items() if key != "matchConditions"}
 
-    def test_other_accounts(self) -> None:
-        other = lock_webhook("ns1", WHERE, holders=["a-holder"], virt_controllers=["virt"])
-        assert not fits(lock(hook=other), HOOK)
 
-    def test_an_old_server_that_keeps_no_conditions_is_not_patched_for_ever(self) -> None:
-        kept = {key: value for key, value in HOOK.items() if key != "matchConditions"}
-        assert fits(lock(hook=kept), HOOK)
+@pytest.mark.parametrize(
+    ("stands", "as_wanted"),
+    [
+        (HOOK, True),
+        ({**HOOK, "clientConfig": {**WHERE, "caBundle": "T0xE"}}, False),
+        (lock_webhook("ns1", WHERE, holders=["a-holder"], virt_controllers=["virt"]), False),
+        (WITHOUT, True),
+    ],
+    ids=["as wanted", "another CA", "other accounts", "an old server keeps no conditions: no patch for ever"],
+)
+def test_fits(stands: dict[str, Any], as_wanted: bool) -> None:
+    assert fits(lock(hook=stands), HOOK) is as_wanted
 
 
 def at(where: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:
@@ -191,8 +194,8 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
             {"service": {**SERVICE, "path": "/lock"}, "caBundle": "QQ=="},
         ),
         (
-            at("https://h:9443/probe"),
-            at("https://h:9443/validate-pod/0123"),
+            [*at("https://h:9443/probe"), *at("https://other/x")],
+            [*at("https://h:9443/validate-pod/0123"), *at("https://h:9443/validate-vm/4567")],
             {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},
         ),
         (
@@ -214,7 +217,7 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
     ids=[
         "by URL",
         "by service",
-        "with the key by which the API server is known",
+        "of several the first, with the key by which the API server is known",
         "by service, with the key",
         "a broken registration is not copied",
         "an empty caBundle is no use",

@@ -51,6 +51,13 @@ OF_HIGH_PRIORITY: dict[str, Any] = {
         "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
     }
 }
+
+
+def full(hard: Resources, **more: Any) -> ResourceQuota:
+    """A quota without anything left."""
+    return quota(hard, hard, **more)
+
+
 VOLUME = {"name": "v", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}
 
 
@@ -71,26 +78,6 @@ class Case:
         "of several quotas only the full ones block": Case(
             [quota(name="a"), quota(TWICE, name="b"), quota(name="c")], ("a", "c")
         ),
-        "every counted resource counts: memory that is asked for": Case(
-            [
-                quota(
-                    {"requests.memory": SIDE["requests.memory"]}, {"requests.memory": SIDE["requests.memory"]}
-                )
-            ],
-            ("quota",),
-            additional={"requests.memory": "5Gi"},
-        ),
-        "devices too": Case(
-            [quota({"requests.devices.kubevirt.io/kvm": "1"}, {"requests.devices.kubevirt.io/kvm": "1"})],
-            ("quota",),
-            additional={"requests.devices.kubevirt.io/kvm": "1"},
-        ),
-        "the number of pods too": Case(
-            [quota({"pods": "1"}, {"pods": "1"})], ("quota",), additional={"pods": "1"}
-        ),
-        "and their number as objects": Case(
-            [quota({"count/pods": "1"}, {"count/pods": "1"})], ("quota",), additional={"count/pods": "1"}
-        ),
         "a quota for other pods never blocks": Case([quota({"pods": "0"}, {}, **BEST_EFFORT)]),
         "one for pods of a priority class that the VM has not neither": Case(
             [quota({"pods": "0"}, {}, **OF_HIGH_PRIORITY)]
@@ -105,10 +92,10 @@ class Case:
             additional={"limits.memory": "5Gi"},
         ),
         "a quota that is full of something the budget does not name cannot be released": Case(
-            [quota({**FULL, "pods": "1"}, {**FULL, "pods": "1"})], (), ("pods",)
+            [full({**FULL, "pods": "1"})], (), ("pods",)
         ),
         "one quota that cannot be raised enough keeps all of them as they are": Case(
-            [quota(name="a"), quota({"pods": "1"}, {"pods": "1"}, name="b")], (), ("pods",)
+            [quota(name="a"), full({"pods": "1"}, name="b")], (), ("pods",)
         ),
         "a budget that names nothing of a resource is none": Case(
             [quota()], ("quota",), additional={**ENOUGH, "pods": "0"}
@@ -117,7 +104,11 @@ class Case:
         "a byte less is not": Case(
             [quota()], (), ("limits.memory",), additional={**FULL, "limits.memory": "4797464312"}
         ),
-        "a quota that limits nothing does nothing": Case([quota({}, {})]),
+        "a quota that limits nothing does nothing": Case([full({})]),
+    }
+    | {
+        f"{name} counts": Case([full({name: SIDE[name]})], ("quota",), additional={name: SIDE[name]})
+        for name in ("requests.memory", "requests.devices.kubevirt.io/kvm", "pods", "count/pods")
     }
 )
 def test_which_quotas_block(case: Case) -> None:
@@ -133,7 +124,7 @@ def test_a_budget_that_does_not_name_storage_says_so() -> None:
     instance = with_state(running_vmi())
     around = surroundings([refused()], instances=[instance], pods=[launcher(instance)])
     around = replace(around, claims={"state-1": claim("state-1")})
-    found = look([quota({"requests.storage": "10Mi"}, {"requests.storage": "10Mi"})], around)
+    found = look([full({"requests.storage": "10Mi"})], around)
     assert "requests.storage of quota" in found.problems[0].message
 
 
@@ -289,23 +280,23 @@ class TestHotpluggedVolumes:
         )
 
     def test_a_budget_without_room_for_both_pods_starts_nothing(self) -> None:
-        one = quota({"pods": "2"}, {"pods": "2"})
+        one = full({"pods": "2"})
         assert look([one], self.around(), additional={"pods": "1"}).problems
         assert look([one], self.around(), additional={"pods": "2"}).blocking == {"quota"}
 
     def test_the_second_pod_is_released_by_itself(self) -> None:
         migration = vmim("Pending")
-        full = quota({"pods": "3"}, {"pods": "3"})
+        there = full({"pods": "3"})
         waits = self.around(target(migration, "Pending"), migration=migration)
-        assert look([full], waits, additional={"pods": "1"}).blocking == set()
+        assert look([there], waits, additional={"pods": "1"}).blocking == set()
         runs = self.around(target(migration, "Running"), migration=migration)
-        assert look([full], runs, additional={"pods": "1"}).blocking == {"quota"}
+        assert look([there], runs, additional={"pods": "1"}).blocking == {"quota"}
 
     def test_and_not_when_it_is_there(self) -> None:
         migration = vmim("Pending")
         running = target(migration, "Running")
         around = self.around(running, attachment(running), migration=migration)
-        assert look([quota({"pods": "4"}, {"pods": "4"})], around, additional={"pods": "1"}).blocking == set()
+        assert look([full({"pods": "4"})], around, additional={"pods": "1"}).blocking == set()
 
 
 class TestLimitRanges:
@@ -365,8 +356,8 @@ class TestWhatAWindowGrants:
     def test_no_more_than_the_budget(self) -> None:
         vms = [running_vmi("vm1"), running_vmi("vm2")]
         around = surroundings([refused(vm.name) for vm in vms], instances=vms)
-        full = quota({"limits.cpu": "4030m"}, {"limits.cpu": "4030m"})
-        found = look([full], around, additional={"limits.cpu": "3"})
+        there = full({"limits.cpu": "4030m"})
+        found = look([there], around, additional={"limits.cpu": "3"})
         assert [each.migration.spec.vmi_name for each in found.releasable] == ["vm1"]
         assert found.added == {"quota": {"limits.cpu": "2015m"}}
 
@@ -377,8 +368,8 @@ class TestWhatAWindowGrants:
             instances=[running_vmi("vm1"), *instances],
             pods=[source("vm1"), target(migration, "Running"), source("vm2")],
         )
-        full = quota({"limits.cpu": hard}, {"limits.cpu": used})
-        return look([full], around, additional={"limits.cpu": "47"})
+        there = quota({"limits.cpu": hard}, {"limits.cpu": used})
+        return look([there], around, additional={"limits.cpu": "47"})
 
     def test_vms_whose_sides_both_run_keep_theirs(self) -> None:
         found = self.beside_one_that_moves("4030m", "6045m", running_vmi("vm2"))

@@ -49,6 +49,14 @@ ROW = tuple[Observed, type[Any]]
 MIRRORED = {"additionalMigrationResources": ENOUGH}
 DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
+
+
+def raised(**more: Any) -> Observed:
+    """One quota that is raised for what the budget's status has saved of it."""
+    given = {"quotas": [quota(RAISED, annotations=RECORD)], "budgets": [budget(saved=SAVED)], **more}
+    return observed(**given)
+
+
 TWO_BLOCK = [quota(RAISED, annotations=RECORD), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
 UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
@@ -70,25 +78,17 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed(budgets=[budget(saved=SAVED)], lock=lock()),
             Save,
         ),
-        "raised: wait for the target pod": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
-            Wait,
-        ),
-        "raised and the target pod is there: restore": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], DONE, lock=lock()),
-            Restore,
-        ),
+        "raised: wait for the target pod": (raised(lock=lock()), Wait),
+        "raised and the target pod is there: restore": (raised(around=DONE, lock=lock()), Restore),
         "raised and the migration went away: restore": (
-            observed(
-                [quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], surroundings([]), lock=lock()
-            ),
+            raised(around=surroundings([]), lock=lock()),
             Restore,
         ),
         "restored, and admission goes by the raised limits still: wait": (
-            observed([quota(FULL, enforced=RAISED)], [budget(saved=SAVED)], DONE, lock=lock()),
+            raised(quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()),
             Wait,
         ),
-        "restored: clear": (observed([quota()], [budget(saved=SAVED)], DONE, lock=lock()), Clear),
+        "restored: clear": (raised(quotas=[quota()], around=DONE, lock=lock()), Clear),
         "cleared: unlock": (observed(around=DONE, lock=lock()), Unlock),
         "unlocked: nothing": (observed(around=DONE), Wait),
         "saved and nothing to do, without a raise: clear": (
@@ -96,155 +96,95 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Clear,
         ),
         "a lock and nothing to do: unlock": (observed(around=surroundings([]), lock=lock()), Unlock),
-        "raised without a lock, it was deleted: back first": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)]),
-            Restore,
-        ),
+        "raised without a lock, it was deleted: back first": (raised(), Restore),
         "saved without a lock: clear, then anew": (observed(budgets=[budget(saved=SAVED)]), Clear),
         "what upstream leaves in an idle status is nothing": (
             observed(budgets=[budget(added=ENOUGH)], around=DONE),
             Wait,
         ),
-        "a saved quota that is gone: clear": (
-            observed([], [budget(saved=SAVED)], DONE, lock=lock()),
-            Clear,
-        ),
+        "a saved quota that is gone: clear": (raised(quotas=[], around=DONE, lock=lock()), Clear),
         "no budget any more, but a lock: unlock": (observed(budgets=[], lock=lock()), Unlock),
         "the budget is on its way out, raised: restore": (
-            observed(
-                [quota(RAISED, annotations=RECORD)],
-                [budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")],
-                lock=lock(),
-            ),
+            raised(budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()),
             Restore,
         ),
         "the namespace is on its way out: nothing is begun": (observed(exists=False), Wait),
         "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), Unlock),
         "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), Wait),
         "raised under a lock, while the webhook is away: it stays": (
-            observed(
-                [quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(), why_not="not reached"
-            ),
+            raised(lock=lock(), why_not="not reached"),
             Wait,
         ),
-        "raised without a lock, and it cannot be locked: restore": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], why_not="not reached"),
-            Restore,
-        ),
+        "raised without a lock, and it cannot be locked: restore": (raised(why_not="not reached"), Restore),
         "locked for one, nothing raised yet, the webhook away: unlock": (
             observed([quota()], [budget()], lock=lock(), why_not="not reached"),
             Unlock,
         ),
         "two budgets: nothing is touched": (observed(budgets=[budget(), budget(name="other")]), Wait),
         "two budgets, one of them in use: restore": (
-            observed(
-                [quota(RAISED, annotations=RECORD)], [budget(saved=SAVED), budget(name="other")], lock=lock()
-            ),
+            raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
             Restore,
         ),
-        "the limit is reached: restore": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=120)),
-            Restore,
-        ),
-        "the clock was set back by an hour: unlock": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=-3600)),
-            Unlock,
-        ),
+        "the limit is reached: restore": (raised(lock=lock(age=120)), Restore),
+        "the clock was set back by an hour: unlock": (raised(lock=lock(age=-3600)), Unlock),
         "a migration that another quota blocks joins: save that": (
             observed(TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()),
             Save,
         ),
-        "past the limit and its grace: unlock, whatever is raised": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=130)),
-            Unlock,
-        ),
+        "past the limit and its grace: unlock, whatever is raised": (raised(lock=lock(age=130)), Unlock),
         "past them, and two budgets: unlock": (
             observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
             Unlock,
         ),
         "past them, and the status is garbage: unlock": (
-            observed(
-                [quota(RAISED, annotations=RECORD)],
-                [budget(saved={"quota": {"limits.cpu": "banana"}})],
-                lock=lock(age=130),
-            ),
+            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)),
             Unlock,
         ),
         "past them, and upstream's controller runs: unlock": (
-            replace(
-                observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=130)),
-                upstream="it",
-            ),
+            raised(lock=lock(age=130), upstream="it"),
             Unlock,
         ),
         "past them, and the lock cannot be deleted: restore": (
-            replace(
-                observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=130)),
-                not_unlocked="no",
-            ),
+            raised(lock=lock(age=130), not_unlocked="no"),
             Restore,
         ),
         "the same, and a person has changed the quota, which the webhook admits by now: it stays, its record goes": (
-            replace(
-                observed([quota(TWICE, annotations=RECORD)], [budget(saved=SAVED)], lock=lock(age=130)),
-                not_unlocked="no",
-            ),
+            raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked="no"),
             Restore,
         ),
         "the budget is less than nothing: nothing is lowered by it": (
             observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
             Wait,
         ),
-        "unlocked past them, still raised: restore": (
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)]),
-            Restore,
-        ),
-        "a restore was refused: wait": (
-            replace(
-                observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], DONE, lock=lock()),
-                not_restored={"quota": "no"},
-            ),
-            Wait,
-        ),
+        "unlocked past them, still raised: restore": (raised(), Restore),
+        "a restore was refused: wait": (raised(around=DONE, lock=lock(), not_restored={"quota": "no"}), Wait),
         "a restore was refused, the other quota can: restore that": (
-            replace(
-                observed(
-                    [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
-                    [budget(saved={"quota": FULL, "second": FULL})],
-                    DONE,
-                    lock=lock(),
-                ),
+            observed(
+                [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
+                [budget(saved={"quota": FULL, "second": FULL})],
+                DONE,
+                lock=lock(),
                 not_restored={"quota": "no"},
             ),
             Restore,
         ),
         "the status is garbage, the quota has recorded it: go on by that": (
-            observed(
-                [quota(RAISED, annotations=RECORD)],
-                [budget(saved={"quota": {"limits.cpu": "banana"}})],
-                DONE,
-                lock=lock(),
-            ),
+            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()),
             Restore,
         ),
         "the status is garbage and nothing else knows: clear": (
             observed(
-                [quota(RAISED)],
-                [budget(saved={"quota": {"limits.cpu": "banana"}})],
-                lock=lock(ours=False),
+                [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)
             ),
             Clear,
         ),
         "raised and the budget is gone: restore by what the quota has recorded": (
-            observed([quota(RAISED, annotations=RECORD)], [], lock=lock()),
+            raised(budgets=[], lock=lock()),
             Restore,
         ),
-        "raised, and nothing says by whom: unlock": (
-            observed([quota(RAISED)], [], lock=lock()),
-            Unlock,
-        ),
+        "raised, and nothing says by whom: unlock": (observed([quota(RAISED)], [], lock=lock()), Unlock),
         "the budget is gone and the lock had to end: restore by what the quota records": (
-            observed([quota(RAISED, annotations=RECORD)], []),
+            raised(budgets=[]),
             Restore,
         ),
         "and a person has changed it since: it stays, its record goes": (
@@ -292,7 +232,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Restore,
         ),
         "under our lock what another client wrote stays: clear": (
-            observed([quota(TWICE)], [budget(saved=SAVED)], DONE, lock=lock()),
+            raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
             Clear,
         ),
         "it was none at all before: restore": (
@@ -301,23 +241,17 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             ),
             Restore,
         ),
-        "upstream's controller runs: nothing is begun": (replace(observed(), upstream="it"), Wait),
+        "upstream's controller runs: nothing is begun": (observed(upstream="it"), Wait),
         "upstream's controller runs: its window is its own": (
-            replace(
-                observed([quota(RAISED)], [budget(saved=SAVED)], DONE, lock=lock(ours=False)),
-                upstream="it",
-            ),
+            raised(quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"),
             Wait,
         ),
         "upstream's controller is said to run: what we locked is closed": (
-            replace(
-                observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
-                upstream="it",
-            ),
+            raised(lock=lock(), upstream="it"),
             Restore,
         ),
         "upstream's controller is said to run: what we raised is restored": (
-            replace(observed([quota(RAISED, annotations=RECORD)], [budget()]), upstream="it"),
+            raised(budgets=[budget()], upstream="it"),
             Restore,
         ),
     }
@@ -372,9 +306,7 @@ LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
 def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked: bool) -> None:
     """What the raised quota records of itself counts, until the status that says otherwise is cleared."""
     held = lock() if locked else None
-    names, end = walked(
-        observed([quota(RAISED, annotations=RECORD)], [budget(**wrong)], surroundings([]), lock=held)
-    )
+    names, end = walked(raised(budgets=[budget(**wrong)], around=surroundings([]), lock=held))
     contradicts = wrong["saved"] != SAVED
     assert names == ["Restore", "Clear", *["Restore"] * contradicts, *["Unlock"] * locked]
     assert by_value(end.quotas[0].hard) == by_value(FULL)
@@ -424,13 +356,7 @@ class TestTheLimit:
     """A lock that lasts too long is ended and said, and not made again at once."""
 
     def seen(self, **more: Any) -> Observed:
-        given = {
-            "quotas": [quota(RAISED, annotations=RECORD)],
-            "budgets": [budget(saved=SAVED)],
-            "lock": lock(age=121),
-            **more,
-        }
-        return observed(**given)
+        return raised(**{"lock": lock(age=121), **more})
 
     def test_it_is_said_to_both(self) -> None:
         (problem,) = decision(self.seen()).problems
@@ -438,6 +364,9 @@ class TestTheLimit:
         assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
         assert "has been locked for 121 s" in problem.message
         assert "the lock ends in 9 s at the latest" in problem.message
+        assert problem.message.endswith("the migrations are retried in 600 s")
+        (unraised,) = decision(self.seen(quotas=[quota()])).problems
+        assert "retried" not in unraised.message
 
     def test_everything_is_undone_and_the_migration_rests(self) -> None:
         names, end = walked(self.seen())

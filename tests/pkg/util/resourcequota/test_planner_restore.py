@@ -95,25 +95,6 @@ def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mod
     assert by_value(after.hard) == by_value(HARD)
 
 
-DRIFT = {
-    "Rancher puts spec.hard back to the base": HARD,
-    "a person lowers it to nothing useful": {"limits.cpu": "1", "limits.memory": "1Gi"},
-    "a person raises it": {"limits.cpu": "500", "limits.memory": "1Ti"},
-    "a person changes only one limit": {"limits.cpu": "5", "limits.memory": "1Gi"},
-    "another client removes one limit": {"limits.cpu": "5"},
-}
-
-
-@pytest.mark.parametrize("mode", Mode)
-@sentences(DRIFT)
-def test_spec_hard_is_repaired_under_way(case: Resources, mode: Mode) -> None:
-    raised = settled(quota(), [vmim("Running")], mode=mode)
-    drifted = quota(case, raised.annotations)
-    made = plan(observed(drifted, [vmim("Running")]), Policy(mode))
-    assert not made.annotations
-    assert by_value(applied(drifted, made).hard) == by_value(RAISED)
-
-
 GARBAGE_BASES = {
     "a cpu limit that is no quantity": '{"limit":{"limitsCpu":"three","limitsMemory":"5000Mi"}}',
     "a memory limit that is no quantity": '{"limit":{"limitsCpu":"3","limitsMemory":"5000MiB"}}',

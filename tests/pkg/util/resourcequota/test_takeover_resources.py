@@ -77,7 +77,6 @@ class Counted:
     rendering: Rendering = AT_1_5
 
 
-NIC = {"interfaces": [{"name": "default"}, {"name": "fast", "sriov": {}}]}
 # 2730Mi and the overhead of 442497017, and the support container's 35M; 2 of the VM's vCPUs, allocated 1:10, and 5m.
 REQUESTED_MEMORY = str(2730 * 1024**2 + 442497017 + 35000000)
 COUNTED = {
@@ -180,30 +179,6 @@ def test_every_counted_resource(case: Counted) -> None:
     assert by_value(value) == by_value(dict(case.entry))
     raised = add(parse_resource_list(dict(case.hard)), parse_resource_list(value))
     assert parse_resource_list(found.hard) == raised
-
-
-def test_a_device_that_only_the_target_has_the_base_pays_for() -> None:
-    """A network attachment that was changed, or a NIC that was plugged in (KubeVirt LiveUpdateNADRef)."""
-    device, instance = "intel.com/nic", machine({**msgspec.to_builtins(SEED.spec.domain), "devices": NIC})
-    source, move = launcher(instance), vmim("Scheduling")
-    target = launcher(instance, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
-    compute, *others = target.spec.containers
-    resources = msgspec.structs.replace(
-        compute.resources,
-        limits={**(compute.resources.limits or {}), device: "1"},
-        requests={**(compute.resources.requests or {}), device: "1"},
-    )
-    compute = msgspec.structs.replace(compute, resources=resources)
-    target = msgspec.structs.replace(
-        target, spec=msgspec.structs.replace(target.spec, containers=[compute, *others])
-    )
-    hard = {"limits.cpu": "3", f"requests.{device}": "1"}
-    limits = annotation({"limitsCpu": "3", "extended": {f"requests.{device}": "1"}})
-    seen = namespace(quota(hard, MARKS), [move], [source, target], [instance], limits=limits)
-    assert seen.quota.used[f"requests.{device}"] == "1"
-    found, _made = after(seen)
-    assert set(entry(found.annotations[by_name()])) == {"limits.cpu"}
-    assert found.hard[f"requests.{device}"] == "1"
 
 
 def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byte() -> None:
