@@ -119,7 +119,7 @@ async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
 
 async def test_a_refused_patch_is_retried() -> None:
     kind = Quotas()
-    kind.errors["patch"] = [Forbidden("no", status=403)]
+    kind.errors["patch"] = [Forbidden("no")]
     kind.controller.on_remove("cleanup", Calls())
     await kind.start()
     kind.put("a", "ns")
@@ -132,8 +132,7 @@ async def test_a_refused_patch_is_retried() -> None:
 async def test_a_change_handler_runs_beside_it() -> None:
     kind, changes = Quotas(), Calls()
     kind.controller.on_remove("cleanup", Calls())
-    kind.controller.on_change("changes", changes)
-    await kind.start()
+    await kind.start(changes=changes)
     kind.put("a", "ns")
     await settle()
     last: ResourceQuota = changes.objects[-1]

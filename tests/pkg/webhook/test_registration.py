@@ -85,9 +85,22 @@ class Server:
         return found
 
 
-async def test_both_are_created_and_then_left_alone() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registrar(server: Server, clock: Clock) -> Registrar:
+    return Registrar(server.client, URL, OPTIONS, clock=clock)
+
+
+async def test_both_are_created_and_then_left_alone(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
@@ -127,45 +140,19 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
         {"webhooks": []},
         {"webhooks": None},
         {"webhooks": [{"name": "other"}]},
+        {"metadata": {"labels": None}},
     ],
+    ids=["empty", "none", "another", "the label by which all is taken out in an emergency"],
 )
-async def test_drift_is_repaired(changes: dict[str, Any]) -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_drift_is_repaired(changes: dict[str, Any], server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, changes)
     await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
-
-
-async def test_the_label_by_which_all_is_taken_out_in_an_emergency_is_put_back() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
-    await registrar.ensure(b"ca")
-    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": None}})
-    await registrar.ensure(b"ca")
     assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
 
 
-async def test_a_new_bundle_is_told() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
-    await registrar.ensure(b"old")
-    await registrar.ensure(b"new old")
-    assert server.webhooks() == validating(URL, OPTIONS, b"new old")
-
-
-async def test_another_failure_policy_is_told() -> None:
-    server = Server()
-    await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    changed = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL))
-    server.mark = changed.mark
-    await changed.ensure(b"ca")
-    assert {webhook["failurePolicy"] for webhook in server.webhooks()} == {"Fail"}
-
-
-async def test_a_configuration_without_webhooks_goes() -> None:
-    server = Server()
+async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
     await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
     changed = Registrar(server.client, URL, Options(quota_guard=QuotaGuard.DENY))
     server.mark = changed.mark
@@ -174,9 +161,7 @@ async def test_a_configuration_without_webhooks_goes() -> None:
     assert server.validating.objects
 
 
-async def test_what_an_injector_puts_in_stays() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_what_an_injector_puts_in_stays(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(None)
     injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.webhooks()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": injected})
@@ -191,21 +176,13 @@ async def test_what_an_injector_puts_in_stays() -> None:
     assert {webhook["clientConfig"]["caBundle"] for webhook in server.webhooks()} == {"aW5q"}
 
 
-async def test_a_foreign_writer_in_between_is_read_again() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_a_foreign_writer_in_between_is_read_again(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"old")
     server.validating.before.append(
         lambda: server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": {"a": "b"}}})
     )
     await registrar.ensure(b"new")
     assert server.webhooks() == validating(URL, OPTIONS, b"new")
-
-
-async def test_replicas_that_start_together_end_with_one_configuration() -> None:
-    server = Server()
-    await asyncio.gather(*(Registrar(server.client, URL, OPTIONS).ensure(b"ca") for _ in range(5)))
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
 
 
 async def test_replicas_that_start_together_share_one_key() -> None:
@@ -223,9 +200,8 @@ async def test_replicas_that_start_together_share_one_key() -> None:
     assert started_later.key == callers[0].key  # though it leaves the registration alone
 
 
-async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over() -> None:
+async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:
     theirs = Endpoint(url="https://127.0.0.1:9444")
-    server = Server()
     server.reached.add(theirs.url)
     await Registrar(server.client, theirs, OPTIONS).ensure(b"ca")
     ours = Registrar(server.client, URL, OPTIONS)
@@ -243,8 +219,7 @@ class TestReach:
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registration, "_NEWS_PAUSE", 0.0)
 
-    async def test_nothing_but_the_probe_is_registered_before(self) -> None:
-        server = Server()
+    async def test_nothing_but_the_probe_is_registered_before(self, server: Server) -> None:
         server.reached.clear()
         with pytest.raises(NotReached, match="connection refused"):
             await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
@@ -265,13 +240,15 @@ class TestReach:
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
         assert len(told) == 1
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
 
-    async def test_the_minute_begins_with_the_first_probe_that_fails(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_the_minute_begins_with_the_first_probe_that_fails(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
         server.on_probe = lambda: setattr(clock, "now", clock.now + 4.0)
@@ -301,9 +278,9 @@ class TestReach:
         await registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, options, b"ca")
 
-    async def test_an_api_server_that_is_away_says_nothing(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_an_api_server_that_is_away_says_nothing(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.away = True
         for _ in range(10):
@@ -312,9 +289,9 @@ class TestReach:
                 await registrar.ensure(b"ca")
         assert server.validating.objects
 
-    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         for away, seconds, standing in (
             (False, 0, True),
@@ -329,9 +306,9 @@ class TestReach:
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
 
-    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
         server.failing = "validate.another.example"
@@ -342,8 +319,9 @@ class TestReach:
         assert server.validating.objects
         assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
 
-    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self) -> None:
-        server, clock = Server(), Clock()
+    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(
+        self, server: Server, clock: Clock
+    ) -> None:
         server.reached.clear()
         server.on_probe = lambda: setattr(clock, "now", clock.now + 5.0)
         began = clock.now
@@ -361,8 +339,9 @@ class TestReach:
             await replica.ensure(b"ca")
         assert len(server.writes) == before
 
-    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self) -> None:
-        server, clock = Server(), Clock()
+    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(
+        self, server: Server, clock: Clock
+    ) -> None:
         await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
         told: list[tuple[str, str]] = []
         options = Options(reserve=False)
@@ -380,15 +359,13 @@ class TestReach:
         assert server.webhooks() == validating(URL, Options(reserve=False), b"ca")
 
 
-async def test_what_is_forbidden_is_passed_on() -> None:
-    server = Server()
+async def test_what_is_forbidden_is_passed_on(server: Server) -> None:
     server.validating.errors["create"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):
         await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
 
 
-async def test_unregister_takes_away_what_is_there() -> None:
-    server = Server()
+async def test_unregister_takes_away_what_is_there(server: Server) -> None:
     await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
     assert await unregister(server.client) == [
         "ValidatingWebhookConfiguration",

@@ -58,18 +58,6 @@ def test_what_kubebuilder_assets_lack_is_built(tmp_path: Path) -> None:
     assert go_calls(environ) == ["sigs.k8s.io/kwok/cmd/kwok"]
 
 
-def test_one_of_two_binaries_of_a_project_in_kubebuilder_assets_leaves_the_other_to_be_built(
-    tmp_path: Path,
-) -> None:
-    environ = environment(
-        tmp_path, KUBEBUILDER_ASSETS=str(_assets(tmp_path / "assets", ["etcd", "kube-apiserver"]))
-    )
-    binaries = ensure_binaries(environ=environ)
-    assert binaries.kube_apiserver.parent == tmp_path / "assets"
-    assert binaries.kube_controller_manager.parent != tmp_path / "assets"
-    assert "k8s.io/kubernetes/cmd/kube-apiserver" not in go_calls(environ)
-
-
 SERVERS = NAMES[1:3]
 ASSETS, CACHE = "assets", "cache"
 
