@@ -50,12 +50,6 @@ async def test_a_plugin_runs_again_shortly_before_its_token_expires(monkeypatch:
     assert tokens == ["Bearer t1", "Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_a_plugin_runs_again_when_its_token_is_refused() -> None:
-    source = ExecPlugin(Runs())
-    await source.get()
-    assert (await source.get(refresh=True)).authorization == "Bearer t2"
-
-
 async def test_many_requests_at_once_run_a_plugin_once() -> None:
     runs = Runs()
     runs.seconds = 0.05

@@ -138,14 +138,6 @@ async def test_an_unknown_host_is_unreachable(rig: Rig) -> None:
         await transport.request("GET", PATH)
 
 
-async def test_a_server_that_restarts_is_reached_again(rig: Rig) -> None:
-    rig.server.always(GET, PATH, OK)
-    await rig.transport.request("GET", PATH)
-    await rig.server.stop()
-    await rig.server.start()
-    assert await rig.transport.request("GET", PATH) == b'{"ok": true}'
-
-
 async def test_no_answer_in_time_is_unreachable(rig: Rig) -> None:
     rig.server.always(GET, PATH, silent())
     with pytest.raises(errors.Unreachable, match="connection lost: timed out"):
@@ -260,15 +252,6 @@ async def test_one_connection_serves_many_requests(rig: Rig) -> None:
     for _ in range(5):
         await rig.transport.request("GET", PATH)
     assert len(peers) == 1
-
-
-async def test_impersonation_sends_user_and_every_group(rig: Rig) -> None:
-    rig.server.always(GET, PATH, OK)
-    transport = rig.another(rig.server.config().impersonate("jane", ["dev", "ops"]))
-    await transport.request("GET", PATH)
-    headers = rig.server.requests[0].headers
-    assert headers["Impersonate-User"] == "jane"
-    assert headers.getall("Impersonate-Group") == ["dev", "ops"]
 
 
 class Tokens:

@@ -21,18 +21,6 @@ from tests.kubeloop.client.rig import ONE, QUOTA, Quotas
 OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
 
 
-async def test_update_sends_what_differs_bound_to_the_version_that_was_read(
-    server: ScriptedServer, quotas: Quotas
-) -> None:
-    server.script(PATCH, ONE, body(QUOTA))
-    new = edit(OLD, spec={"hard": {"limits.cpu": "3"}}, metadata={"labels": {"a": "b"}})
-    assert (await quotas.update(OLD, new)).metadata.resource_version == "5"
-    assert server.requests[0].json == {
-        "spec": {"hard": {"limits.cpu": "3"}},
-        "metadata": {"labels": {"a": "b"}, "resourceVersion": "4"},
-    }
-
-
 async def test_update_status_sends_status_alone_through_the_subresource(
     server: ScriptedServer, quotas: Quotas
 ) -> None:
