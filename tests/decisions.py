@@ -23,9 +23,23 @@ from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
-from tests.objects import AT_1_5, BASE, HARD, RAISED, RESYNC, Resources, quota, vmi, vmim
+from tests.objects import (
+    AT_1_5,
+    BASE,
+    HARD,
+    MARKS,
+    RAISED,
+    RESYNC,
+    Resources,
+    by_name,
+    by_uid,
+    quota,
+    vmi,
+    vmim,
+)
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
+HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 ENDED = ("Succeeded", "Failed")
 HANDED_OVER = ("PreparingTarget", "TargetReady", "Running", *ENDED)
 
@@ -64,7 +78,7 @@ def observed(
 
 @dataclass(frozen=True)
 class Case:
-    """A quota as it is found while a VM migrates; the annotations that are left, and spec.hard then."""
+    """A quota as it is found in its namespace, and what is left of it: its annotations, and spec.hard."""
 
     before: Mapping[str, str]
     left: Mapping[str, str]
@@ -74,15 +88,26 @@ class Case:
     migrations: Sequence[VirtualMachineInstanceMigration] = (vmim("Running"),)
     instances: Sequence[VirtualMachineInstance] | None = None
     limits: str = BASE
+    ratio: str = "1.5"
+    taken: Mapping[str, str] | None = None
+    """What is left in takeover, where that is not our marks and `left` with entries by name."""
 
     def seen(self, marks: Mapping[str, str] | None = None) -> Facts:
         """What a decision looks at; `marks`: annotations that every quota of the table has."""
         found = quota(self.raised, {**(marks or {}), **self.before})
-        return observed(found, self.migrations, self.instances, limits=self.limits)
+        return observed(found, self.migrations, self.instances, limits=self.limits, ratio=self.ratio)
 
     def check(self, after: ResourceQuota) -> None:
         assert after.annotations == self.left
         assert by_value(after.hard) == by_value(self.hard)
+
+    def settles(self, mode: Mode) -> None:
+        """One patch, and nothing is left to do."""
+        seen = self.seen()
+        done, _made = after(seen, Policy(mode))
+        named = {key.replace(by_uid(""), by_name("")): text for key, text in self.left.items()}
+        taken = {**MARKS, **named} if self.taken is None else self.taken
+        dataclasses.replace(self, left=self.left if mode is Mode.ASSIST else taken).check(done)
 
 
 def namespace(

@@ -121,9 +121,9 @@ class Kind(Generic[T]):
         obj = msgspec.convert(raw, self.resource.type)
         for indexer in self.indexers:
             if deleted:
-                indexer.delete_key(obj.key)
+                indexer.delete(obj)
             else:
-                indexer.add(obj)
+                indexer.update(obj)
 
     @property
     def _requests(self) -> list[Request]:

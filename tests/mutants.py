@@ -128,6 +128,7 @@ def _runs(code: str) -> str:
                 [*node.posonlyargs, *node.args, *node.kwonlyargs],
                 [],
             )
+            node.kw_defaults = [each for each in node.kw_defaults if each is not None]
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
                 setattr(node, field, ast.Constant(None))

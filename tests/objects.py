@@ -42,7 +42,6 @@ POD_ENTRY = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 ONE_MORE = {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + 4797464313)}
 TWO_MORE = {"limits.cpu": "7030m", "limits.memory": str(5000 * 1024**2 + 2 * 4797464313)}
 """HARD with room for so many pods."""
-RAISED_AT_4_5 = {"limits.cpu": "5", "limits.memory": "10865341313"}
 CPU = {"cores": 2, "sockets": 1, "threads": 1}
 LIMITS = {"cpu": "2", "memory": "4Gi"}
 SEED_DOMAIN: dict[str, Any] = {
@@ -172,6 +171,13 @@ def machine(
     """A running VMI by its domain and further fields of its spec."""
     status = {"nodeName": node, "phase": "Running"}
     return build(VirtualMachineInstance, name, {"domain": domain, **spec}, status)
+
+
+def plugged(node: str = "node-1") -> VirtualMachineInstance:
+    """The seed's VM with a hotplugged volume, which an attachment pod beside its launcher has."""
+    disk = {"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}
+    resources = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}
+    return machine({"resources": resources}, node=node, volumes=[disk])
 
 
 def vm(

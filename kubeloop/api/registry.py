@@ -5,7 +5,7 @@ The kinds of Kubernetes stand here; those of an add-on stand beside their struct
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api import admissionregistration, core, devices, workloads
@@ -48,15 +48,7 @@ class Resource(Generic[T]):
 
     def metadata(self) -> Resource[PartialObjectMetadata]:
         """The same, of whose objects clients ask for the metadata alone."""
-        return Resource(
-            self.group,
-            self.version,
-            self.plural,
-            self.kind,
-            PartialObjectMetadata,
-            self.namespaced,
-            self.status_subresource,
-        )
+        return replace(self, type=PartialObjectMetadata)  # type: ignore[return-value,arg-type]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, an object or its subresource."""

@@ -38,8 +38,8 @@ class CheckedIndexer(Indexer[T]):
         self._before.pop(key, None)
         return super().delete_key(key)
 
-    def replace(self, items: Iterable[T]) -> None:
-        super().replace(items)
+    def replace(self, items: Iterable[T], resource_version: str = "") -> None:
+        super().replace(items, resource_version)
         self._before = {key: msgspec.json.encode(obj) for key, obj in self._items.items()}
 
     def check(self, key: str) -> None:

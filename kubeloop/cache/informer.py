@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.cache.changes import CheckedIndexer
-from kubeloop.cache.processor import ResourceEventHandler, SharedProcessor
+from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
-from kubeloop.cache.store import Indexer
+from kubeloop.cache.store import Indexer, IndexFunc
 from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)
@@ -23,8 +23,8 @@ _NAMED = 5
 class SharedIndexInformer(Generic[T]):
     """Keeps `indexer` equal to the server and notifies the handlers of every change.
 
-    Each `resync_period` (seconds, 0: never) handlers get `on_update(obj, obj)` for every object. `transform` sees every
-    object before it is stored (to drop fields).
+    `resync_period` (seconds, 0: never) is the default of handlers that set none: at this interval a handler gets
+    `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields).
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class SharedIndexInformer(Generic[T]):
         *,
         resync_period: float = 0.0,
         transform: Callable[[T], T] | None = None,
+        indexers: Mapping[str, IndexFunc[T]] | None = None,
         options: ReflectorOptions | None = None,
         checked: bool = False,
     ) -> None:
@@ -40,6 +41,7 @@ class SharedIndexInformer(Generic[T]):
         self.resource = client.resource
         self.kind = client.resource.plural
         self.indexer: Indexer[T] = CheckedIndexer() if checked else Indexer()
+        self.indexer.add_indexers(indexers or {})
         self._resync_period = resync_period
         self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
         self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)
@@ -50,8 +52,13 @@ class SharedIndexInformer(Generic[T]):
         """False while the server does not know this kind (its CRD is missing)."""
         return self._reflector.installed
 
+    @property
+    def on_not_installed(self) -> Callable[[], object] | None:
+        """Called whenever the server says that it does not know the kind."""
+        return self._processor.on_not_installed
+
+    @on_not_installed.setter
     def on_not_installed(self, call: Callable[[], object]) -> None:
-        """`call` it whenever the server says that it does not know the kind."""
         self._processor.on_not_installed = call
 
     @property
@@ -59,6 +66,11 @@ class SharedIndexInformer(Generic[T]):
         """Why the first list is refused (missing RBAC rights), as the server says it; "" when it is not."""
         trouble = None if self.has_synced() else self.trouble
         return str(trouble) if isinstance(trouble, Forbidden) else ""
+
+    @property
+    def last_sync_resource_version(self) -> str:
+        """The resourceVersion up to which the indexer is like the server; "" before the first list."""
+        return self._reflector.last_sync_resource_version
 
     @property
     def trouble(self) -> ApiError | None:
@@ -102,16 +114,17 @@ class SharedIndexInformer(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
-        self._processor.run_resyncs(self._resync_period)
+        self._processor.run_resyncs()
         try:
             await self._reflector.run()
         finally:
             self._processor.stop_resyncs()
 
-    def start(self) -> None:
-        """Runs as a task; a second call does nothing."""
+    def start(self, tasks: asyncio.TaskGroup | None = None) -> None:
+        """Runs as a task, in a group if one is given; a second call does nothing."""
         if self._task is None:
-            self._task = asyncio.create_task(self.run(), name=f"informer {self.kind}")
+            create = tasks.create_task if tasks is not None else asyncio.create_task
+            self._task = create(self.run(), name=f"informer {self.kind}")
 
     async def stop(self) -> None:
         """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""
@@ -120,9 +133,15 @@ class SharedIndexInformer(Generic[T]):
             task.cancel()
             await asyncio.wait([task])
 
-    def add_event_handler(self, handler: ResourceEventHandler[T]) -> None:
+    def add_event_handler(
+        self, handler: ResourceEventHandler[T], resync_period: float | None = None
+    ) -> HandlerRegistration[T]:
         """Adds a handler; a late one is notified of every object at once, as of an initial list."""
-        self._processor.add(handler)
+        return self._processor.add(handler, self._resync_period if resync_period is None else resync_period)
+
+    def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
+        """Removes a handler; it is not called any more."""
+        self._processor.remove(registration)
 
 
 async def wait_for_cache_sync(*informers: SharedIndexInformer[Any], timeout: float | None = None) -> bool:

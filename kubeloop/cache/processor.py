@@ -43,12 +43,22 @@ class ResourceEventHandlerFuncs(Generic[T]):
     on_delete: Callable[[T, bool], None] = _ignore
 
 
-class _Listener(Generic[T]):
-    """One handler of an informer."""
+class HandlerRegistration(Generic[T]):
+    """One handler's place in an informer: what `add_event_handler` returns and `remove_event_handler` takes."""
 
-    def __init__(self, handler: ResourceEventHandler[T], kind: str) -> None:
+    def __init__(
+        self, handler: ResourceEventHandler[T], resync_period: float, kind: str, synced: asyncio.Event
+    ) -> None:
         self._handler = handler
         self._kind = kind
+        self._synced = synced
+        self.removed = False
+        self.resync_period = resync_period
+        self.resync_timer: asyncio.TimerHandle | None = None
+
+    def has_synced(self) -> bool:
+        """Whether this handler was notified of the whole first list: the same as its informer's has_synced."""
+        return self._synced.is_set()
 
     def add(self, obj: T, is_in_initial_list: bool) -> None:
         self._call("on_add", obj, obj, is_in_initial_list)
@@ -59,8 +69,21 @@ class _Listener(Generic[T]):
     def delete(self, obj: T, final_state_unknown: bool) -> None:
         self._call("on_delete", obj, obj, final_state_unknown)
 
+    def remove(self) -> None:
+        """The handler is called no more."""
+        self.removed = True
+        self.stop_resync()
+
+    def stop_resync(self) -> None:
+        """Ends the timer, if one runs."""
+        if self.resync_timer is not None:
+            self.resync_timer.cancel()
+            self.resync_timer = None
+
     def _call(self, method: str, about: T, *args: Any) -> None:
         """An exception costs this handler this event, and no other handler anything."""
+        if self.removed:
+            return
         try:
             getattr(self._handler, method)(*args)
         except Exception:
@@ -83,9 +106,9 @@ class SharedProcessor(Generic[T]):
         self._indexer = indexer
         self._transform = transform
         self._listed = False
-        self._resync_timer: asyncio.TimerHandle | None = None
-        # Replaced, never changed: an iteration may be interrupted by a handler that adds one.
-        self._listeners: list[_Listener[T]] = []
+        self._running = False
+        # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
+        self._handlers: list[HandlerRegistration[T]] = []
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
@@ -106,7 +129,7 @@ class SharedProcessor(Generic[T]):
             self.undecodable.discard(key)
         change = self._store(key, self.transformed(obj))
         if change is not None:
-            self._tell(self._listeners, *change, False)
+            self._tell(self._handlers, *change, False)
 
     def deleted(self, meta: ObjectMeta, obj: T | None) -> None:
         """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
@@ -118,8 +141,8 @@ class SharedProcessor(Generic[T]):
             return
         last = old if obj is None else self.transformed(obj)
         self._indexer.delete_key(key)
-        for listener in self._listeners:
-            listener.delete(last, obj is None)
+        for registration in self._handlers:
+            registration.delete(last, obj is None)
 
     def replaced(self, items: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> None:
         """A whole list of transformed objects, by key: what differs reaches the handlers. Objects that are gone are
@@ -129,12 +152,12 @@ class SharedProcessor(Generic[T]):
         stored = (self._store(key, obj) for key, obj in items.items())
         changes = [change for change in stored if change is not None]
         gone = self._drop_all_but(items, undecodable)
-        listeners = self._listeners
+        handlers = self._handlers
         for old, new in changes:
-            self._tell(listeners, old, new, initial)
+            self._tell(handlers, old, new, initial)
         for old in gone:
-            for listener in listeners:
-                listener.delete(old, True)
+            for registration in handlers:
+                registration.delete(old, True)
         self._listed = True
         self.synced.set()
 
@@ -142,8 +165,8 @@ class SharedProcessor(Generic[T]):
         """The server does not know the kind: what was there is gone with it."""
         self.undecodable.clear()
         for old in self._drop_all_but({}, {}):
-            for listener in self._listeners:
-                listener.delete(old, True)
+            for registration in self._handlers:
+                registration.delete(old, True)
         self.synced.set()
         if self.on_not_installed is not None:
             self.on_not_installed()
@@ -171,41 +194,57 @@ class SharedProcessor(Generic[T]):
         return gone
 
     @staticmethod
-    def _tell(listeners: list[_Listener[T]], old: T | None, new: T, initial: bool) -> None:
-        for listener in listeners:
+    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T, initial: bool) -> None:
+        for registration in handlers:
             if old is None:
-                listener.add(new, initial)
+                registration.add(new, initial)
             elif _is_other(old.metadata, new.metadata):
                 # Deleted and created anew under the same name between two events: no update, two lives.
-                listener.delete(old, True)
-                listener.add(new, False)
+                registration.delete(old, True)
+                registration.add(new, False)
             else:
-                listener.update(old, new)
+                registration.update(old, new)
 
     # -- handlers -----------------------------------------------------------------------------------------------------
 
-    def add(self, handler: ResourceEventHandler[T]) -> None:
+    def add(self, handler: ResourceEventHandler[T], resync_period: float) -> HandlerRegistration[T]:
         """A late handler is notified of every object at once, as of an initial list."""
-        listener = _Listener(handler, self._kind)
-        self._listeners = [*self._listeners, listener]
+        registration = HandlerRegistration(handler, resync_period, self._kind, self.synced)
+        self._handlers = [*self._handlers, registration]
         for obj in self._indexer.list():
-            listener.add(obj, True)
+            registration.add(obj, True)
+        if self._running:
+            self._schedule_resync(registration)
+        return registration
 
-    def run_resyncs(self, period: float) -> None:
-        """From here on every handler gets `on_update(obj, obj)` for every object, each `period` seconds (0: never)."""
-        if period > 0:
-            self._resync_timer = asyncio.get_running_loop().call_later(period, self._resync, period)
+    def remove(self, registration: HandlerRegistration[T]) -> None:
+        """It is not called any more, not even for the rest of the current notification."""
+        registration.remove()
+        self._handlers = [other for other in self._handlers if other is not registration]
+
+    def run_resyncs(self) -> None:
+        """From here on resyncs repeat."""
+        self._running = True
+        for registration in self._handlers:
+            self._schedule_resync(registration)
 
     def stop_resyncs(self) -> None:
-        """Ends the timer, if one runs."""
-        if self._resync_timer is not None:
-            self._resync_timer.cancel()
+        """Ends every resync timer."""
+        self._running = False
+        for registration in self._handlers:
+            registration.stop_resync()
 
-    def _resync(self, period: float) -> None:
+    def _schedule_resync(self, registration: HandlerRegistration[T]) -> None:
+        if registration.resync_period > 0 and not registration.removed:
+            registration.resync_timer = asyncio.get_running_loop().call_later(
+                registration.resync_period, self._resync, registration
+            )
+
+    def _resync(self, registration: HandlerRegistration[T]) -> None:
         for obj in self._indexer.list():
-            for listener in self._listeners:
-                listener.update(obj, obj)
-        self.run_resyncs(period)
+            registration.update(obj, obj)
+        if self._running:
+            self._schedule_resync(registration)
 
 
 def _same_version(old: ObjectMeta, new: ObjectMeta) -> bool:

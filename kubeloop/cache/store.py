@@ -20,6 +20,11 @@ NAMESPACE_INDEX = "namespace"
 """The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
 
 
+def object_key(obj: Object) -> str:
+    """`namespace/name`, or `name` where there is no namespace."""
+    return obj.key
+
+
 def _namespace_of(obj: Object) -> Iterable[str]:
     return (obj.metadata.namespace,)
 
@@ -31,13 +36,18 @@ class Indexer(Generic[T]):
     the order of arrival, the objects in them are shared and frozen.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        key_func: Callable[[T], str] = object_key,
+        indexers: Mapping[str, IndexFunc[T]] | None = None,
+    ) -> None:
+        self._key_func = key_func
         self._items: dict[str, T] = {}
         self._index_funcs: dict[str, IndexFunc[T]] = {}
         # Index name -> value -> the objects by key. Buckets hold the objects themselves, so that by_index costs no
         # look-ups; an emptied bucket is dropped at once (namespaces and VMs come and go for months).
         self._indices: dict[str, dict[str, dict[str, T]]] = {}
-        self.add_indexers({NAMESPACE_INDEX: _namespace_of})
+        self.add_indexers({NAMESPACE_INDEX: _namespace_of, **(indexers or {})})
 
     def __len__(self) -> int:
         return len(self._items)
@@ -76,7 +86,7 @@ class Indexer(Generic[T]):
 
     def add(self, obj: T) -> T | None:
         """Stores an object; returns the one that stood under its key before."""
-        return self.put(obj.key, obj)
+        return self.put(self._key_func(obj), obj)
 
     def put(self, key: str, obj: T) -> T | None:
         """`add` for a caller that has the object's key at hand."""
@@ -91,6 +101,14 @@ class Indexer(Generic[T]):
             self._enter(index, values, key, obj)
         return old
 
+    def update(self, obj: T) -> T | None:
+        """The same as `add`."""
+        return self.add(obj)
+
+    def delete(self, obj: T) -> T | None:
+        """Removes what stands under the object's key; returns it."""
+        return self.delete_key(self._key_func(obj))
+
     def delete_key(self, key: str) -> T | None:
         """Removes a key; returns what stood there, None when nothing did."""
         old = self._items.pop(key, None)
@@ -99,9 +117,9 @@ class Indexer(Generic[T]):
                 self._leave(self._indices[name], self._values(name, func, old), key)
         return old
 
-    def replace(self, items: Iterable[T]) -> None:
-        """Makes `items` the whole content."""
-        self._items = {obj.key: obj for obj in items}
+    def replace(self, items: Iterable[T], resource_version: str = "") -> None:
+        """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
+        self._items = {self._key_func(obj): obj for obj in items}
         for name, func in self._index_funcs.items():
             self._fill(name, func)
 
@@ -126,7 +144,7 @@ class Indexer(Generic[T]):
                 raise TypeError(f"an index value is a str, not {wrong[0]!r}")
             return values
         except Exception:
-            log.exception("index %s: no value for %s", name, obj.key)
+            log.exception("index %s: no value for %s", name, self._key_func(obj))
             return ()
 
     @staticmethod

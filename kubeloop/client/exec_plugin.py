@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
+from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.credentials import Certificate, Credential
 from kubeloop.client.errors import ConfigError
 from kubeloop.errors import one_line
@@ -103,16 +104,10 @@ class ExecPlugin:
 
     refreshable = True
 
-    def __init__(
-        self,
-        run: Callable[[], Awaitable[dict[str, Any]]],
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, run: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._run = run
-        self._now = now
         self._credential: Credential | None = None
-        self._expiry: datetime | None = None
+        self._expiry: float | None = None
         self._renewal: asyncio.Task[Credential] | None = None
 
     async def get(self, *, refresh: bool = False) -> Credential:
@@ -124,7 +119,7 @@ class ExecPlugin:
         return await asyncio.shield(self._renewal)
 
     def _expired(self) -> bool:
-        return self._expiry is not None and (self._expiry - self._now()).total_seconds() <= EXPIRY_SKEW
+        return self._expiry is not None and self._expiry - time.time() <= EXPIRY_SKEW
 
     async def _renew(self) -> Credential:
         self._credential, self._expiry = parse_exec_status(await self._run())
@@ -136,8 +131,9 @@ class ExecPlugin:
             task.exception()  # every waiter may have left: then nothing else retrieves it
 
 
-def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:
-    """Credential and expiry of an ExecCredential's status; a token, a certificate with its key, or both.
+def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
+    """Credential and expiry (seconds since 1970) of an ExecCredential's status; a token, a certificate with its key, or
+    both.
 
     Raises ConfigError where it holds neither, or half a pair.
     """
@@ -155,14 +151,9 @@ def parse_exec_status(status: Any) -> tuple[Credential, datetime | None]:
     return Credential(f"Bearer {token}" if token else None, certificate), _parse_expiry(status)
 
 
-def _parse_expiry(status: dict[str, Any]) -> datetime | None:
+def _parse_expiry(status: dict[str, Any]) -> float | None:
     text = status.get("expirationTimestamp")
-    if not text:
-        return None
     try:
-        expiry = datetime.fromisoformat(str(text))
-    except ValueError:
-        raise ConfigError(
-            f"the credential plugin's expirationTimestamp {text!r} is not an RFC 3339 time"
-        ) from None
-    return expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)
+        return from_rfc3339(str(text)) if text else None
+    except ValueError as err:
+        raise ConfigError(f"the credential plugin's expirationTimestamp {err}") from None

@@ -72,6 +72,8 @@ class ResourceReader(Generic[T]):
         *,
         limit: int = 0,
         continue_: str = "",
+        resource_version: str = "",
+        resource_version_match: str = "",
         label_selector: str = "",
         field_selector: str = "",
         retry: bool = True,
@@ -80,6 +82,8 @@ class ResourceReader(Generic[T]):
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
+            resourceVersion=resource_version,
+            resourceVersionMatch=resource_version_match,
             labelSelector=label_selector,
             fieldSelector=field_selector,
         )
@@ -149,7 +153,7 @@ class ResourceReader(Generic[T]):
         obj = self._decoder.object(body)
         if not obj.name or (name and obj.name != name):
             kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
-            raise ServerError(f"the answer is not {kind} {name}: it {said}")
+            raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)
         return obj
 
     async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
@@ -188,7 +192,7 @@ def _segment(name: str) -> str:
     does: a name that comes out of a tenant's spec may not lead elsewhere, and a delete without a name would
     delete them all."""
     if name in ("", ".", "..") or "/" in name or "%" in name:
-        raise BadRequest(f"{name!r} is not a name of an object")
+        raise BadRequest(f"{name!r} is not a name of an object", status=400, reason="BadRequest")
     return quote(name, safe="")
 
 

@@ -248,11 +248,10 @@ def watch(*steps: Step) -> Reply:
     """A watch that sends its steps, then ends as the server's own time limit ends it."""
 
     async def reply(request: web.Request) -> web.StreamResponse:
-        response = await _open_stream(request)
-        for step in steps:
-            if not await _perform(step, request, response):
-                break
-        return response
+        live = LiveWatch()
+        live.send(*steps)
+        live.end()
+        return await live.reply(request)
 
     return reply
 
@@ -268,7 +267,9 @@ class LiveWatch:
 
     async def reply(self, request: web.Request) -> web.StreamResponse:
         try:
-            response = await _open_stream(request)
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            response.enable_chunked_encoding()
+            await response.prepare(request)
             self._opened.set()
             while (step := await self._steps.get()) is not None:
                 if not await _perform(step, request, response):
@@ -295,13 +296,6 @@ class LiveWatch:
 def _reset(request: web.Request) -> None:
     if request.transport is not None:
         request.transport.abort()
-
-
-async def _open_stream(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-    return response
 
 
 async def _perform(step: Step, request: web.Request, response: web.StreamResponse) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from kubeloop.workqueue.metrics import QueueMetrics, new_queue_metrics
@@ -37,10 +37,10 @@ def loop_time() -> float:
 class Queue(Generic[K]):
     """Items that wait for a worker.
 
-    `name` labels the metrics; a queue without a name has none.
+    `name` labels the metrics; a queue without a name has none. `clock` gives seconds, for the metrics.
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
         self._dirty: dict[K, int] = {}
         # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
@@ -57,13 +57,19 @@ class Queue(Generic[K]):
         self._held: set[K] = set()
         # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
         self._getters: deque[asyncio.Future[None]] = deque()
+        self._drainers: deque[asyncio.Future[None]] = deque()
         self._shutting_down = False
-        self._metrics: QueueMetrics = new_queue_metrics(name, loop_time, depth=self.__len__)
+        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self.__len__)
         self.name = name
 
     def __len__(self) -> int:
         """How many items wait; those being processed are not counted."""
         return sum(map(len, self._lines.values())) - self._left_in_all
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether additions are ignored by now."""
+        return self._shutting_down
 
     @property
     def processing(self) -> int:
@@ -122,12 +128,26 @@ class Queue(Generic[K]):
         priority = self._dirty.get(item)
         if priority is not None:
             self._push(item, priority)
+        if not self._processing:
+            _wake_all(self._drainers)
 
     def shut_down(self) -> None:
         """Ignore new items from now on. Workers still get what waits, then ShutDown."""
         self._shutting_down = True
-        while self._getters:
-            self._wake_one()
+        _wake_all(self._getters)
+
+    async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
+        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s."""
+        self.shut_down()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._processing:
+                    drained = asyncio.get_running_loop().create_future()
+                    self._drainers.append(drained)
+                    await drained
+        except TimeoutError:
+            return False
+        return True
 
     def _push(self, item: K, priority: int) -> None:
         line = self._lines.get(priority)
@@ -135,7 +155,7 @@ class Queue(Generic[K]):
             line = self._lines[priority] = deque()
         line.append(item)
         if self._getters:
-            self._wake_one()
+            _wake_one(self._getters)
 
     def _leave(self, item: K, priority: int) -> None:
         """The item, which waits with this priority, waits no more."""
@@ -177,12 +197,18 @@ class Queue(Generic[K]):
                     self._getters.remove(getter)
             else:
                 # Woken and cancelled in the same turn: pass the call on, or an item sleeps beside a worker.
-                self._wake_one()
+                _wake_one(self._getters)
             raise
 
-    def _wake_one(self) -> None:
-        while self._getters:
-            getter = self._getters.popleft()
-            if not getter.done():
-                getter.set_result(None)
-                return
+
+def _wake_one(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        sleeper = sleepers.popleft()
+        if not sleeper.done():
+            sleeper.set_result(None)
+            return
+
+
+def _wake_all(sleepers: deque[asyncio.Future[None]]) -> None:
+    while sleepers:
+        _wake_one(sleepers)

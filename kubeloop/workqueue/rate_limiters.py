@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from kubeloop.workqueue.queue import loop_time
@@ -51,18 +51,22 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
 class BucketRateLimiter(Generic[K]):
     """A token bucket over all items: `burst` at once, then `qps` a second. Every call takes its token."""
 
-    def __init__(self, qps: float = 10.0, burst: int = 100) -> None:
+    def __init__(
+        self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time
+    ) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
         self._qps = qps
         self._burst = burst
+        self._clock = clock
         self._tokens = float(burst)
         self._last: float | None = None
 
     def when(self, item: K) -> float:
-        now = loop_time()
+        now = self._clock()
         if self._last is not None:
-            self._tokens = min(float(self._burst), self._tokens + (now - self._last) * self._qps)
+            elapsed = max(0.0, now - self._last)
+            self._tokens = min(float(self._burst), self._tokens + elapsed * self._qps)
         self._last = now
         self._tokens -= 1
         return max(0.0, -self._tokens / self._qps)
@@ -91,9 +95,9 @@ class MaxOfRateLimiter(Generic[K]):
         return max((limiter.num_requeues(item) for limiter in self._limiters), default=0)
 
 
-def default_controller_rate_limiter() -> RateLimiter[K]:
+def default_controller_rate_limiter(*, clock: Callable[[], float] = loop_time) -> RateLimiter[K]:
     """client-go's: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over all."""
     return MaxOfRateLimiter(
         ItemExponentialFailureRateLimiter(base=0.005, max=1000.0),
-        BucketRateLimiter(qps=10.0, burst=100),
+        BucketRateLimiter(qps=10.0, burst=100, clock=clock),
     )

@@ -6,9 +6,10 @@ import asyncio
 import heapq
 import itertools
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
 
 
@@ -23,8 +24,8 @@ class _Due(NamedTuple):
 class DelayingQueue(Queue[K]):
     """A queue whose items may wait outside for a while."""
 
-    def __init__(self, name: str = "") -> None:
-        super().__init__(name)
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
+        super().__init__(name, clock=clock)
         self._due: dict[K, _Due] = {}
         # Invariant: the delayed items, each with the earliest moment that was asked for.
         self._due_heap: list[tuple[_Due, K]] = []
@@ -139,9 +140,15 @@ class RateLimitingQueue(DelayingQueue[K]):
     that raises, or says nonsense, costs a log line: the item waits 30 s instead.
     """
 
-    def __init__(self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None) -> None:
-        super().__init__(name)
-        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        rate_limiter: RateLimiter[K] | None = None,
+        clock: Callable[[], float] = loop_time,
+    ) -> None:
+        super().__init__(name, clock=clock)
+        self._rate_limiter = rate_limiter or default_controller_rate_limiter(clock=clock)
 
     def add_rate_limited(self, item: K, priority: int | None = None) -> None:
         """Add an item when its rate limiter says it is time: one more failure is counted.

@@ -74,15 +74,13 @@ def release(
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect
-    elected = elected and not installation.force
     releasing = Releasing(
         config,
-        installation.namespace,
-        tuple(installation.scale_down or ()),
-        durations if elected else None,
-        installation.only or "",
+        installation,
+        installation.namespace or config.namespace,
+        durations if elected and not installation.force else None,
         # Who asks for the election waits for its end.
-        check=not installation.force and election.leader_elect is not True,
+        refuses=not installation.force and election.leader_elect is not True,
     )
     released = asyncio.run(releasing.run())
     for line in [*_lines(released, counted=installation.only in (None, Part.QUOTAS))] or [
@@ -119,23 +117,14 @@ class Released:
 
 @dataclass(frozen=True)
 class Releasing:
-    """Every step may be repeated: a release that was interrupted is run again."""
+    """Every step may be repeated: a release that was interrupted is run again. `namespace` is headroom's own; without
+    an `election` the Lease is not waited for; `refuses`: where a controller runs."""
 
     config: ClientConfig
-    chosen: str | None = None
-    """Headroom's own namespace; None: the configuration's."""
-    deployments: tuple[str, ...] = ()
-    election: LeaderElectionConfig | None = None
-    """None: the Lease is not waited for."""
-    only: str = ""
-    """webhooks, locks or quotas; "" for everything."""
-    check: bool = True
-    """Refuse where a controller runs."""
-
-    @property
-    def namespace(self) -> str:
-        """Headroom's own."""
-        return self.chosen or self.config.namespace
+    chosen: ReleaseOptions
+    namespace: str
+    election: LeaderElectionConfig | None
+    refuses: bool
 
     async def run(self) -> Released:
         """Raises Runs, ApiError, LeaseLost."""
@@ -144,7 +133,7 @@ class Releasing:
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT))
             await self._stop(client)
-            remark = await self._refuse_beside(client) if self.check else ""
+            remark = await self._refuse_beside(client) if self.refuses else ""
             if self.election is None:
                 released = await self._release(client)
             else:
@@ -195,9 +184,11 @@ class Releasing:
 
     async def _stop(self, client: Client) -> None:
         """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""
+        from kubeloop.api.registry import PODS
         from kubeloop.client.errors import NotFound
 
-        for name in self.deployments:
+        deployments = self.chosen.scale_down or ()
+        for name in deployments:
             path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}/scale"
             try:
                 await client.transport.request(
@@ -209,19 +200,17 @@ class Releasing:
                 log.info("deployment %s/%s scaled down", self.namespace, name)
             except NotFound:
                 log.warning("there is no deployment %s/%s", self.namespace, name)
-        if self.deployments:
-            try:
-                await asyncio.wait_for(self._stopped(client), _STOP_SECONDS)
-            except TimeoutError:
-                log.warning("pods of headroom still run in %s after %g s", self.namespace, _STOP_SECONDS)
-
-    async def _stopped(self, client: Client) -> None:
-        from kubeloop.api.registry import PODS
-
-        while True:
-            if not await client.resource(PODS).list(namespace=self.namespace, label_selector=_PODS):
-                return
-            await asyncio.sleep(0.5)
+        if not deployments:
+            return
+        pods = client.resource(PODS)
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                while True:
+                    if not await pods.list(namespace=self.namespace, label_selector=_PODS):
+                        return
+                    await asyncio.sleep(0.5)
+        except TimeoutError:
+            log.warning("pods of headroom still run in %s after %g s", self.namespace, _STOP_SECONDS)
 
     async def _release(self, client: Client) -> Released:
         from pkg.controller.managedtenantquota.release import close_all
@@ -229,19 +218,19 @@ class Releasing:
         from pkg.controller.resourcequota.release import release_all
         from pkg.webhook.registration import unregister
 
-        released = Released()
+        released, only = Released(), self.chosen.only
         # First: a webhook that is registered and does not answer may be in the way of everything else.
-        if self.only in ("", "webhooks"):
+        if only in (None, Part.WEBHOOKS):
             released.removed = await unregister(client)
         try:
-            if self.only != "webhooks":  # a quota that is raised under a lock is given back with it
+            if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
                 released.unlocked = await close_all(client)
         finally:
             # Also where a quota of a lock could not be restored.
-            if self.only in ("", "quotas"):
+            if only in (None, Part.QUOTAS):
                 released.quotas = await release_all(client)
                 await unlabel_all(client)
-        if not self.only:
+        if only is None:
             released.removed += await self._remove_own(client)
         return released
 

@@ -96,7 +96,6 @@ class Listener:
         self._shaking_hands += 1
         self._silent.add(protocol)
         try:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 accepted,

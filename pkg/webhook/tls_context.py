@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 import tempfile
 from pathlib import Path
@@ -32,12 +31,11 @@ def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
     Raises CertificateError; the context is untouched then.
     """
-    # The ssl module reads files only; these are gone before another process can look for them.
+    # The ssl module reads files only; these are gone before another process can look for them, in a folder of ours.
     with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
-        files = os.path.join(folder, "crt"), os.path.join(folder, "key")
-        for path, content in zip(files, (certificate, key), strict=True):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(content)
+        files = Path(folder, "crt"), Path(folder, "key")
+        for file, content in zip(files, (certificate, key), strict=True):
+            file.write_bytes(content)
         try:
             for target in (server_context(), context):
                 target.load_cert_chain(files[0], files[1], password=_no_password)

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,8 +111,9 @@ def down(directory: Path) -> list[str]:
     """
     if not directory.is_dir():
         return []
-    with _locked(directory):
-        return _down(Paths(directory.absolute()))
+    paths = Paths(directory.absolute())
+    with locked(paths.lock, timeout=_LOCK_TIMEOUT):
+        return _down(paths)
 
 
 def status(directory: Path) -> Status:
@@ -171,7 +172,7 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     # Minutes, the first time: a folder that can't be used is said before.
     binaries = ensure_binaries(progress, release=options.kubernetes)
     paths = Paths(directory.absolute())
-    with _locked(paths.directory):
+    with locked(paths.lock, timeout=_LOCK_TIMEOUT):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
         if "kube-apiserver" in running:
             raise AlreadyRunning(
@@ -257,12 +258,6 @@ def _down(paths: Paths) -> list[str]:
         else:
             path.unlink(missing_ok=True)
     return ended
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    with locked(Paths(directory).lock, timeout=_LOCK_TIMEOUT):
-        yield
 
 
 def _temporary_directory() -> contextlib.AbstractContextManager[str]:

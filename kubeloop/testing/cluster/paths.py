@@ -6,7 +6,6 @@ import os
 import random
 import socket
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster.errors import ClusterError
@@ -19,41 +18,20 @@ _GIVEN: deque[int] = deque(maxlen=100)
 _WORKERS = 16
 
 
-@dataclass(frozen=True)
 class Paths:
     """Paths in a cluster's directory (absolute)."""
 
-    directory: Path
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.directory / "kubeconfig"
-
-    @property
-    def pki(self) -> Path:
-        return self.directory / "pki"
-
-    @property
-    def etcd_data(self) -> Path:
-        return self.directory / "etcd"
-
-    @property
-    def description(self) -> Path:
-        return self.directory / "cluster.json"
-
-    @property
-    def audit_log(self) -> Path:
-        """JSON lines of audit.k8s.io/v1: what the audit policy asks for."""
-        return self.directory / "audit.log"
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / ".lock"
-
-    @property
-    def scratch(self) -> list[Path]:
-        """What belongs to one run and goes with it: everything but the logs."""
-        return [self.etcd_data, self.pki, self.kubeconfig, self.description]
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        self.pki = directory / "pki"
+        self.etcd_data = directory / "etcd"
+        self.description = directory / "cluster.json"
+        self.audit_log = directory / "audit.log"
+        # JSON lines of audit.k8s.io/v1: what the audit policy asks for.
+        self.lock = directory / ".lock"
+        self.scratch = [self.etcd_data, self.pki, self.kubeconfig, self.description]
+        # What belongs to one run and goes with it: everything but the logs.
 
 
 def free_ports(count: int) -> list[int]:

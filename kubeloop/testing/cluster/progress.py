@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Protocol, TextIO
 
 
@@ -35,26 +34,19 @@ class Silent:
 class Lines:
     """Prints to `stream` (standard error unless told). `interval` is in seconds."""
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        interval: float = 15.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._interval = interval
-        self._clock = clock
         self._rewrite = self._stream.isatty() and not os.environ.get("CI")
         self._unfinished = False
-        self._last_tick = clock()
+        self._last_tick = time.monotonic()
 
     def step(self, text: str) -> None:
         """Print a line that stays."""
         self._end_line()
         self._stream.write(text + "\n")
         self._stream.flush()
-        self._last_tick = self._clock()
+        self._last_tick = time.monotonic()
 
     def tick(self, text: str) -> None:
         """Show that work goes on: rewrites its own line on a terminal, is thinned out elsewhere."""
@@ -62,7 +54,7 @@ class Lines:
             self._stream.write("\r\x1b[2K" + text)
             self._stream.flush()
             self._unfinished = True
-        elif self._clock() - self._last_tick >= self._interval:
+        elif time.monotonic() - self._last_tick >= self._interval:
             self.step(text)
 
     def _end_line(self) -> None:

@@ -87,7 +87,7 @@ def wanted_of(
                 wanted.append(Wanted(vm, migrating_uid_key(vm.uid), value, None))
             continue
         stands = entries.of(vm.name, vm.uid)
-        ended = min(vm.ended, beyond) if beyond and vm.stage >= Stage.WANTED else ZERO
+        ended = min(vm.ended, beyond) if vm.stage >= Stage.WANTED else ZERO
         beyond -= ended
         # An existing entry is kept as far as it is used, or will be if the migration continues.
         value = maximum(vm.wanted, minimum(stands, vm.upper_bound)) if stands else vm.wanted

@@ -15,8 +15,10 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.transport import Transport
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
-from kubeloop.testing.virtual_time import settle, virtual_time
+from kubeloop.testing.virtual_time import settle
 from tests.kubeloop.cache.objects import pod
+
+pytestmark = pytest.mark.virtual_time
 
 BODY: dict[str, Any] = {
     "metadata": {"name": "a", "namespace": "ns", "labels": {"k": "v"}, "finalizers": ["f"]},
@@ -32,7 +34,6 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-@virtual_time
 async def test_a_handler_that_changes_its_object_fails_and_so_does_the_stop(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,7 +54,6 @@ async def test_a_handler_that_changes_its_object_fails_and_so_does_the_stop(
         await factory.stop()
 
 
-@virtual_time
 async def test_what_another_handler_read_is_found_at_the_stop_also_if_it_was_replaced_or_deleted() -> None:
     cluster = FakeCluster()
     for name in "abc":
@@ -71,7 +71,6 @@ async def test_what_another_handler_read_is_found_at_the_stop_also_if_it_was_rep
         await factory.stop()
 
 
-@virtual_time
 async def test_what_is_left_alone_is_no_finding() -> None:
     cluster = FakeCluster()
     cluster.put(LIMIT_RANGES, BODY)

@@ -17,8 +17,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.registry import PODS
-from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
-from kubeloop.cache.processor import ResourceEventHandlerFuncs
+from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until
@@ -30,7 +29,6 @@ from kubeloop.testing.scripted_server import (
     Reply,
     ScriptedServer,
     cut,
-    groups,
     listing,
     raw,
     resources,
@@ -49,8 +47,6 @@ from kubeloop.testing.scripted_steps import (
     obj,
     piece,
 )
-from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import VIRTUAL_MACHINES
 from tests.kubeloop.cache.objects import Event, Recorder, at
 
 pytestmark = pytest.mark.virtual_time
@@ -127,15 +123,6 @@ FAULTS: dict[str, Fault] = {
         [watch(added(pod("z")), drop()), watch(*START), END],
         resumed_at=["", "5"],
     ),
-    "silence: the watch is opened anew where it stopped": Fault(
-        [watch(*START, bookmark("6"), hang()), END],
-        resumed_at=["6"],
-        options=IMPATIENT,
-    ),
-    "bookmarks only, for longer than the silence limit": Fault(
-        [watch(*START, *[step for i in range(6, 12) for step in (0.15, bookmark(str(i)))]), END],
-        resumed_at=["11"],
-    ),
     "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": Fault(
         [
             watch(*START),
@@ -158,15 +145,6 @@ FAULTS: dict[str, Fault] = {
     "an event of an unknown type is passed over": Fault(
         [watch(*START, line({"type": "RENAMED", "object": pod("a", "6")})), END],
         resumed_at=["6"],
-    ),
-    "an object that does not decode costs only itself; the next watch begins with a list": Fault(
-        [
-            watch(*START, added(pod("c", "6", labels=17)), modified(pod("a", "7"))),
-            watch(added(pod("a", "7")), added(B), bookmark("98", initial_events_end=True), *LAST),
-        ],
-        told=[("update", "ns/a@1", "ns/a@7")],
-        held=["ns/a@7", "ns/b@1"],
-        resumed_at=[""],
     ),
     "a line that is not an event: listed anew": Fault(
         [watch(*START, line(b"<html>")), END_LIST],
@@ -203,10 +181,6 @@ FAULTS: dict[str, Fault] = {
         [REFUSED, END],
         [cut(b'{"metadata":{"resourceVersion":"4"},"items":[', 4000), listing([A, B], "5")],
         resumed_at=["5"],
-    ),
-    "404s of a proxy, for longer": Fault(
-        [watch(*START, drop()), *[NO_KIND] * 5, END],
-        resumed_at=["5"] * 6,
     ),
     "200 pages of a proxy are no lists": Fault(
         [REFUSED, watch(error(410, "Expired")), END],
@@ -270,20 +244,6 @@ async def test_faults(fault: Fault) -> None:
             assert (seen.query.get("resourceVersionMatch") == "NotOlderThan") is initial
 
 
-async def test_pages_are_asked_for_by_size_and_token() -> None:
-    async with ScriptedServer() as server:
-        server.script(WATCH, PATH, END)
-        server.script(LIST, PATH, listing([A], "5", "next"), listing([B], "5"))
-        async with informing(
-            server, options=dataclasses.replace(QUICK, watch_list=False, page_size=1)
-        ) as informer:
-            await until(lambda: "ns/end" in informer.indexer)
-        assert [seen.query for seen in server.seen(LIST, PATH)] == [
-            {"limit": "1"},
-            {"limit": "1", "continue": "next"},
-        ]
-
-
 async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too() -> None:
     async with ScriptedServer() as server:
         live = LiveWatch()
@@ -299,40 +259,6 @@ async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too(
             await until(lambda: "ns/b" not in informer.indexer)
         assert recorder.take() == [*INITIAL, ("delete", "ns/b@9", False)]
         assert server.seen(WATCH, PATH)[-1].query["resourceVersion"] == "5"
-
-
-async def test_a_kind_whose_crd_is_missing_blocks_no_other_and_starts_when_it_appears() -> None:
-    settings, machines = SETTINGS.path(), VIRTUAL_MACHINES.path()
-    async with ScriptedServer() as server, Client(server.config()) as client:
-        server.always(WATCH, settings, NO_KIND)
-        server.always(GET, "/apis/harvesterhci.io/v1beta1", status(404, "NotFound"))
-        server.always(GET, "/apis", groups("kubevirt.io/v1"))
-        server.script(WATCH, machines, watch(bookmark("5", initial_events_end=True), hang()))
-        missing = SharedIndexInformer(client.resource(SETTINGS), options=QUICK)
-        there = SharedIndexInformer(client.resource(VIRTUAL_MACHINES), options=QUICK)
-        told: list[tuple[str, bool]] = []
-        missing.add_event_handler(
-            ResourceEventHandlerFuncs(on_add=lambda each, initial: told.append((each.key, initial)))
-        )
-        for informer in (missing, there):
-            informer.start()
-        assert await wait_for_cache_sync(missing, there, timeout=2)
-        assert (missing.installed, there.installed) == (False, True)
-        await server.wait_seen(GET, "/apis", 3)
-        assert told == []
-        live = LiveWatch()
-        server.script(WATCH, settings, live.reply)
-        server.always(
-            GET, "/apis/harvesterhci.io/v1beta1", resources("harvesterhci.io/v1beta1", SETTINGS.plural)
-        )
-        await live.opened()
-        live.send(added(obj("ratio", "7")), bookmark("8", initial_events_end=True))
-        await until(lambda: missing.installed)
-        assert told == [("ratio", True)]
-        assert missing.has_synced()
-        for informer in (missing, there):
-            await informer.stop()
-        assert server.seen(LIST, settings) == []
 
 
 async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back() -> None:
@@ -352,22 +278,3 @@ async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back()
             again.send(added(pod("a", "20", uid="second")), bookmark("21", initial_events_end=True))
             await until(lambda: informer.installed)
             assert recorder.take() == [("add", "ns/a@20", False)]
-
-
-async def test_problems_name_the_kind_and_the_trouble_and_go_away() -> None:
-    options = ReflectorOptions(
-        silence_limit=0.1, stale_after=0.2, backoff_base=0.02, backoff_max=0.04, healthy_after=1
-    )
-    async with ScriptedServer() as server:
-        server.script(WATCH, PATH, watch(*START, drop()))
-        server.always(WATCH, PATH, status(403, "Forbidden", "pods is forbidden: no"))
-        loop = asyncio.get_running_loop()
-        async with informing(server, options=options) as informer:
-            assert await informer.wait_for_sync(5)
-            assert informer.problems(loop.time()) == []
-            await until(lambda: informer.problems(loop.time()))
-            (problem,) = informer.problems(loop.time())
-            assert problem.startswith("pods: no data from the server for 0 s")
-            assert problem.endswith("(pods is forbidden: no)")
-            server.always(WATCH, PATH, watch(bookmark("6"), 0.05, bookmark("7"), 0.05, bookmark("8"), hang()))
-            await until(lambda: not informer.problems(loop.time()))

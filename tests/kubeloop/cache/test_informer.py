@@ -182,25 +182,30 @@ def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> Non
 def test_has_synced_only_after_the_last_handler_was_told() -> None:
     shared = informer()
     seen: list[bool] = []
-    shared.add_event_handler(
+    registration = shared.add_event_handler(
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(shared.has_synced()))
     )
+    assert not registration.has_synced()
     listed(shared, pod("a"), pod("b"))
     assert seen == [False, False]
     assert shared.has_synced()
+    assert registration.has_synced()
 
 
 def test_an_empty_first_list_syncs() -> None:
     shared = informer()
+    registration = shared.add_event_handler(Recorder())
     listed(shared)
     assert shared.has_synced()
+    assert registration.has_synced()
 
 
 def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None:
     shared, late = informer(), Recorder()
     listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
-    shared.add_event_handler(late)
+    registration = shared.add_event_handler(late)
+    assert registration.has_synced()
     delete(shared, pod("b", "3"))
     assert late.take() == [("add", "ns/a@2", True), ("add", "ns/b@1", True), ("delete", "ns/b@3", False)]
 
@@ -219,6 +224,54 @@ def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
     assert late.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True)]
     shared._processor.changed(pod("c"))
     assert late.take() == [("add", "ns/c@1", False)]
+
+
+def test_a_removed_handler_hears_nothing_more() -> None:
+    shared, gone, stays = informer(), Recorder(), Recorder()
+    registration = shared.add_event_handler(gone)
+    shared.add_event_handler(stays)
+    shared.remove_event_handler(registration)
+    shared._processor.changed(pod("a"))
+    assert gone.take() == []
+    assert stays.take() == [("add", "ns/a@1", False)]
+
+
+def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> None:
+    shared, gone = informer(), Recorder()
+    shared.add_event_handler(
+        ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration))
+    )
+    registration = shared.add_event_handler(gone)
+    listed(shared, pod("a"), pod("b"))
+    assert gone.take() == []
+
+
+async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
+    shared = SharedIndexInformer(
+        FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]])
+    )
+    calls: list[Pod] = []
+
+    def on_update(_: Pod, new: Pod) -> None:
+        calls.append(new)
+        shared.remove_event_handler(registration)
+
+    registration = shared.add_event_handler(
+        ResourceEventHandlerFuncs(on_update=on_update), resync_period=10.0
+    )
+    shared.start()
+    await asyncio.sleep(100)
+    assert len(calls) == 1
+
+
+async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -> None:
+    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)], served=False))
+    registration = missing.add_event_handler(Recorder())
+    assert (missing.has_synced(), registration.has_synced()) == (False, False)
+    missing.start()
+    assert await missing.wait_for_sync(1)
+    late = missing.add_event_handler(Recorder())
+    assert (missing.has_synced(), registration.has_synced(), late.has_synced()) == (True, True, True)
 
 
 def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -294,36 +347,26 @@ def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptu
     assert "broken transform" in caplog.text
 
 
-@pytest.mark.parametrize(("period", "times"), [(25.0, 2), (60.0, 1), (0.0, 0)])
-async def test_a_resync_repeats_every_object(period: float, times: int) -> None:
-    shared = SharedIndexInformer(
-        FakeClient(watches=[[bookmark("1", end=True), Hang()]]), resync_period=period
-    )
-    early, late = Recorder(), Recorder()
-    shared.add_event_handler(early)
+async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:
+    shared = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True), Hang()]]), resync_period=60.0)
+    default, own, never = Recorder(), Recorder(), Recorder()
+    shared.add_event_handler(default)
+    shared.add_event_handler(own, resync_period=25.0)
+    shared.add_event_handler(never, resync_period=0.0)
     shared.start()
     await asyncio.sleep(1)
     listed(shared, pod("a"))
-    shared.add_event_handler(late)
+    late = Recorder()
+    shared.add_event_handler(late, resync_period=40.0)
     await asyncio.sleep(64)
-    resyncs: list[Event] = [("update", "ns/a@1", "ns/a@1")] * times
-    assert early.take() == [("add", "ns/a@1", False), *resyncs]
-    assert late.take() == [("add", "ns/a@1", True), *resyncs]
+    resync: Event = ("update", "ns/a@1", "ns/a@1")
+    assert default.take() == [("add", "ns/a@1", False), resync]
+    assert own.take() == [("add", "ns/a@1", False), resync, resync]
+    assert never.take() == [("add", "ns/a@1", False)]
+    assert late.take() == [("add", "ns/a@1", True), resync]
     await shared.stop()
     await asyncio.sleep(600)
-    assert early.take() == []
-
-
-async def test_waiting_for_sync_ends_with_the_first_list() -> None:
-    shared = SharedIndexInformer(
-        FakeClient(watches=[[5.0, event("ADDED", pod("a")), bookmark("7", end=True)]])
-    )
-    shared.start()
-    assert not await shared.wait_for_sync(timeout=4)
-    assert not shared.has_synced()
-    assert await shared.wait_for_sync(timeout=2)
-    assert shared.indexer.list_keys() == ["ns/a"]
-    await shared.stop()
+    assert own.take() == []
 
 
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
@@ -357,10 +400,11 @@ async def test_start_and_stop() -> None:
 
 async def test_a_task_that_ended_is_a_problem() -> None:
     shared = informer()
-    shared.start()
-    await settle()
-    assert shared.healthy() == []
-    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "informer pods")
-    task.cancel()
-    await settle()
+    async with asyncio.TaskGroup() as tasks:
+        shared.start(tasks)
+        await settle()
+        assert shared.healthy() == []
+        for task in asyncio.all_tasks():
+            if task.get_name() == "informer pods":
+                task.cancel()
     assert shared.healthy() == ["pods: the informer's task ended"]

@@ -40,7 +40,7 @@ NEVER_OPENED = Attempt()
 BROKE_EARLY = Attempt(opened=True, lasted=2.0, events=0)
 BROUGHT = Attempt(opened=True, lasted=2.0, events=50)
 LASTED = Attempt(opened=True, lasted=10.0, events=0)
-GONE = Gone("too old", status=410, reason="Expired")
+GONE = Gone("too old")
 TOO_LARGE = ServerError("Too large resource version: 9, current: 5", status=504, reason="Timeout")
 DOWN = Unreachable("refused")
 
@@ -73,7 +73,7 @@ FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
         Next(0.0, resume=False),
     ),
     "a server that is back but not ready is not waited for as long as one that is away": (
-        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, ServiceUnavailable("starting", status=503))],
+        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, ServiceUnavailable("starting"))],
         Next(0.8),
     ),
     "an expired version as an ERROR event, likewise": (
@@ -88,27 +88,27 @@ FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
         [(NEVER_OPENED, ServerError("gateway", status=504))],
         Next(0.8, resume=False),
     ),
-    "a throttled watch is resumed": ([(NEVER_OPENED, TooManyRequests("x", status=429))], Next(0.8)),
+    "a throttled watch is resumed": ([(NEVER_OPENED, TooManyRequests("x"))], Next(0.8)),
     "not before the server wants it": (
-        [(NEVER_OPENED, TooManyRequests("x", status=429, retry_after=7.0))],
+        [(NEVER_OPENED, TooManyRequests("x", retry_after=7.0))],
         Next(7.0),
     ),
     "a short Retry-After does not shorten the backoff": (
-        [(NEVER_OPENED, ServiceUnavailable("x", status=503, retry_after=0.1))],
+        [(NEVER_OPENED, ServiceUnavailable("x", retry_after=0.1))],
         Next(0.8),
     ),
-    "without permission the position is kept": ([(NEVER_OPENED, Forbidden("x", status=403))], Next(0.8)),
-    "without credentials as well": ([(NEVER_OPENED, Unauthorized("x", status=401))], Next(0.8)),
+    "without permission the position is kept": ([(NEVER_OPENED, Forbidden("x"))], Next(0.8)),
+    "without credentials as well": ([(NEVER_OPENED, Unauthorized("x"))], Next(0.8)),
     "a server that fails is asked for a new list": (
-        [(NEVER_OPENED, ServerError("x", status=500))],
+        [(NEVER_OPENED, ServerError("x"))],
         Next(0.8, resume=False),
     ),
     "a 404 that discovery does not confirm says nothing against the position": (
-        [(NEVER_OPENED, NotFound("404 page not found", status=404))],
+        [(NEVER_OPENED, NotFound("404 page not found"))],
         Next(0.8),
     ),
-    "a refused request too": ([(NEVER_OPENED, Invalid("x", status=422))], Next(0.8, resume=False)),
-    "a malformed one too": ([(NEVER_OPENED, BadRequest("x", status=400))], Next(0.8, resume=False)),
+    "a refused request too": ([(NEVER_OPENED, Invalid("x"))], Next(0.8, resume=False)),
+    "a malformed one too": ([(NEVER_OPENED, BadRequest("x"))], Next(0.8, resume=False)),
     "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], Next(0.8, resume=False)),
 }
 
@@ -139,7 +139,7 @@ def test_after_a_proper_end(attempts: list[Attempt], then: Next) -> None:
     assert [memory.after_end(attempt) for attempt in attempts][-1] == then
 
 
-MISSING = NotInstalled("the server could not find the requested resource", status=404)
+MISSING = NotInstalled("the server could not find the requested resource")
 
 
 def polls(memory: Recovery, count: int) -> list[Next]:

@@ -49,7 +49,7 @@ async def test_an_object_that_stops_matching_is_gone() -> None:
         await live.opened()
         # The API server says so: what no longer matches a watch's selector comes as DELETED.
         live.send(deleted(obj("a", "6", "ns")), added(obj("b", "7", "ns")))
-        await until(lambda: "ns/b" in informer.indexer)
+        await until(lambda: informer.last_sync_resource_version == "7")
         assert informer.indexer.list_keys() == ["ns/b"]
         await informer.stop()
 

@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.cache.processor import SharedProcessor
-from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
+from kubeloop.cache.store import NAMESPACE_INDEX, Indexer, object_key
 from tests.kubeloop.cache.objects import Recorder, pod
 
 Store = Indexer[Pod]
@@ -20,12 +20,11 @@ def by_app(obj: Pod) -> list[str]:
 
 
 def keys(store: Store, index: str, value: str) -> list[str]:
-    return [obj.key for obj in store.by_index(index, value)]
+    return [object_key(obj) for obj in store.by_index(index, value)]
 
 
 def filled() -> Store:
-    store: Store = Indexer()
-    store.add_indexers({"app": by_app})
+    store: Store = Indexer(indexers={"app": by_app})
     store.add(pod("a", labels={"app": "x"}))
     store.add(pod("b", labels={"app": "x", "app2": "y"}))
     store.add(pod("c", namespace="other"))
@@ -39,27 +38,37 @@ CHANGES: dict[str, tuple[Callable[[Store], object], dict[str, list[str]], dict[s
         {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
     ),
     "an update moves an object to its new values": (
-        lambda store: store.add(pod("a", "2", labels={"app": "y"})),
+        lambda store: store.update(pod("a", "2", labels={"app": "y"})),
         {"x": ["ns/b"], "y": ["ns/b", "ns/a"]},
         {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
     ),
     "an update that loses its last value leaves no empty bucket": (
-        lambda store: store.add(pod("b", "2")),
+        lambda store: store.update(pod("b", "2")),
         {"x": ["ns/a"]},
         {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
     ),
+    "an addition of a known key is an update": (
+        lambda store: store.add(pod("a", "2")),
+        {"x": ["ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
+    ),
     "a deletion empties every index": (
-        lambda store: [store.delete_key("ns/b"), store.delete_key("other/c")],
+        lambda store: [store.delete(pod("b")), store.delete(pod("c", namespace="other"))],
         {"x": ["ns/a"]},
         {"ns": ["ns/a"]},
     ),
+    "a deletion goes by what was stored, not by what is handed in": (
+        lambda store: store.delete(pod("a", "9", labels={"app": "elsewhere"})),
+        {"x": ["ns/b"], "y": ["ns/b"]},
+        {"ns": ["ns/b"], "other": ["other/c"]},
+    ),
     "a deletion of an unknown key changes nothing": (
-        lambda store: store.delete_key("ns/unknown"),
+        lambda store: store.delete(pod("unknown")),
         {"x": ["ns/a", "ns/b"], "y": ["ns/b"]},
         {"ns": ["ns/a", "ns/b"], "other": ["other/c"]},
     ),
     "a replacement leaves nothing of before": (
-        lambda store: store.replace([pod("z", labels={"app": "q"})]),
+        lambda store: store.replace([pod("z", labels={"app": "q"})], "9"),
         {"q": ["ns/z"]},
         {"ns": ["ns/z"]},
     ),
@@ -84,7 +93,7 @@ def test_indexes(
 
 def test_an_unchanged_value_brings_the_new_object() -> None:
     store = filled()
-    store.add(pod("a", "2", labels={"app": "x"}))
+    store.update(pod("a", "2", labels={"app": "x"}))
     assert [obj.metadata.resource_version for obj in store.by_index("app", "x")] == ["2", "1"]
 
 
@@ -110,7 +119,7 @@ def test_writes_tell_what_stood_there() -> None:
     store: Store = Indexer()
     first, second = pod("a", "1"), pod("a", "2")
     assert store.add(first) is None
-    assert store.add(second) is first
+    assert store.update(second) is first
     assert store.delete_key("ns/a") is second
     assert store.delete_key("ns/a") is None
 
@@ -119,7 +128,7 @@ def test_an_index_that_is_added_late_covers_what_is_there() -> None:
     store = filled()
     store.add_indexers({"name": lambda obj: [obj.name]})
     assert keys(store, "name", "b") == ["ns/b"]
-    store.delete_key("ns/b")
+    store.delete(pod("b"))
     assert keys(store, "name", "b") == []
 
 
@@ -155,11 +164,10 @@ FAULTY: dict[str, tuple[Callable[[Pod], Any], list[str]]] = {
 def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_loses_no_event_of_any_object(
     faulty: Callable[[Pod], Any], values: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    indexer: Store = Indexer()
-    indexer.add_indexers({"by": lambda obj: faulty(obj) if obj.name == "b" else [obj.name]})
+    indexer: Store = Indexer(indexers={"by": lambda obj: faulty(obj) if obj.name == "b" else [obj.name]})
     told = Recorder()
     processor = SharedProcessor("pods", indexer)
-    processor.add(told)
+    processor.add(told, 0.0)
     processor.replaced({f"ns/{name}": pod(name) for name in "abc"}, {})
     processor.changed(pod("b", "2"))
     processor.deleted(pod("b", "3").metadata, pod("b", "3"))

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
 from kubeloop.client import loading
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
 from kubeloop.testing.scripted_server import ScriptedServer
 from kubeloop.testing.scripted_steps import obj
 from tests.kubeloop.client.pki import Authority
+
+Quotas = ResourceClient[ResourceQuota]
 
 PATH = "/api/v1/pods"
 WATCHED = {"watch": "true"}

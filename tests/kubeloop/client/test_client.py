@@ -38,7 +38,7 @@ async def test_the_user_of_a_self_subject_review() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        NotFound("no such resource", status=404),
+        NotFound("no such resource"),
         Unreachable("gone"),
         b"{}",
         b'{"status":null}',

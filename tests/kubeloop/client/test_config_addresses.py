@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.client import config as config_module
-from kubeloop.client.config import ClientConfig, environment_proxy, is_loopback
+from kubeloop.client.config import ClientConfig, environment_proxy
 from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.tls import TLSSettings
@@ -18,16 +18,6 @@ from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.client.rig import load
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "x.localhost"])
-def test_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1", "example.com", "localhost.example.com", ""])
-def test_not_loopback(host: str) -> None:
-    assert not is_loopback(host)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +30,11 @@ def test_not_loopback(host: str) -> None:
         ("https://10.0.0.1:6443", "10.0.0.1", None),
         ("https://api.example.com", ".example.com", None),
         ("https://api.example.com", "not/a/network,other.com", "http://p:1"),
-        ("https://127.0.0.1:6443", "", None),
+        ("https://[fd00::1]:6443", "", "http://p:1"),
+        ("https://localhost.example.com", "", "http://p:1"),
+        ("https://127.9.9.9:6443", "", None),
         ("https://localhost:6443", "", None),
+        ("https://x.localhost:6443", "", None),
         ("https://[::1]:6443", "", None),
         ("http://10.0.0.1:8080", "", None),
     ],

@@ -12,7 +12,9 @@ from kubeloop.client.drain import Drain, DrainError
 from kubeloop.client.errors import TooManyRequests
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
-from kubeloop.testing.virtual_time import now, virtual_time
+from kubeloop.testing.virtual_time import now
+
+pytestmark = pytest.mark.virtual_time
 
 ALL: dict[str, Any] = {"ignore_daemon_sets": True, "delete_empty_dir_data": True, "force": True}
 DAEMON = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
@@ -68,11 +70,10 @@ async def test_no_new_pods_come_meanwhile() -> None:
     assert not (await drain.cordon("n", False)).spec.unschedulable
 
 
-@virtual_time
 async def test_an_eviction_that_is_refused_is_tried_again_until_the_pod_is_gone() -> None:
     cluster = FakeCluster()
     put_pod(cluster, "p", metadata={"finalizers": ["example.org/slow"]})
-    refusals = [TooManyRequests("disruption budget", status=429)] * 2
+    refusals = [TooManyRequests("disruption budget")] * 2
 
     def budget(request: Request) -> None:
         if request.subresource == "eviction" and refusals:

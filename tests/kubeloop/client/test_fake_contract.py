@@ -26,6 +26,7 @@ from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
+from tests.kubeloop.client.rig import Quotas
 
 QUOTAS = registry.RESOURCE_QUOTAS
 THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", Namespace)
@@ -61,7 +62,7 @@ async def namespace(client: Client) -> str:
 
 
 @pytest.fixture
-def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+def quotas(client: Client) -> Quotas:
     return client.resource(QUOTAS)
 
 
@@ -80,7 +81,7 @@ async def stable(read: Callable[[], Awaitable[ResourceQuota]]) -> ResourceQuota:
         before = now
 
 
-async def test_create_get_and_delete(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_create_get_and_delete(quotas: Quotas, namespace: str) -> None:
     made = await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
     assert (made.name, made.namespace, made.kind, made.api_version) == ("q", namespace, "ResourceQuota", "v1")
     assert made.uid
@@ -91,7 +92,7 @@ async def test_create_get_and_delete(quotas: ResourceClient[ResourceQuota], name
         await quotas.get(name="q", namespace=namespace)
 
 
-async def test_generate_name(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_generate_name(quotas: Quotas, namespace: str) -> None:
     body = {"metadata": {"generateName": "default-"}, "spec": {"hard": {"limits.cpu": "3"}}}
     names = {(await quotas.create(body, namespace=namespace)).name for _ in range(5)}
     assert len(names) == 5
@@ -108,77 +109,80 @@ REASONS = {
     errors.Conflict: (409, "Conflict"),
 }
 """The status and reason of an answer by the class that it becomes."""
-REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[ResourceClient[ResourceQuota], str], Any]]] = {
-    "a second create": (errors.AlreadyExists, lambda q, ns: q.create(quota(), namespace=ns)),
-    "a create without a name": (errors.Invalid, lambda q, ns: q.create({"metadata": {}}, namespace=ns)),
+At = dict[str, str]
+REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, At], Any]]] = {
+    "a second create": (errors.AlreadyExists, lambda q, at: q.create(quota(**at))),
+    "a create without a name": (errors.Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
     "a create with a name that is none": (
         errors.Invalid,
-        lambda q, ns: q.create(quota("Not_A_Name"), namespace=ns),
+        lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"})),
     ),
     "a create with a resourceVersion": (
         errors.ServerError,
-        lambda q, ns: q.create(quota("new", resourceVersion="1"), namespace=ns),
+        lambda q, at: q.create(quota("new", resourceVersion="1", namespace=at["namespace"])),
     ),
     "a create in another namespace than it says": (
         errors.BadRequest,
-        lambda q, ns: q.create(quota("new", namespace="another"), namespace=ns),
+        lambda q, at: q.create(quota("new", namespace="another"), namespace=at["namespace"]),
     ),
-    "a create without a namespace": (errors.BadRequest, lambda q, ns: q.create(quota("new"))),
-    "a patch of what is not there": (
+    "a create without a namespace": (errors.BadRequest, lambda q, at: q.create(quota("new"))),
+    "a patch of what is not there": (errors.NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
+    "a delete of what is not there": (
         errors.NotFound,
-        lambda q, ns: q.merge_patch({}, name="x", namespace=ns),
+        lambda q, at: q.delete(name="x", namespace=at["namespace"]),
     ),
-    "a delete of what is not there": (errors.NotFound, lambda q, ns: q.delete(name="x", namespace=ns)),
     "a merge patch of an old version": (
         errors.Conflict,
-        lambda q, ns: q.merge_patch({"metadata": {"resourceVersion": "1"}}, name="q", namespace=ns),
+        lambda q, at: q.merge_patch(meta("resourceVersion"), **at),
     ),
-    "a merge patch of another uid": (
-        errors.Invalid,
-        lambda q, ns: q.merge_patch({"metadata": {"uid": "another"}}, name="q", namespace=ns),
-    ),
+    "a merge patch of another uid": (errors.Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
     "a delete of another uid": (
         errors.Conflict,
-        lambda q, ns: q.delete(name="q", namespace=ns, uid="another"),
+        lambda q, at: q.delete(name="q", namespace=at["namespace"], uid="another"),
     ),
     "a JSON patch whose test fails": (
         errors.Invalid,
-        lambda q, ns: q.json_patch(
-            [{"op": "test", "path": "/metadata/uid", "value": "x"}], name="q", namespace=ns
-        ),
+        lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at),
     ),
     "a JSON patch of a path that is not there": (
         errors.Invalid,
-        lambda q, ns: q.json_patch([{"op": "remove", "path": "/spec/none"}], name="q", namespace=ns),
+        lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
     ),
     "a JSON patch of an old version": (
         errors.Conflict,
-        lambda q, ns: q.json_patch(
-            [{"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}], name="q", namespace=ns
-        ),
+        lambda q, at: q.json_patch([op("replace", "/metadata/resourceVersion")], **at),
     ),
-    "another name": (
-        errors.BadRequest,
-        lambda q, ns: q.merge_patch({"metadata": {"name": "other"}}, name="q", namespace=ns),
-    ),
+    "another name": (errors.BadRequest, lambda q, at: q.merge_patch(meta("name"), **at)),
     "a field selector that the kind does not have": (
         errors.BadRequest,
-        lambda q, ns: q.list(ns, field_selector="spec.x=y"),
+        lambda q, at: q.list(at["namespace"], field_selector="spec.x=y"),
     ),
-    "a label selector that is none": (errors.BadRequest, lambda q, ns: q.list(ns, label_selector="a in b")),
+    "a label selector that is none": (
+        errors.BadRequest,
+        lambda q, at: q.list(at["namespace"], label_selector="a in b"),
+    ),
     "a watch of a label selector that is none": (
         errors.BadRequest,
-        lambda q, ns: first_events(q.watch(ns, label_selector="a in b"), 1),
+        lambda q, at: first_events(q.watch(at["namespace"], label_selector="a in b"), 1),
     ),
 }
 
 
+def meta(field: str) -> dict[str, Any]:
+    """A patch of it."""
+    return {"metadata": {field: "1"}}
+
+
+def op(name: str, path: str) -> dict[str, Any]:
+    return {"op": name, "path": path, "value": "1"}
+
+
 @pytest.mark.parametrize("case", REFUSED)
-async def test_refused(case: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_refused(case: str, quotas: Quotas, namespace: str) -> None:
     kind, request = REFUSED[case]
     await quotas.create(quota(), namespace=namespace)
     with pytest.raises(kind) as caught:
-        await request(quotas, namespace)
+        await request(quotas, {"name": "q", "namespace": namespace})
     assert type(caught.value) is kind
     status, reason = REASONS[kind]
     assert (caught.value.status, reason or caught.value.reason) == (status, caught.value.reason)
@@ -209,9 +213,7 @@ async def test_a_kind_that_is_not_installed(client: Client) -> None:
     assert await client.resource(SETTINGS).is_served()
 
 
-async def test_a_write_that_changes_nothing_is_no_new_version(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_a_write_that_changes_nothing_is_no_new_version(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
     before = await stable(lambda: quotas.get(name="q", namespace=namespace))
     patch: dict[str, Any]
@@ -219,7 +221,7 @@ async def test_a_write_that_changes_nothing_is_no_new_version(
         assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == before
 
 
-async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_patches(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(annotations={"a": "1", "b": "2"}), namespace=namespace)
     patch = {"metadata": {"annotations": {"a": None, "c": "3"}}, "spec": {"hard": {"pods": "5"}}}
     patched = await quotas.merge_patch(patch, name="q", namespace=namespace)
@@ -237,7 +239,7 @@ async def test_patches(quotas: ResourceClient[ResourceQuota], namespace: str) ->
 
 
 async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
-    quotas: ResourceClient[ResourceQuota], namespace: str
+    quotas: Quotas, namespace: str
 ) -> None:
     old = await quotas.create(quota(), namespace=namespace)
     old = await stable(lambda: quotas.get(name="q", namespace=namespace))
@@ -253,7 +255,7 @@ async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
     assert (await retry_on_conflict(attempt)).hard == {"pods": "3"}
 
 
-async def test_create_or_update(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_create_or_update(quotas: Quotas, namespace: str) -> None:
     def labelled(found: ResourceQuota) -> ResourceQuota:
         return edit(found, metadata={"labels": {"by": "update"}})
 
@@ -318,9 +320,7 @@ async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -
     await settings.delete(name=made.name)
 
 
-async def test_finalizers_hold_an_object_that_is_deleted(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_finalizers_hold_an_object_that_is_deleted(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(finalizers=["example.org/a"]), namespace=namespace)
     await quotas.delete(name="q", namespace=namespace)
     held = await quotas.get(name="q", namespace=namespace)
@@ -353,9 +353,7 @@ async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None
         await pods.get(name="p", namespace=namespace)
 
 
-async def test_a_dry_run_is_judged_and_not_kept(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) -> None:
     tried = quotas.dry_run()
     made = await tried.create(quota("tried"), namespace=namespace)
     assert (made.name, made.hard) == ("tried", {"limits.cpu": "3"})
@@ -390,7 +388,7 @@ SELECTED = {
 
 
 @pytest.mark.parametrize("selector", SELECTED)
-async def test_label_selector(selector: str, quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_label_selector(selector: str, quotas: Quotas, namespace: str) -> None:
     labels = {"a": {"app": "web", "tier": "front"}, "b": {"app": "web"}, "c": {"app": "db"}, "d": {}}
     for name, its in labels.items():
         await quotas.create(quota(name, labels=its), namespace=namespace)
@@ -398,7 +396,7 @@ async def test_label_selector(selector: str, quotas: ResourceClient[ResourceQuot
     assert {obj.name for obj in found} == SELECTED[selector]
 
 
-async def test_field_selector_and_pages(quotas: ResourceClient[ResourceQuota], namespace: str) -> None:
+async def test_field_selector_and_pages(quotas: Quotas, namespace: str) -> None:
     for name in "abcde":
         await quotas.create(quota(name), namespace=namespace)
     found = await quotas.list(namespace, field_selector="metadata.name=c")
@@ -475,9 +473,7 @@ async def test_a_watch_ends_when_it_was_asked_to(client: Client, namespace: str)
     assert 0.9 < asyncio.get_running_loop().time() - started < 5
 
 
-async def test_of_writers_that_saw_the_same_version_one_gets_through(
-    quotas: ResourceClient[ResourceQuota], namespace: str
-) -> None:
+async def test_of_writers_that_saw_the_same_version_one_gets_through(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(), namespace=namespace)
     seen = await stable(lambda: quotas.get(name="q", namespace=namespace))
     written = 0

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from kubeloop.api import registry
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, Struct
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import Resource
@@ -23,13 +22,13 @@ from kubeloop.client import errors
 from kubeloop.client.apply_set import ApplySet
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.schemas import check_served
 from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.kubeloop.client.kubeconfigs import Plugin
+from tests.kubeloop.client.rig import Quotas
 
 pytestmark = pytest.mark.cluster
 
@@ -53,7 +52,7 @@ async def namespace(client: Client) -> str:
 
 
 @pytest.fixture
-def quotas(client: Client) -> ResourceClient[ResourceQuota]:
+def quotas(client: Client) -> Quotas:
     return client.resource(registry.RESOURCE_QUOTAS)
 
 
@@ -154,7 +153,7 @@ class MisspeltQuota(Object):
 
 
 async def test_with_a_strict_client_a_misspelt_name_in_a_struct_or_patch_is_refused(
-    cluster: Cluster, quotas: ResourceClient[ResourceQuota], namespace: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, quotas: Quotas, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await quotas.create(quota("q"), namespace=namespace)
     kind = registry.Resource("", "v1", "resourcequotas", "ResourceQuota", MisspeltQuota)
@@ -205,43 +204,6 @@ async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Pat
     path.write_text(json.dumps(content))
     async with Client(load_config(str(path))) as client:
         assert await client.resource(registry.NAMESPACES).get(name="default")
-
-
-async def test_wrong_credentials_are_unauthorized(cluster: Cluster, tmp_path: Path) -> None:
-    content = yaml.safe_load(cluster.kubeconfig.read_text())
-    content["users"][0]["user"] = {"token": "not-a-token"}
-    path = tmp_path / "config"
-    path.write_text(json.dumps(content))
-    async with Client(load_config(str(path))) as client:
-        with pytest.raises(errors.Unauthorized):
-            await client.resource(registry.NAMESPACES).list()
-
-
-async def test_a_server_that_is_killed_breaks_a_watch_and_is_found_again(
-    cluster: Cluster, client: Client, namespace: str
-) -> None:
-    namespaces = client.resource(registry.NAMESPACES)
-    broken = asyncio.Event()
-
-    async def follow() -> None:
-        try:
-            async with namespaces.watch() as events:
-                async for _ in events:
-                    pass
-        except errors.Unreachable:
-            broken.set()
-
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        tasks.create_task(follow())
-        await asyncio.sleep(0.5)
-        await asyncio.to_thread(cluster.restart, "kube-apiserver")
-        await broken.wait()
-        while True:
-            try:
-                assert (await namespaces.get(name=namespace)).name == namespace
-                break
-            except (errors.Unreachable, errors.ServerError, errors.Forbidden, errors.Unauthorized):
-                await asyncio.sleep(0.2)
 
 
 OF_BETAS = {

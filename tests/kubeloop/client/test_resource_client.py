@@ -14,7 +14,6 @@ from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.decode import WatchEvent
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.scripted_server import (
     DELETE,
     GET,
@@ -29,17 +28,11 @@ from kubeloop.testing.scripted_server import (
     status,
     watch,
 )
-from kubeloop.testing.scripted_steps import added, bookmark, deleted, drop, error, line, modified, obj
-from pkg.api.harvesterhci import SETTINGS
-from tests.kubeloop.client.rig import ONE, QUOTA
+from kubeloop.testing.scripted_steps import added, bookmark, deleted, error, modified, obj
+from tests.kubeloop.client.rig import ONE, QUOTA, Quotas
 
 ALL = registry.RESOURCE_QUOTAS.path()
 IN_NS = registry.RESOURCE_QUOTAS.path("ns")
-
-
-async def test_a_resource_has_one_client(client: Client) -> None:
-    assert client.resource(registry.PODS) is client.resource(registry.PODS)
-    assert client.resource(registry.PODS).transport is client.transport
 
 
 class MyPod(Object):
@@ -60,21 +53,6 @@ async def test_two_definitions_of_one_resource_never_share_a_client(
     assert client.resource(other) is not client.resource(mine)
 
 
-async def test_get_gives_the_object(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
-    server.script(LIST, ONE, body(QUOTA))
-    quota = await quotas.get(name="q", namespace="ns")
-    assert isinstance(quota, ResourceQuota)
-    assert (quota.key, quota.spec.hard) == ("ns/q", {"limits.cpu": "3"})
-
-
-async def test_get_of_what_is_not_there(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.script(LIST, ONE, status(404, "NotFound", 'resourcequotas "q" not found'))
-    with pytest.raises(errors.NotFound, match='resourcequotas "q" not found'):
-        await quotas.get(name="q", namespace="ns")
-
-
 MISSHAPEN: dict[str, Any] = {
     "an empty object": {},
     "a Status of success": {"kind": "Status", "status": "Success", "metadata": {}},
@@ -86,7 +64,7 @@ MISSHAPEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", MISSHAPEN)
 async def test_an_answer_that_is_not_the_object_is_an_error(
-    case: str, server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+    case: str, server: ScriptedServer, quotas: Quotas
 ) -> None:
     server.always(GET, ONE, body(MISSHAPEN[case]))
     server.always(PATCH, ONE, body(MISSHAPEN[case]))
@@ -100,7 +78,7 @@ async def test_an_answer_that_is_not_the_object_is_an_error(
 
 
 async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
+    server: ScriptedServer, quotas: Quotas
 ) -> None:
     unnamed: dict[str, Any] = {"metadata": {"name": "q"}}
     for call in (
@@ -116,14 +94,7 @@ async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
     assert server.requests == []
 
 
-async def test_a_cluster_scoped_kind_has_no_namespace_in_its_path(
-    server: ScriptedServer, client: Client
-) -> None:
-    server.script(LIST, "/apis/harvesterhci.io/v1beta1/settings/x", body(obj("x")))
-    assert (await client.resource(SETTINGS).get(name="x")).name == "x"
-
-
-async def test_list_walks_every_page(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
+async def test_list_walks_every_page(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(
         LIST,
         IN_NS,
@@ -141,43 +112,31 @@ async def test_list_walks_every_page(server: ScriptedServer, quotas: ResourceCli
         assert request.query["fieldSelector"] == "metadata.name!=z"
 
 
-async def test_list_is_gone_when_the_snapshot_expires(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_list_is_gone_when_the_snapshot_expires(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(LIST, ALL, listing([obj("a")], "9", continue_="c1"), status(410, "Expired"))
     with pytest.raises(errors.Gone):
         await quotas.list()
 
 
-async def test_a_page_is_asked_for_as_told(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_a_page_is_asked_for_as_told(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(LIST, ALL, listing([QUOTA, {"spec": 5}], "9", continue_="more"))
-    page = await quotas.list_page(limit=50)
-    assert server.requests[0].query == {"limit": "50"}
+    page = await quotas.list_page(limit=50, resource_version="0", resource_version_match="NotOlderThan")
+    assert server.requests[0].query == {
+        "limit": "50",
+        "resourceVersion": "0",
+        "resourceVersionMatch": "NotOlderThan",
+    }
     assert ([item.key for item in page.items], len(page.undecodable)) == (["ns/q"], 1)
     assert page.metadata.continue_ == "more"
 
 
-async def test_a_page_without_conditions_has_no_parameters(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.script(LIST, ALL, listing([], "9"))
-    await quotas.list_page()
-    assert server.requests[0].query == {}
-
-
-async def collect(
-    quotas: ResourceClient[ResourceQuota], got: list[WatchEvent[ResourceQuota]], **options: Any
-) -> None:
+async def collect(quotas: Quotas, got: list[WatchEvent[ResourceQuota]], **options: Any) -> None:
     async with quotas.watch(**options) as events:
         async for event in events:
             got.append(event)  # noqa: PERF401 what came before an error counts
 
 
-async def test_watch_hands_out_events_in_order(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_watch_hands_out_events_in_order(server: ScriptedServer, quotas: Quotas) -> None:
     changed = QUOTA | {"spec": {"hard": {"limits.cpu": "5"}}}
     steps = [added(QUOTA), modified(changed), bookmark("8"), deleted(QUOTA), error(410, "Expired", "too old")]
     server.script(WATCH, ALL, watch(*steps))
@@ -191,9 +150,7 @@ async def test_watch_hands_out_events_in_order(
     assert isinstance(errors.error_from_status(got[4].status), errors.Gone)
 
 
-async def test_watch_asks_for_bookmarks_and_a_time_limit(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_watch_asks_for_bookmarks_and_a_time_limit(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(WATCH, IN_NS, watch())
     await collect(
         quotas, [], namespace="ns", resource_version="4", timeout_seconds=301.7, label_selector="a=b"
@@ -207,9 +164,7 @@ async def test_watch_asks_for_bookmarks_and_a_time_limit(
     }
 
 
-async def test_a_watch_list_asks_for_what_is_there(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_a_watch_list_asks_for_what_is_there(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(WATCH, ALL, watch(added(QUOTA), bookmark("8", initial_events_end=True)))
     got: list[WatchEvent[ResourceQuota]] = []
     await collect(quotas, got, send_initial_events=True)
@@ -218,39 +173,7 @@ async def test_a_watch_list_asks_for_what_is_there(
     assert [event.initial_events_end for event in got] == [False, True]
 
 
-async def test_watch_leaves_out_what_does_not_decode(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    bad = obj("bad", "6", "ns", spec="x")
-    server.script(WATCH, ALL, watch(added(bad), added(QUOTA)))
-    got: list[WatchEvent[ResourceQuota]] = []
-    await collect(quotas, got)
-    assert [event.object.key for event in got if event.object] == ["ns/q"]
-
-
-async def test_a_watch_that_breaks_gives_what_came_before(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.script(WATCH, ALL, watch(added(QUOTA), drop()))
-    got: list[WatchEvent[ResourceQuota]] = []
-    with pytest.raises(errors.Unreachable):
-        await collect(quotas, got)
-    assert [event.type for event in got] == ["ADDED"]
-
-
-async def test_a_line_that_is_no_event_ends_the_watch(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.script(WATCH, ALL, watch(added(QUOTA), line(b"<html>"), added(QUOTA)))
-    got: list[WatchEvent[ResourceQuota]] = []
-    with pytest.raises(errors.ServerError, match="not an event"):
-        await collect(quotas, got)
-    assert len(got) == 1
-
-
-async def test_create_sends_the_body_and_gives_the_object(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_create_sends_the_body_and_gives_the_object(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(POST, IN_NS, body(QUOTA, 201), body(QUOTA, 201))
     sent = {"metadata": {"generateName": "default-"}, "spec": {"hard": {"limits.cpu": "3"}}}
     created = await quotas.create(sent, namespace="ns")
@@ -263,7 +186,7 @@ async def test_create_sends_the_body_and_gives_the_object(
 
 @pytest.mark.parametrize("metadata", [{"name": "q", "namespace": "ns"}, ObjectMeta(name="q", namespace="ns")])
 async def test_create_reads_the_namespace_from_the_body(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota], metadata: Any
+    server: ScriptedServer, quotas: Quotas, metadata: Any
 ) -> None:
     server.script(POST, IN_NS, body(QUOTA, 201))
     assert (await quotas.create({"metadata": metadata})).key == "ns/q"
@@ -273,24 +196,7 @@ async def test_create_reads_the_namespace_from_the_body(
         assert (await quotas.create_or_update({"metadata": metadata}, lambda found: found)).key == "ns/q"
 
 
-async def test_a_second_create_already_exists(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.script(POST, IN_NS, status(409, "AlreadyExists"))
-    with pytest.raises(errors.AlreadyExists):
-        await quotas.create(QUOTA, namespace="ns")
-
-
-async def test_a_create_whose_answer_is_lost_is_sent_once(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
-    server.always(POST, IN_NS, refuse())
-    with pytest.raises(errors.Unreachable):
-        await quotas.create(QUOTA, namespace="ns")
-    assert len(server.requests) == 1
-
-
-Write = Callable[[ResourceClient[ResourceQuota]], Awaitable[object]]
+Write = Callable[[Quotas], Awaitable[object]]
 
 WRITES: dict[str, tuple[str, Write, bool]] = {
     "a delete of whatever has that name": (DELETE, lambda q: q.delete(name="q", namespace="ns"), False),
@@ -327,7 +233,7 @@ WRITES: dict[str, tuple[str, Write, bool]] = {
 
 @pytest.mark.parametrize(("verb", "write", "again"), WRITES.values(), ids=WRITES)
 async def test_a_write_is_sent_again_after_a_broken_connection_only_where_a_precondition_makes_that_harmless(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota], verb: str, write: Write, again: bool
+    server: ScriptedServer, quotas: Quotas, verb: str, write: Write, again: bool
 ) -> None:
     server.script(verb, ONE, refuse(), body(QUOTA))
     with contextlib.nullcontext() if again else pytest.raises(errors.Unreachable):
@@ -335,7 +241,7 @@ async def test_a_write_is_sent_again_after_a_broken_connection_only_where_a_prec
     assert len(server.requests) == 1 + again
 
 
-async def test_merge_patch(server: ScriptedServer, quotas: ResourceClient[ResourceQuota]) -> None:
+async def test_merge_patch(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(PATCH, ONE, body(QUOTA), status(409, "Conflict"))
     patch = {"metadata": {"resourceVersion": "4", "annotations": {"a": None}}}
     assert (await quotas.merge_patch(patch, name="q", namespace="ns")).metadata.resource_version == "5"
@@ -345,9 +251,7 @@ async def test_merge_patch(server: ScriptedServer, quotas: ResourceClient[Resour
         await quotas.merge_patch(patch, name="q", namespace="ns")
 
 
-async def test_json_patch_of_a_subresource(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_json_patch_of_a_subresource(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(PATCH, f"{ONE}/status", body(QUOTA))
     ops = [{"op": "test", "path": "/metadata/uid", "value": "u"}, {"op": "remove", "path": "/status/x"}]
     await quotas.json_patch(ops, name="q", namespace="ns", subresource="status")
@@ -355,9 +259,7 @@ async def test_json_patch_of_a_subresource(
     assert server.requests[0].headers["Content-Type"] == "application/json-patch+json"
 
 
-async def test_delete_says_what_to_delete_and_how(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_delete_says_what_to_delete_and_how(server: ScriptedServer, quotas: Quotas) -> None:
     server.always(DELETE, ONE, body({"kind": "Status", "status": "Success"}))
     await quotas.delete(name="q", namespace="ns")
     await quotas.delete(
@@ -374,7 +276,7 @@ async def test_delete_says_what_to_delete_and_how(
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../secrets/s", "a%2fb"])
 async def test_a_name_that_no_object_can_have_is_never_sent(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota], name: str
+    server: ScriptedServer, quotas: Quotas, name: str
 ) -> None:
     for call in (
         quotas.get(name=name, namespace="ns"),
@@ -390,9 +292,7 @@ async def test_a_name_that_no_object_can_have_is_never_sent(
     assert server.requests == []
 
 
-async def test_an_odd_name_stays_one_part_of_the_path(
-    server: ScriptedServer, quotas: ResourceClient[ResourceQuota]
-) -> None:
+async def test_an_odd_name_stays_one_part_of_the_path(server: ScriptedServer, quotas: Quotas) -> None:
     with pytest.raises(errors.NotFound):
         await quotas.get(name="a?watch=true#x y", namespace="ns")
     assert server.requests[0].path == f"{IN_NS}/a?watch=true#x y"

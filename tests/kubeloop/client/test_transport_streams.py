@@ -24,12 +24,6 @@ async def test_a_stream_that_ends_properly_gives_its_lines(rig: Rig) -> None:
     assert await read_stream(rig.transport) == [b"one", b"two", b"3"]
 
 
-async def test_a_line_of_megabytes_comes_whole(rig: Rig) -> None:
-    big = b"x" * (3 * 1024 * 1024)
-    rig.server.script("WATCH", PATH, watch(line(big), line(b"small")))
-    assert await read_stream(rig.transport) == [big, b"small"]
-
-
 @dataclass(frozen=True)
 class Broken:
     name: str

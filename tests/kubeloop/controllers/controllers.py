@@ -8,6 +8,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.reconcile import Handler
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from tests.kinds import Kind, Server
@@ -27,7 +28,10 @@ class Quotas(Kind[ResourceQuota]):
             client=self.client,
         )
 
-    async def start(self) -> None:
+    async def start(self, **handlers: Handler[ResourceQuota]) -> None:
+        """With these, by name."""
+        for name, handler in handlers.items():
+            self.controller.on_change(name, handler)
         self.informer.start()
         await self.informer.wait_for_sync()
         self.controller.start_workers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.core import Namespace, Pod
+from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import Indexer
@@ -34,15 +34,6 @@ def reader() -> CacheReader[Pod]:
 )
 def test_get(namespace: str, name: str, expected: Pod | None) -> None:
     assert reader().get(namespace=namespace, name=name) is expected
-
-
-def test_get_of_a_cluster_scoped_kind() -> None:
-    indexer: Indexer[Namespace] = Indexer()
-    namespace = Namespace(metadata=ObjectMeta(name="ns"))
-    indexer.add(namespace)
-    cache = CacheReader(indexer)
-    assert cache.get(name="ns") is namespace
-    assert cache.get_by_key("ns") is namespace
 
 
 @pytest.mark.parametrize("read", ["get", "require"])
@@ -75,17 +66,6 @@ def test_an_index_can_be_added_to_a_filled_cache_once() -> None:
     assert cache.by_index("app", "none") == []
     with pytest.raises(ValueError, match="app"):
         cache.add_indexer("app", lambda obj: [])
-
-
-def test_an_index_that_was_never_added_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        reader().by_index("nope", "x")
-
-
-def test_lists_are_the_readers_own() -> None:
-    cache = reader()
-    cache.list().clear()
-    assert len(cache.list()) == 3
 
 
 def test_require_raises_not_found_in_the_api_servers_words() -> None:

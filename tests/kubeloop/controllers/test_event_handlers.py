@@ -16,14 +16,20 @@ def pod(version: str = "1", uid: str = "u", **labels: str) -> Pod:
     )
 
 
+def named(obj: Pod) -> list[str]:
+    """What the label `to` says."""
+    keys = obj.labels.get("to", obj.key).split()
+    if "boom" in keys:
+        raise ValueError("boom")
+    return keys
+
+
 class Enqueued:
     """What an EnqueueHandler that names the label `to` enqueued."""
 
     def __init__(self, reads: Reads[Pod] | None = None) -> None:
         self.keys: list[tuple[str, int]] = []
-        self.handler: EnqueueHandler[Pod] = EnqueueHandler(
-            lambda obj: obj.labels.get("to", obj.key).split(), self.enqueue, reads
-        )
+        self.handler: EnqueueHandler[Pod] = EnqueueHandler(named, self.enqueue, reads)
 
     def enqueue(self, key: str, priority: int) -> None:
         self.keys.append((key, priority))
@@ -44,6 +50,17 @@ UPDATES: dict[str, tuple[Pod, Pod, list[tuple[str, int]]]] = {
         pod("1", to="x y"),
         pod("2", to="y z y"),
         [("y", DEFAULT_PRIORITY), ("z", DEFAULT_PRIORITY), ("x", DEFAULT_PRIORITY)],
+    ),
+    "an object that names nothing enqueues nothing": (pod("1", to=""), pod("2", to=""), []),
+    "a resolver that fails on the old object still tells of the new one": (
+        pod("1", to="boom"),
+        pod("2", to="a"),
+        [("a", DEFAULT_PRIORITY)],
+    ),
+    "a resolver that fails on the new object still tells of the old one": (
+        pod("1", to="a"),
+        pod("2", to="boom"),
+        [("a", DEFAULT_PRIORITY)],
     ),
 }
 

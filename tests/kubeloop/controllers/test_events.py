@@ -11,7 +11,6 @@ import pytest
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.api.registry import EVENTS
-from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from kubeloop.controllers import events
 from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
@@ -88,14 +87,6 @@ def test_reference(case: str) -> None:
     obj, api_version, kind = REFERENCES[case]
     reference = reference_to(obj)
     assert (reference["apiVersion"], reference["kind"]) == (api_version, kind)
-
-
-def test_a_reference_to_an_unknown_type_is_an_error() -> None:
-    class Unknown(Object):
-        pass
-
-    with pytest.raises(ValueError, match="Unknown"):
-        reference_to(Unknown())
 
 
 async def test_events_about_cluster_scoped_objects_live_in_default() -> None:
@@ -182,7 +173,7 @@ async def test_names_fit_and_are_never_the_same() -> None:
     assert all(".." not in name for name in names)
 
 
-@pytest.mark.parametrize("error", [Forbidden("no", status=403), RuntimeError("odd")])
+@pytest.mark.parametrize("error", [Forbidden("no"), RuntimeError("odd")])
 async def test_a_refused_event_is_dropped_and_the_next_is_written(
     error: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,8 +189,8 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written(
 
 PASSING = [
     Unreachable("connection refused"),
-    ServerError("etcd is away", status=500),
-    TooManyRequests("slow down", status=429),
+    ServerError("etcd is away"),
+    TooManyRequests("slow down"),
 ]
 
 
@@ -220,7 +211,7 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     recording = Recording()
     recording.events.errors["create"] = [
         Unreachable("connection reset"),
-        AlreadyExists("exists", status=409, reason="AlreadyExists"),
+        AlreadyExists("exists"),
     ]
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
@@ -257,15 +248,6 @@ async def test_a_server_that_stays_away_is_given_up() -> None:
     await asyncio.sleep(60)
     assert [event["reason"] for event in recording.written()] == ["Next"]
     assert recording.recorder.dropped == 1
-
-
-async def test_a_refused_event_can_be_tried_again() -> None:
-    recording = Recording()
-    recording.events.errors["create"] = [Forbidden("no", status=403)]
-    for _ in range(2):
-        recording.recorder.event(quota(), "Normal", "A", "m")
-        await settle()
-    assert recording.counts() == [1]
 
 
 async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
@@ -381,15 +363,3 @@ async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_los
     recording.events.answering.set()
     await settle()
     assert (recording.counts(), recording.recorder.dropped) == ([1], 0)
-
-
-async def test_events_on_kinds_of_ones_own_work() -> None:
-    class Deployment(Object):
-        pass
-
-    body = b'{"apiVersion":"apps/v1","kind":"DeploymentList","items":[{"metadata":{"name":"a","namespace":"d"}}]}'
-    (found,) = decoder_for(Deployment).list_page(body).items
-    recording = Recording()
-    recording.recorder.event(found, "Normal", "A", "m")
-    await settle()
-    assert [event["involvedObject"]["kind"] for event in recording.written()] == ["Deployment"]

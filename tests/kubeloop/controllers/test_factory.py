@@ -14,7 +14,7 @@ from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.errors import Forbidden, ServerError
+from kubeloop.client.errors import Forbidden
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now, settle
@@ -24,12 +24,6 @@ from kubeloop.workqueue.rate_limiters import (
     default_controller_rate_limiter,
 )
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from tests.kinds import Server
@@ -53,29 +47,6 @@ class Cluster:
         self.events = self.server.kind(registry.EVENTS)
 
 
-KINDS = {
-    "resource_quotas": registry.RESOURCE_QUOTAS,
-    "limit_ranges": registry.LIMIT_RANGES,
-    "namespaces": registry.NAMESPACES,
-    "pods": registry.PODS,
-    "virtual_machines": VIRTUAL_MACHINES,
-    "virtual_machine_instances": VIRTUAL_MACHINE_INSTANCES,
-    "virtual_machine_instance_migrations": VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    "kubevirts": KUBEVIRTS,
-    "settings": SETTINGS,
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_kind_has_one_controller_under_its_name(name: str) -> None:
-    management = Cluster().management
-    controller = getattr(management, name)
-    resource: Any = KINDS[name]
-    assert controller is getattr(management, name)
-    assert controller.client.resource is resource
-    assert controller.name == resource.plural
-
-
 async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     cluster = Cluster()
     for name in ("one", "two", "three"):
@@ -83,16 +54,6 @@ async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     await cluster.management.start()
     await settle()
     assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
-
-
-async def test_a_selector_keeps_other_objects_out_of_the_cache() -> None:
-    cluster = Cluster()
-    pods = cluster.management.pods.cache()
-    cluster.pods.put("launcher", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
-    cluster.pods.put("tenants", "ns", metadata={"labels": {"app": "web"}})
-    await cluster.management.start()
-    await settle()
-    assert [pod.name for pod in pods.list()] == ["launcher"]
 
 
 async def test_several_namespaces_are_one_cache_and_one_queue() -> None:
@@ -176,17 +137,6 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
     assert cluster.management.synced()
 
 
-async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
-    cluster, calls = Cluster(), Calls()
-    down = [ServerError("etcd is away", status=500) for _ in range(6)]
-    cluster.quotas.errors = {"watch": list(down), "list": list(down)}
-    cluster.management.resource_quotas.on_change("handler", calls)
-    cluster.quotas.put("a", "ns")
-    await cluster.management.start()
-    await asyncio.sleep(300)
-    assert calls.keys == ["ns/a"]
-
-
 async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.management.pods.on_change("early", Calls())
@@ -196,16 +146,6 @@ async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
     cluster.management.resource_quotas.on_change("late", calls)
     await settle()
     assert calls.keys == ["ns/a"]
-
-
-async def test_a_kind_whose_cache_alone_is_used_has_no_workers() -> None:
-    cluster = Cluster()
-    pods = cluster.management.pods
-    cluster.pods.put("p", "ns")
-    await cluster.management.start()
-    await settle()
-    assert len(pods.queue) == 0
-    assert pods.healthy() == []
 
 
 async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
@@ -260,17 +200,6 @@ async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
     await asyncio.sleep(100)
     assert calls.keys == []
     assert cluster.management.healthy() == []
-
-
-async def test_after_a_stop_no_task_is_left() -> None:
-    cluster = Cluster()
-    cluster.management.resource_quotas.on_change("handler", Calls())
-    cluster.management.recorder("headroom")
-    await cluster.management.start()
-    await settle()
-    assert len(asyncio.all_tasks()) > 1
-    await cluster.management.stop()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_stop_without_a_start_does_nothing() -> None:
@@ -471,7 +400,7 @@ def _workers_of(handler: str) -> float | None:
 
 
 def forbid(resource: Any) -> None:
-    refused = [Forbidden("nodes is forbidden", status=403, reason="Forbidden")] * 1000
+    refused = [Forbidden("nodes is forbidden")] * 1000
     resource.errors = {"watch": list(refused), "list": list(refused)}
 
 

@@ -47,17 +47,6 @@ async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, 
     assert calls.keys == []
 
 
-async def test_the_handler_runs_once_at_the_deletion_and_lets_the_object_go() -> None:
-    calls = Calls()
-    kind = await started(calls)
-    kind.put("a", "ns")
-    await settle()
-    kind.edited("ns/a", DELETED)
-    await asyncio.sleep(10)
-    assert calls.keys == ["ns/a"]
-    assert "ns/a" not in kind.objects
-
-
 async def test_finalizers_of_others_stay() -> None:
     calls = Calls()
     kind = await started(calls)
@@ -119,7 +108,7 @@ async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
 
 async def test_a_refused_patch_is_retried() -> None:
     kind = Quotas()
-    kind.errors["patch"] = [Forbidden("no", status=403)]
+    kind.errors["patch"] = [Forbidden("no")]
     kind.controller.on_remove("cleanup", Calls())
     await kind.start()
     kind.put("a", "ns")
@@ -127,17 +116,6 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) is None
     await asyncio.sleep(2)
     assert finalizers(kind) == [FINALIZER]
-
-
-async def test_a_change_handler_runs_beside_it() -> None:
-    kind, changes = Quotas(), Calls()
-    kind.controller.on_remove("cleanup", Calls())
-    kind.controller.on_change("changes", changes)
-    await kind.start()
-    kind.put("a", "ns")
-    await settle()
-    last: ResourceQuota = changes.objects[-1]
-    assert last.metadata.finalizers == [FINALIZER]
 
 
 async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:

@@ -103,14 +103,6 @@ async def test_answer(case: str) -> None:
         assert (await get(server.addresses[0], path))[:2] == (status, text)
 
 
-async def test_what_there_is_to_say_beside_ok_has_lines_of_its_own() -> None:
-    checks = Checks()
-    checks.said = ["certificate: valid until 2027"]
-    async with serving(checks, "127.0.0.1:0") as server:
-        assert (await get(server.addresses[0], "/readyz"))[:2] == (200, "ok\ncertificate: valid until 2027")
-        assert (await get(server.addresses[0], "/healthz"))[:2] == (200, "ok")
-
-
 async def test_a_check_that_fails_is_a_problem_without_a_traceback() -> None:
     checks = Checks()
     checks.error = ValueError("odd")

@@ -290,7 +290,7 @@ async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and
     race = Race()
     barred = race.candidate("a")
     assert barred.elector.unready() == ["lease ns/headroom: not read yet"]
-    barred.link.error = Forbidden("leases is forbidden", status=403)
+    barred.link.error = Forbidden("leases is forbidden")
     barred.start()
     await race.lasts(125)
     assert barred.elector.unready() == ["lease ns/headroom: leases is forbidden"]

@@ -1,4 +1,4 @@
-"""The basic queue beside what the model shows (test_queue_model): getters and cancels."""
+"""The basic queue beside what the model shows (test_queue_model): getters, cancels and drains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kubeloop.testing.virtual_time import settle
+from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY, Queue, ShutDown, loop_time
 
 pytestmark = pytest.mark.virtual_time
@@ -156,6 +156,65 @@ async def test_an_item_re_added_before_the_shutdown_is_processed_once_more() -> 
     queue.shut_down()
     queue.done("a")
     assert await take_all(queue) == ["a"]
+
+
+async def test_a_drain_waits_for_what_is_processed() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drain = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(100)
+    assert not drain.done()
+    queue.add("late")
+    queue.done("a")
+    assert await drain is True
+    assert len(queue) == 0
+
+
+async def test_a_drain_lets_workers_finish_what_waited() -> None:
+    queue: Queue[str] = Queue()
+    add("a", "b", "c")(queue)
+    finished = []
+
+    async def work() -> None:
+        while True:
+            item = await queue.get()
+            await asyncio.sleep(1)
+            finished.append(item)
+            queue.done(item)
+
+    worker = asyncio.create_task(work())
+    await settle()
+    assert await queue.shut_down_with_drain() is True
+    assert finished == ["a", "b", "c"]
+    with pytest.raises(ShutDown):
+        await worker
+
+
+async def test_a_drain_without_work_ends_at_once() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("never taken")
+    assert await queue.shut_down_with_drain() is True
+
+
+async def test_a_drain_gives_up_after_its_timeout() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    started = now()
+    assert await queue.shut_down_with_drain(timeout=2.5) is False
+    assert now() - started == pytest.approx(2.5)
+    assert queue.processing == 1
+
+
+async def test_two_drains_both_end() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drains = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
+    await settle()
+    queue.done("a")
+    assert await asyncio.gather(*drains) == [True, True]
 
 
 def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:

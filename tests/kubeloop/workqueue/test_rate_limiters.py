@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
+from collections.abc import Callable
 
 import pytest
 
+from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.rate_limiters import (
     BucketRateLimiter,
     ItemExponentialFailureRateLimiter,
@@ -14,8 +15,7 @@ from kubeloop.workqueue.rate_limiters import (
     RateLimiter,
     default_controller_rate_limiter,
 )
-
-pytestmark = pytest.mark.virtual_time
+from tests.kinds import Clock
 
 
 def test_an_items_delay_doubles_from_the_base_to_the_maximum() -> None:
@@ -55,29 +55,35 @@ def test_a_forgotten_item_begins_again() -> None:
     assert limiter.when("a") == 1.0
 
 
+def test_the_bucket_gives_its_burst_at_once_and_then_a_token_each_tenth() -> None:
+    limiter: BucketRateLimiter[int] = BucketRateLimiter(qps=10, burst=3, clock=Clock())
+    assert [limiter.when(n) for n in range(6)] == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
+
+
 BUCKETS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {
     # (seconds that pass, calls) -> the delay of every last call of a step; 2 a second, burst 2
     "tokens come back with time": ([(0, 2), (0.5, 1)], [0, 0]),
     "half a token is not a token": ([(0, 2), (0.25, 1)], [0, 0.25]),
     "a debt is worked off first": ([(0, 4), (0.5, 1)], [1.0, 1.0]),
     "an idle day fills the bucket, not more": ([(0, 2), (86400, 3)], [0, 0.5]),
-    "the burst at once, then a token each half second": ([(0, 1), (0, 1), (0, 1), (0, 1)], [0, 0, 0.5, 1.0]),
+    "a clock that goes back costs nothing": ([(0, 1), (-5, 1), (0, 1)], [0, 0, 0.5]),
 }
 
 
 @pytest.mark.parametrize("case", BUCKETS)
-async def test_bucket(case: str) -> None:
+def test_bucket(case: str) -> None:
     steps, expected = BUCKETS[case]
-    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2)
+    clock = Clock()
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2, clock=clock)
     delays = []
     for seconds, calls in steps:
-        await asyncio.sleep(seconds)
+        clock.now += seconds
         delays.append([limiter.when("a") for _ in range(calls)][-1])
     assert delays == pytest.approx(expected)
 
 
 def test_the_bucket_counts_no_failures() -> None:
-    limiter: BucketRateLimiter[str] = BucketRateLimiter()
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(clock=Clock())
     limiter.when("a")
     limiter.forget("a")
     assert limiter.num_requeues("a") == 0
@@ -120,9 +126,16 @@ def test_the_maximum_of_none_is_no_delay() -> None:
     assert (limiter.when("a"), limiter.num_requeues("a")) == (0.0, 0)
 
 
-async def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
-    limiter: RateLimiter[str] = default_controller_rate_limiter()
+def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
+    limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
     assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
     rest = [limiter.when(f"other {n}") for n in range(107)]
     assert rest[:97] == [0.005] * 97
     assert rest[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
+
+
+@virtual_time
+async def test_the_default_clock_is_the_loops() -> None:
+    make: Callable[[], BucketRateLimiter[str]] = lambda: BucketRateLimiter(1, 1)  # noqa: E731
+    limiter = make()
+    assert [limiter.when("a"), limiter.when("a")] == [0.0, 1.0]

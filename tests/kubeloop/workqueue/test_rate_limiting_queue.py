@@ -19,6 +19,19 @@ async def test_a_delay_that_is_not_a_number_means_at_once() -> None:
     assert (len(queue), queue.delayed) == (1, 0)
 
 
+async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
+    queue.add("a")
+    await queue.get()
+    queue.add_after("b", 1)
+    drain = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(5)
+    assert not drain.done()
+    queue.done("a")
+    assert await drain is True
+    assert len(queue) == 0
+
+
 async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     for _ in range(5000):

@@ -1,4 +1,4 @@
-"""`headroom delta` and `headroom usage` called in this process."""
+"""`headroom delta`, `usage` and `quantity` called in this process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,20 +24,21 @@ class Call:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
         command: Callable[[Any], None] = delta,
-        options: type = DeltaOptions,
+        options: Any = DeltaOptions,
     ) -> None:
         self._command, self._options = command, options
+        self._file = {each.name for each in fields(options)} & {"file"}
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         self.code = 0
         self.stderr = ""
 
-    def __call__(self, stdin: str | bytes = b"", file: str = "-", **flags: Any) -> list[dict[str, Any]]:
+    def __call__(self, stdin: str | bytes = b"", **flags: Any) -> list[dict[str, Any]]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         self.code, self.stderr = 0, ""
         try:
-            self._command(self._options(file=file, **flags))
+            self._command(self._options(**dict.fromkeys(self._file, "-") | flags))
         except ReportedError as error:
             self.code, self.stderr = error.exit_code, f"headroom: {error}\n"
         printed = self._capsys.readouterr()

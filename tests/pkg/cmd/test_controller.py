@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -10,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kubeloop.testing.scripted_server import GET, LIST, PATCH, POST, WATCH, body, raw, silent, status, watch
-from kubeloop.testing.scripted_steps import error
-from tests.objects import annotated_namespace
+from kubeloop.testing.scripted_server import GET, LIST, PATCH, POST, raw, silent
 from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
 from tests.pkg.cmd.waiting import (
-    EVENTS,
-    MIGRATIONS,
-    NAMESPACES,
     QUOTA,
     QUOTAS,
-    built,
     has,
     quota,
     seed,
-    vmim,
 )
 
 
@@ -90,17 +82,6 @@ def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
         has(server, QUOTAS)
         server.start()
         program.wait_ready()
-
-
-def test_kinds_that_are_not_installed_block_no_other(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    has(server, NAMESPACES, built(annotated_namespace()))
-    has(server, QUOTAS, quota())
-    server.server.always(PATCH, QUOTA, body(quota(version="11")))
-    with running(kubeconfig, tmp_path) as program:
-        program.until(lambda: server.seen(PATCH, QUOTA))
-        program.until(lambda: program.get("/readyz") == (200, "ok"))
 
 
 def test_the_names_that_dashboards_know(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
@@ -181,85 +162,3 @@ def test_a_dry_run_with_webhooks_writes_no_event_secret_configuration_or_lease(
         time.sleep(0.3)
         assert not server.seen(POST)
         assert not [seen for verb in (PATCH, "PUT", "DELETE") for seen in server.seen(verb)]
-
-
-def test_an_annotation_that_is_not_json_is_a_warning_event_and_one_line(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    seed(server, annotation="{nope")
-    with running(kubeconfig, tmp_path, "--mode", "assist") as program:
-        program.until(lambda: server.seen(POST, EVENTS))
-        event = server.seen(POST, EVENTS)[0].json
-        assert (event["type"], event["reason"]) == ("Warning", "InvalidResourceQuotaAnnotation")
-        assert event["involvedObject"]["name"] == "default-abc"
-        time.sleep(0.3)
-        assert not server.seen(PATCH, QUOTA)
-        assert len([line for line in program.text().splitlines() if "is not JSON" in line]) == 1
-        assert "Traceback" not in program.text()
-
-
-def test_an_object_that_does_not_decode_is_left_out_and_the_others_are_served(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    seed(server)
-    odd = vmim() | {"spec": "not an object"}
-    odd["metadata"] = odd["metadata"] | {"name": "odd"}
-    has(server, MIGRATIONS, odd, vmim())
-    with running(kubeconfig, tmp_path) as program:
-        program.until(lambda: server.seen(PATCH, QUOTA))
-        assert "odd" in program.text()
-        assert "Traceback" not in program.text()
-
-
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    has(server, NAMESPACES, built(annotated_namespace()))
-    has(server, QUOTAS)
-    with running(kubeconfig, tmp_path) as program:
-        program.wait_ready()
-        server.stop()
-        time.sleep(0.5)
-        assert program.process.poll() is None
-        has(server, QUOTAS, quota(version="99"), version="100")
-        server.server.always(WATCH, QUOTAS, watch(error(410, "Expired")))
-        server.server.always(PATCH, QUOTA, body(quota(version="101")))
-        server.start()
-        program.until(lambda: server.seen(PATCH, QUOTA))
-        assert "Traceback" not in program.text()
-
-
-def test_an_account_that_may_not_list_is_not_ready_and_says_why(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    server.server.always(
-        LIST, QUOTAS, status(403, "Forbidden", 'User "u" cannot list resource "resourcequotas"')
-    )
-    with running(kubeconfig, tmp_path) as program:
-        program.until(lambda: "cannot list resource" in program.text())
-        assert program.get("/readyz")[0] == 503
-        assert "Traceback" not in program.text()
-
-
-def test_log_lines_may_be_json(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
-    seed(server)
-    with running(kubeconfig, tmp_path, "--log-format", "json", "-v", "--estimate", "harvester") as program:
-        program.until(lambda: server.seen(PATCH, QUOTA))
-        assert program.stop() == 0
-        lines = [json.loads(line) for line in program.text().splitlines()]
-    assert {"time", "level", "logger", "message"} <= set(lines[0])
-    assert any("limits.cpu 3 -> " in line["message"] for line in lines)
-
-
-def test_a_write_that_is_refused_is_tried_again_and_costs_the_program_nothing(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    seed(server)
-    server.server.script(
-        PATCH, QUOTA, status(500, "InternalError", "etcd is away"), status(403, "Forbidden", "not yet")
-    )
-    with running(kubeconfig, tmp_path) as program:
-        program.until(lambda: len(server.seen(PATCH, QUOTA)) >= 3)
-        assert "etcd is away" in program.text()
-        assert "Traceback" not in program.text()
-        assert program.get("/healthz") == (200, "ok")

@@ -100,11 +100,6 @@ def test_the_target_has_every_name_that_quota_counts_it_under(call: Call) -> Non
     }
 
 
-def test_only_the_exact_estimate_has_a_target(call: Call) -> None:
-    (line,) = call(json.dumps(vmi()))
-    assert "target" not in line
-
-
 def test_an_object_holds_until_a_later_one_of_its_name(call: Call) -> None:
     limited = [
         "limits.memory" in target

@@ -86,22 +86,6 @@ def test_a_controller_is_looked_for_in_the_usual_namespaces(
     assert "--namespace headroom-system" in said
 
 
-def test_nothing_that_is_ours_is_nothing_to_do(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
-    given(server, quota("b", {"harvesterhci.io/skipResourceQuotaAutoScaling": "true"}))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
-    assert (result.code, result.out) == (0, "0 resource quotas released\n")
-    assert not server.seen(PATCH)
-
-
-def test_a_quota_that_goes_away_does_not_keep_the_others(
-    server: ThreadedServer, call: Call, tmp_path: Path
-) -> None:
-    given(server, quota("a", MARKS), quota("b", MARKS))
-    server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(404, "NotFound"))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
-    assert (result.code, result.out) == (0, "released b/q\n1 resource quotas released\n")
-
-
 LEASE = registry.LEASES.path("own", "headroom")
 
 
@@ -177,3 +161,19 @@ def test_one_part_alone(
     assert result.code == 0, result.err
     assert result.out.splitlines() == said
     assert {seen.path for seen in server.seen(LIST)} & {LOCKS, QUOTAS} == asked
+
+
+def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
+    given(server, quota("a", MARKS))
+    scale, pods = "/apis/apps/v1/namespaces/own/deployments/it/scale", registry.PODS.path("own")
+    server.server.always(PATCH, scale, body({}))
+    server.server.always(LIST, pods, listing([], "10"))
+    server.server.script(LIST, pods, listing([{"metadata": {"name": "p", "namespace": "own"}}], "10"))
+    stopped = ("--scale-down", "it", "--scale-down", "gone", "--namespace", "own")
+    result = call("release", *stopped, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    assert result.code == 0, result.err
+    assert "there is no deployment own/gone" in result.err
+    assert [seen.json for seen in server.seen(PATCH, scale)] == [{"spec": {"replicas": 0}}]
+    asked = [seen.path for seen in server.server.requests]
+    assert asked.count(pods) == 2
+    assert asked.index(scale) < asked.index(pods) < asked.index(registry.RESOURCE_QUOTAS.path("a", "q"))

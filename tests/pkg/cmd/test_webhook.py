@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.cmd.webhook import endpoint_of, options_of
 from pkg.config.health import Checks
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, QuotaGuard
-from pkg.webhook.register import hosts
 from tests.pkg.cmd.rig import Call, calls
 
 
@@ -90,18 +88,6 @@ def test_a_url_is_taken_as_scheme_host_and_port(url: str, base: str) -> None:
 def test_other_urls_are_not(url: str) -> None:
     with pytest.raises(ConfigError):
         endpoint_of(WebhookOptions(webhook_url=url))
-
-
-def test_the_certificate_is_for_whom_the_api_server_calls() -> None:
-    by_url = endpoint_of(WebhookOptions(webhook_url="https://10.0.0.1:9443"))
-    assert hosts(by_url) == ["10.0.0.1"]
-    by_service = replace(endpoint_of(WebhookOptions()), service_namespace="harvester-system")
-    assert hosts(by_service) == [
-        "headroom-webhook.harvester-system.svc",
-        "headroom-webhook.harvester-system.svc.cluster.local",
-    ]
-    other = replace(endpoint_of(WebhookOptions(service_name="mine")), service_namespace="ns")
-    assert hosts(other)[0] == "mine.ns.svc"
 
 
 class Half:

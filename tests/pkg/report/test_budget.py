@@ -134,6 +134,15 @@ def snapshot(migrations: Sequence[Any] = (), **given: Any) -> Snapshot:
     return Snapshot(now=NOW, migrations=migrations, **(lists | given))
 
 
+def in_the_middle() -> Snapshot:
+    return snapshot(
+        [refused()],
+        quotas=[quota(RAISED, annotations=RECORD)],
+        budgets=[budget(saved={"quota": FULL})],
+        locks=[locked()],
+    )
+
+
 def explained(found: Snapshot) -> Explanation:
     return managed(found, running_vmi(), explain(found, running_vmi()))
 
@@ -161,12 +170,7 @@ def test_a_migration_that_waits_for_its_window() -> None:
 
 
 def test_a_migration_whose_quotas_are_raised_waits_for_kubevirt() -> None:
-    given = {
-        "quotas": [quota(RAISED, annotations=RECORD)],
-        "budgets": [budget(saved={"quota": FULL})],
-        "locks": [locked()],
-    }
-    assert explained(snapshot([refused()], **given)).verdict is Verdict.WAITS_FOR_KUBEVIRT
+    assert explained(in_the_middle()).verdict is Verdict.WAITS_FOR_KUBEVIRT
 
 
 def test_one_that_runs_is_explained_as_everywhere() -> None:
@@ -180,12 +184,7 @@ def test_a_namespace_without_a_budget_is_explained_as_everywhere() -> None:
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
-    given = {
-        "quotas": [quota(RAISED, annotations=RECORD)],
-        "budgets": [budget(saved={"quota": FULL})],
-        "locks": [locked()],
-    }
-    (found,) = reports(snapshot([refused()], **given))
+    (found,) = reports(in_the_middle())
     assert found.document() == {
         "namespace": "ns1",
         "budgets": ["budget"],
@@ -205,9 +204,3 @@ def test_a_lock_without_a_budget_is_shown_and_a_namespace_that_was_not_asked_for
     assert [found.lock is not None for found in reports(snapshot(budgets=[], locks=[locked()]))] == [True]
     assert reports(snapshot(namespaces=[])) == []
     assert reports(snapshot(budgets=[])) == []
-
-
-def test_a_namespace_at_rest() -> None:
-    (found,) = reports(snapshot())
-    assert found.document()["lock"] is None
-    assert found.document()["raised"] == []

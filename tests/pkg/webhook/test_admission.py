@@ -84,13 +84,19 @@ def answer(decision: Decision) -> dict[str, Any]:
     return response
 
 
-def test_allowed() -> None:
-    assert answer(ALLOW) == {"uid": "u-1", "allowed": True}
+FAILURE = {"status": "Failure", "message": "no: ü", "reason": "Forbidden", "code": 403}
 
 
-def test_denied_with_a_message() -> None:
-    status = {"status": "Failure", "message": "no: ü", "reason": "Forbidden", "code": 403}
-    assert answer(deny("no: ü")) == {"uid": "u-1", "allowed": False, "status": status}
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        (ALLOW, {"allowed": True}),
+        (deny("no: ü"), {"allowed": False, "status": FAILURE}),
+        (Decision(warnings=("mind this",)), {"allowed": True, "warnings": ["mind this"]}),
+    ],
+)
+def test_an_answer(decision: Decision, said: dict[str, Any]) -> None:
+    assert answer(decision) == {"uid": "u-1", **said}
 
 
 def test_patched() -> None:
@@ -98,7 +104,3 @@ def test_patched() -> None:
     response = answer(Decision(patch=patch))
     assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == patch
-
-
-def test_warned() -> None:
-    assert answer(Decision(warnings=("mind this",)))["warnings"] == ["mind this"]

@@ -15,11 +15,10 @@ from pkg.webhook.tls_context import server_context
 pytestmark = pytest.mark.virtual_time
 
 
-def write(folder: Path, material: Material, *, authority: bool = True) -> None:
+def write(folder: Path, material: Material, authority: str = "ca.crt") -> None:
     (folder / "tls.crt").write_bytes(material.serving.certificate)
     (folder / "tls.key").write_bytes(material.serving.key)
-    if authority:
-        (folder / "ca.crt").write_bytes(material.bundle)
+    (folder / authority).write_bytes(material.bundle)
 
 
 def made() -> Material:
@@ -30,21 +29,21 @@ def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
     return CertificateFiles(folder / "tls.crt", folder / "tls.key", server_context(), authority)
 
 
-async def test_the_ca_beside_the_certificate_is_registered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "chosen", "registered"),
+    [("ca.crt", None, True), ("root.pem", "root.pem", True), ("root.pem", None, False)],
+    ids=["beside the certificate", "one's own choice", "none: an injector's affair"],
+)
+async def test_the_ca_that_is_registered(
+    tmp_path: Path, there: str, chosen: str | None, registered: bool
+) -> None:
     material = made()
-    write(tmp_path, material)
-    found = files(tmp_path)
+    write(tmp_path, material, there)
+    found = files(tmp_path, tmp_path / chosen if chosen else None)
     assert not found.expires
     await found.refresh()
     assert found.expires
-    assert found.bundle == material.bundle
-
-
-async def test_without_a_ca_the_bundle_is_an_injectors_affair(tmp_path: Path) -> None:
-    write(tmp_path, made(), authority=False)
-    found = files(tmp_path)
-    await found.refresh()
-    assert found.bundle is None
+    assert found.bundle == (material.bundle if registered else None)
 
 
 async def test_a_change_is_loaded(tmp_path: Path) -> None:
@@ -85,12 +84,3 @@ async def test_a_key_of_another_certificate_is_one_clear_line(tmp_path: Path) ->
     (tmp_path / "tls.key").write_bytes(made().serving.key)
     with pytest.raises(ConfigError, match="cannot be used"):
         await files(tmp_path).refresh()
-
-
-async def test_a_ca_file_of_ones_own_choice(tmp_path: Path) -> None:
-    material = made()
-    write(tmp_path, material, authority=False)
-    (tmp_path / "root.pem").write_bytes(material.bundle)
-    found = files(tmp_path, tmp_path / "root.pem")
-    await found.refresh()
-    assert found.bundle == material.bundle

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import resource
+import socket
 import time
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from prometheus_client import REGISTRY
 
+from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
@@ -149,14 +153,37 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
 
 
+def connections() -> float | None:
+    return REGISTRY.get_sample_value("headroom_webhook_connections")
+
+
+async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "too many open files")]
+
+    async def fail_once(listening: socket.socket) -> object:
+        if failures:
+            raise failures.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", fail_once)
+    async with listening({"/allow": allow}) as peer:
+        assert (await peer.post("/allow"))[0] == 200
+    assert not failures
+
+
 async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
     caller = Caller()
     limits = Limits(connections=20, handshake=0.5, head=0.5)
     async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
+        await until(lambda: connections() == 0)
         port = peer.server.address[1]
         proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
         await ask(*proven, caller.key)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        await until(lambda: connections() == 20)
+        await asyncio.sleep(0.2)
+        assert connections() == 20
         silent += [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(5)]
         await asyncio.wait_for(peer.post(f"/allow/{caller.key}"), 5)
         for reader, _ in silent:

@@ -21,7 +21,7 @@ STRICT = Options(failure_policies={"pods": FailurePolicy.FAIL})
 async def registered(options: Options = STRICT) -> Server:
     server = Server()
     server.mark = fingerprint(URL, options)
-    await Registrar(server.client, URL, options).ensure(b"ca")
+    await Registrar(server.client(), URL, options).ensure(b"ca")
     return server
 
 
@@ -30,7 +30,7 @@ def shown() -> float | None:
 
 
 def leftovers(server: Server, said: Said, *, remove: bool = False) -> Leftovers:
-    return Leftovers(server.client, "default", remove=remove, tell=lambda *told: said.append(told))
+    return Leftovers(server.client(), "default", remove=remove, tell=lambda *told: said.append(told))
 
 
 async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies() -> None:
@@ -83,7 +83,7 @@ async def test_where_none_shall_be_served_all_three_are_removed_also_those_that_
     running = asyncio.create_task(leftovers(server, [], remove=True).run())
     await asyncio.sleep(1)
     assert (server.validating.objects, server.mutating.objects) == ({}, {})
-    await Registrar(server.client, URL, STRICT).ensure(b"ca")  # a replica of before, which ends
+    await Registrar(server.client(), URL, STRICT).ensure(b"ca")  # a replica of before, which ends
     await asyncio.sleep(PERIOD)
     assert (server.validating.objects, server.mutating.objects) == ({}, {})
     running.cancel()

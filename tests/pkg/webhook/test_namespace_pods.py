@@ -71,6 +71,8 @@ async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     pods = NamespacePods(kind.client, now)
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
+    await asyncio.sleep(IDLE / 2)
+    await pods.of("ns1")
     await until(lambda: kind.server.watches == 0, seconds=2 * IDLE + 1)
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
-from kubeloop.client.client import Client
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Forbidden, ServerError, Unreachable
-from kubeloop.client.resource_client import ResourceClient
+from kubeloop.testing.fake.objects import Request
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook import registration
@@ -28,7 +26,8 @@ from pkg.webhook.configurations import (
 )
 from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
-from tests.kinds import Clock, Kind
+from tests import kinds
+from tests.kinds import Clock
 
 pytestmark = pytest.mark.virtual_time
 
@@ -36,44 +35,31 @@ URL = Endpoint(url="https://127.0.0.1:9443")
 OPTIONS = Options()
 
 
-class Server:
-    """The two kinds, as a Client hands them out."""
+class Server(kinds.Server):
+    """It asks the webhook about the probe's object."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reached = {URL.url}
         """The addresses that the API server reaches, and who answers there: with whose mark."""
         self.mark = fingerprint(URL, OPTIONS)
         self.away = False
         self.failing = PROBE_WEBHOOK
         self.on_probe: Callable[[], object] = lambda: None
-        self.validating: Kind[Any] = Kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.mutating: Kind[Any] = Kind(MUTATING_WEBHOOK_CONFIGURATIONS)
+        self.validating = self.kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.mutating = self.kind(MUTATING_WEBHOOK_CONFIGURATIONS)
+        self.reactors.append(self._probe)
 
-    def resource(self, resource: Resource[Any]) -> ResourceClient[Any]:
-        return (self.validating if resource is VALIDATING_WEBHOOK_CONFIGURATIONS else self.mutating).client
-
-    @property
-    def transport(self) -> Server:
-        return self
-
-    async def request(self, method: str, path: str, **options: Any) -> bytes:
-        """A dry run of the probe's object."""
-        assert (method, path, options["params"]) == (
-            "POST",
-            "/api/v1/namespaces/default/events",
-            {"dryRun": "All"},
-        )
+    def _probe(self, request: Request) -> None:
+        if (request.verb, request.plural, request.key) != ("create", "events", "default"):
+            return
         if self.away:
             raise Unreachable("connection refused")
         webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
         self.on_probe()
         if webhook["clientConfig"].get("url", URL.url).removesuffix("/probe") not in self.reached:
             raise ServerError(f'failed calling webhook "{self.failing}": connection refused', status=500)
-        return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self.mark}}})
-
-    @property
-    def client(self) -> Client:
-        return cast("Client", self)
+        request.body["metadata"]["annotations"] = {PROBE_MARK: self.mark}
 
     @property
     def writes(self) -> list[str]:
@@ -85,9 +71,22 @@ class Server:
         return found
 
 
-async def test_both_are_created_and_then_left_alone() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registrar(server: Server, clock: Clock) -> Registrar:
+    return Registrar(server.client(), URL, OPTIONS, clock=clock)
+
+
+async def test_both_are_created_and_then_left_alone(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
@@ -110,11 +109,11 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     operations = ("created", "updated", "removed")
     before = [written(each) for each in operations]
     server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+    registrar = Registrar(server.client(), URL, OPTIONS)
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": []})
     await registrar.ensure(b"ca")
-    await unregister(server.client)
+    await unregister(server.client())
     assert [written(each) for each in operations] == [before[0] + 3, before[1] + 1, before[2] + 3]
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 7
@@ -127,56 +126,28 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
         {"webhooks": []},
         {"webhooks": None},
         {"webhooks": [{"name": "other"}]},
+        {"metadata": {"labels": None}},
     ],
+    ids=["empty", "none", "another", "the label by which all is taken out in an emergency"],
 )
-async def test_drift_is_repaired(changes: dict[str, Any]) -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_drift_is_repaired(changes: dict[str, Any], server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, changes)
     await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
-
-
-async def test_the_label_by_which_all_is_taken_out_in_an_emergency_is_put_back() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
-    await registrar.ensure(b"ca")
-    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": None}})
-    await registrar.ensure(b"ca")
     assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
 
 
-async def test_a_new_bundle_is_told() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
-    await registrar.ensure(b"old")
-    await registrar.ensure(b"new old")
-    assert server.webhooks() == validating(URL, OPTIONS, b"new old")
-
-
-async def test_another_failure_policy_is_told() -> None:
-    server = Server()
-    await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    changed = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL))
-    server.mark = changed.mark
-    await changed.ensure(b"ca")
-    assert {webhook["failurePolicy"] for webhook in server.webhooks()} == {"Fail"}
-
-
-async def test_a_configuration_without_webhooks_goes() -> None:
-    server = Server()
-    await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    changed = Registrar(server.client, URL, Options(quota_guard=QuotaGuard.DENY))
+async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
+    await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
+    changed = Registrar(server.client(), URL, Options(quota_guard=QuotaGuard.DENY))
     server.mark = changed.mark
     await changed.ensure(b"ca")
     assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
     assert server.validating.objects
 
 
-async def test_what_an_injector_puts_in_stays() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_what_an_injector_puts_in_stays(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(None)
     injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.webhooks()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": injected})
@@ -185,15 +156,13 @@ async def test_what_an_injector_puts_in_stays() -> None:
     assert len(server.writes) == before
     assert {webhook["clientConfig"]["caBundle"] for webhook in server.webhooks()} == {"aW5q"}
     # Also when something else has to change.
-    changed = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL))
+    changed = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL))
     server.mark = changed.mark
     await changed.ensure(None)
     assert {webhook["clientConfig"]["caBundle"] for webhook in server.webhooks()} == {"aW5q"}
 
 
-async def test_a_foreign_writer_in_between_is_read_again() -> None:
-    server = Server()
-    registrar = Registrar(server.client, URL, OPTIONS)
+async def test_a_foreign_writer_in_between_is_read_again(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"old")
     server.validating.before.append(
         lambda: server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"metadata": {"labels": {"a": "b"}}})
@@ -202,33 +171,26 @@ async def test_a_foreign_writer_in_between_is_read_again() -> None:
     assert server.webhooks() == validating(URL, OPTIONS, b"new")
 
 
-async def test_replicas_that_start_together_end_with_one_configuration() -> None:
-    server = Server()
-    await asyncio.gather(*(Registrar(server.client, URL, OPTIONS).ensure(b"ca") for _ in range(5)))
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
-
-
 async def test_replicas_that_start_together_share_one_key() -> None:
     server, callers = Server(), [Caller() for _ in range(5)]
-    registrars = [Registrar(server.client, URL, OPTIONS, caller=caller) for caller in callers]
+    registrars = [Registrar(server.client(), URL, OPTIONS, caller=caller) for caller in callers]
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
     assert len({caller.key for caller in callers}) == 1
     assert server.webhooks() == validating(replace(URL, key=callers[0].key), OPTIONS, b"ca")
     restarted = Caller()
-    await Registrar(server.client, URL, OPTIONS, caller=restarted).adopt()
+    await Registrar(server.client(), URL, OPTIONS, caller=restarted).adopt()
     assert restarted.key == callers[0].key
     started_later = Caller()
-    other = Registrar(server.client, URL, Options(failure_policy=FailurePolicy.FAIL), caller=started_later)
+    other = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL), caller=started_later)
     await other.ensure(b"ca")
     assert started_later.key == callers[0].key  # though it leaves the registration alone
 
 
-async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over() -> None:
+async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:
     theirs = Endpoint(url="https://127.0.0.1:9444")
-    server = Server()
     server.reached.add(theirs.url)
-    await Registrar(server.client, theirs, OPTIONS).ensure(b"ca")
-    ours = Registrar(server.client, URL, OPTIONS)
+    await Registrar(server.client(), theirs, OPTIONS).ensure(b"ca")
+    ours = Registrar(server.client(), URL, OPTIONS)
     await ours.ensure(b"ca")
     assert server.webhooks() == validating(theirs, OPTIONS, b"ca")
     server.reached.remove(theirs.url)
@@ -243,11 +205,10 @@ class TestReach:
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registration, "_NEWS_PAUSE", 0.0)
 
-    async def test_nothing_but_the_probe_is_registered_before(self) -> None:
-        server = Server()
+    async def test_nothing_but_the_probe_is_registered_before(self, server: Server) -> None:
         server.reached.clear()
         with pytest.raises(NotReached, match="connection refused"):
-            await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
+            await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
         assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
         assert not server.validating.objects
 
@@ -256,7 +217,9 @@ class TestReach:
         server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policy=policy)
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
+        registrar = Registrar(
+            server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said)
+        )
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds, standing in ((0.0, True), (59.0, True), (2.0, policy is FailurePolicy.FAIL)):
@@ -265,13 +228,15 @@ class TestReach:
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
         assert len(told) == 1
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
+        assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
 
-    async def test_the_minute_begins_with_the_first_probe_that_fails(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_the_minute_begins_with_the_first_probe_that_fails(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
         server.on_probe = lambda: setattr(clock, "now", clock.now + 4.0)
@@ -286,7 +251,9 @@ class TestReach:
         server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policies={"pods": FailurePolicy.FAIL})
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
+        registrar = Registrar(
+            server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said)
+        )
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds in (0.0, 61.0, 10.0):
@@ -301,9 +268,9 @@ class TestReach:
         await registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, options, b"ca")
 
-    async def test_an_api_server_that_is_away_says_nothing(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_an_api_server_that_is_away_says_nothing(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.away = True
         for _ in range(10):
@@ -312,9 +279,9 @@ class TestReach:
                 await registrar.ensure(b"ca")
         assert server.validating.objects
 
-    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         for away, seconds, standing in (
             (False, 0, True),
@@ -329,9 +296,9 @@ class TestReach:
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
 
-    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(self) -> None:
-        server, clock = Server(), Clock()
-        registrar = Registrar(server.client, URL, OPTIONS, clock=clock)
+    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(
+        self, server: Server, clock: Clock, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
         server.failing = "validate.another.example"
@@ -342,31 +309,33 @@ class TestReach:
         assert server.validating.objects
         assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
 
-    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self) -> None:
-        server, clock = Server(), Clock()
+    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(
+        self, server: Server, clock: Clock
+    ) -> None:
         server.reached.clear()
         server.on_probe = lambda: setattr(clock, "now", clock.now + 5.0)
         began = clock.now
         with pytest.raises(NotReached):
-            await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
+            await Registrar(server.client(), URL, OPTIONS, clock=clock).ensure(b"ca")
         assert clock.now - began == 5.0
 
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
         server.mark = fingerprint(service, OPTIONS)
-        replicas = [Registrar(server.client, service, each) for each in (OPTIONS, Options(reserve=False))]
+        replicas = [Registrar(server.client(), service, each) for each in (OPTIONS, Options(reserve=False))]
         await replicas[0].ensure(b"ca")
         before = len(server.writes)
         for replica in replicas * 3:
             await replica.ensure(b"ca")
         assert len(server.writes) == before
 
-    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self) -> None:
-        server, clock = Server(), Clock()
-        await Registrar(server.client, URL, OPTIONS, clock=clock).ensure(b"ca")
+    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(
+        self, server: Server, clock: Clock
+    ) -> None:
+        await Registrar(server.client(), URL, OPTIONS, clock=clock).ensure(b"ca")
         told: list[tuple[str, str]] = []
         options = Options(reserve=False)
-        other = Registrar(server.client, URL, options, clock=clock, tell=lambda *said: told.append(said))
+        other = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
         before = len(server.writes)
         for seen in (0, 1, 1):  # a rollout is over by the second look
             await other.ensure(b"ca")
@@ -380,18 +349,16 @@ class TestReach:
         assert server.webhooks() == validating(URL, Options(reserve=False), b"ca")
 
 
-async def test_what_is_forbidden_is_passed_on() -> None:
-    server = Server()
+async def test_what_is_forbidden_is_passed_on(server: Server) -> None:
     server.validating.errors["create"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):
-        await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
+        await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
 
 
-async def test_unregister_takes_away_what_is_there() -> None:
-    server = Server()
-    await Registrar(server.client, URL, OPTIONS).ensure(b"ca")
-    assert await unregister(server.client) == [
+async def test_unregister_takes_away_what_is_there(server: Server) -> None:
+    await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
+    assert await unregister(server.client()) == [
         "ValidatingWebhookConfiguration",
         "MutatingWebhookConfiguration",
     ]
-    assert await unregister(server.client) == []
+    assert await unregister(server.client()) == []

@@ -33,6 +33,10 @@ async def refuse(_: AdmissionRequest) -> Decision:
     return deny("no")
 
 
+async def patch(_: AdmissionRequest) -> Decision:
+    return Decision(patch=[{"op": "remove", "path": "/x"}])
+
+
 async def fail(_: AdmissionRequest) -> Decision:
     raise KeyError("a bug")
 
@@ -47,12 +51,25 @@ async def think(_: AdmissionRequest) -> Decision:
 
 
 thought = asyncio.Event()
-HOOKS = {"/allow": allow, "/deny": refuse, "/fail": fail, "/unreadable": unreadable, "/think": think}
+HOOKS = {
+    "/allow": allow,
+    "/patch": patch,
+    "/deny": refuse,
+    "/fail": fail,
+    "/unreadable": unreadable,
+    "/think": think,
+}
 
 
 def counted(path: str, code: int) -> float:
     labels = {"webhook": path, "code": str(code)}
     return REGISTRY.get_sample_value("controller_runtime_webhook_requests_total", labels) or 0.0
+
+
+def decided(path: str) -> list[float]:
+    """How often it was allowed, patched and denied."""
+    labels = ({"webhook": path, "decision": each} for each in ("allowed", "patched", "denied"))
+    return [REGISTRY.get_sample_value("headroom_admission_decisions_total", each) or 0.0 for each in labels]
 
 
 async def test_decisions_come_back_as_reviews() -> None:
@@ -193,9 +210,14 @@ async def test_old_tls_is_refused() -> None:
 
 async def test_what_is_served_is_counted_under_known_names_only() -> None:
     before = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
+    outcomes = ("/allow", "/patch", "/deny")
+    decisions = [decided(path) for path in outcomes]
     async with listening(HOOKS) as peer:
-        for path in ("/allow", "/deny", "/x", "/y"):
+        for path in (*outcomes, "/x", "/y"):
             await peer.post(path)
+    for number, (path, then) in enumerate(zip(outcomes, decisions, strict=True)):
+        more = [now - old for now, old in zip(decided(path), then, strict=True)]
+        assert more == [float(number == each) for each in range(3)], path
     after = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
     assert (
@@ -203,8 +225,6 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     )
     seconds = "controller_runtime_webhook_latency_seconds_count"
     assert (REGISTRY.get_sample_value(seconds, {"webhook": "/allow"}) or 0) >= 1
-    denied = {"webhook": "/deny", "decision": "denied"}
-    assert (REGISTRY.get_sample_value("headroom_admission_decisions_total", denied) or 0) >= 1
     why = {"webhook": "/deny", "reason": "invalid"}
     assert (REGISTRY.get_sample_value("headroom_admission_denials_total", why) or 0) >= 1
 

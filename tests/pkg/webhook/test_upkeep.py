@@ -143,10 +143,10 @@ async def test_a_review_waits_for_the_caches() -> None:
     await served.stop()
 
 
-async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
+async def test_a_registration_that_fails_is_tried_again_and_shows(caplog: pytest.LogCaptureFixture) -> None:
     calls, synced = Calls(), asyncio.Event()
     synced.set()
-    calls.failures["ensure b'ca'"] = [NotReached("connection refused")]
+    calls.failures["ensure b'ca'"] = [NotReached("connection refused") for _ in range(3)]
     served = server(calls, synced)
     await served.start("127.0.0.1:0")
     await asyncio.sleep(0.1)
@@ -155,8 +155,9 @@ async def test_a_registration_that_fails_is_tried_again_and_shows() -> None:
     assert served.unready()[0].startswith("webhook certificate: expired 6")
     calls.expires = 4_000_000_000.0
     assert served.notes() == ["webhook certificate: valid until 2096-10-02T07:06:40Z"]
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(5.0)
     assert served.unready() == []
+    assert caplog.messages.count("webhooks are not registered: connection refused") == 1
     await served.stop()
 
 

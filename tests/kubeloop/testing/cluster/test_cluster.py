@@ -105,36 +105,6 @@ def test_without_a_certificate_nothing_is_shown(running: Cluster) -> None:
     caught.value.close()
 
 
-def test_a_service_account_gets_a_token_and_only_the_rights_it_was_given(
-    running: Cluster, api: Api, namespace: str
-) -> None:
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
-    token = api.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
-    rules = [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
-    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    api.create(f"{roles}/roles", {"metadata": {"name": "r"}, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-    api.create(
-        f"{roles}/rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": reference}
-    )
-
-    context = ssl.create_default_context(cafile=str(running.directory / "pki" / "ca.crt"))
-
-    def status(kind: str) -> int:
-        url = f"{running.url}/api/v1/namespaces/{namespace}/{kind}"
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-        try:
-            with urllib.request.urlopen(request, context=context) as response:
-                return int(response.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
-
-    assert eventually(lambda: status("resourcequotas") == 200)
-    assert status("pods") == 403
-
-
 def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
@@ -177,64 +147,11 @@ def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(api: Api, nam
     assert api.get(f"{pods}/held")["metadata"]["finalizers"] == ["example.org/held"]
 
 
-def test_a_deleted_namespace_goes_with_all_that_is_in_it(api: Api, namespace: str) -> None:
-    api.create(
-        f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines",
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"}},
-    )
-    api.delete(f"/api/v1/namespaces/{namespace}")
-    assert eventually(lambda: api.find(f"/api/v1/namespaces/{namespace}") is None)
-
-
 def test_the_nodes_asked_for_are_ready(api: Api) -> None:
     nodes = {node["metadata"]["name"]: node for node in api.get("/api/v1/nodes")["items"]}
     assert sorted(nodes) == ["node-1", "node-2"]
     assert nodes["node-1"]["status"]["allocatable"]["pods"] == "1k"
     assert "taints" not in nodes["node-1"]["spec"]
-
-
-def test_unknown_fields_of_a_virtual_machine_instance_are_kept(api: Api, namespace: str) -> None:
-    path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances"
-    body = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {"name": "vm1"},
-        "spec": {"domain": {"somethingNew": [1, {"a": "b"}]}},
-        # Without a status subresource, what is created with a status has it.
-        "status": {"phase": "Running"},
-    }
-    api.create(path, body)
-    found = api.get(f"{path}/vm1")
-    assert found["spec"] == body["spec"]
-    assert found["status"] == {"phase": "Running"}
-
-
-def test_the_status_of_a_migration_is_written_through_its_subresource_only(api: Api, namespace: str) -> None:
-    path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations"
-    body: dict[str, Any] = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "m1"},
-        "spec": {"vmiName": "vm1"},
-        "status": {"phase": "Pending"},
-    }
-    created = api.create(path, body)
-    assert "status" not in created
-    written = api.replace(f"{path}/m1/status", created | {"status": {"phase": "Pending"}})
-    assert written["status"] == {"phase": "Pending"}
-
-
-def test_a_setting_is_cluster_scoped_with_value_and_default_at_the_top(api: Api) -> None:
-    body = {
-        "apiVersion": "harvesterhci.io/v1beta1",
-        "kind": "Setting",
-        "metadata": {"name": "additional-guest-memory-overhead-ratio"},
-        "value": "",
-        "default": "1.5",
-    }
-    api.create("/apis/harvesterhci.io/v1beta1/settings", body)
-    found = api.get("/apis/harvesterhci.io/v1beta1/settings/additional-guest-memory-overhead-ratio")
-    assert (found["value"], found["default"]) == ("", "1.5")
 
 
 def test_a_second_up_in_its_directory_is_refused(running: Cluster) -> None:

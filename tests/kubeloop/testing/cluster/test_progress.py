@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
+from kubeloop.testing.cluster import progress
 from kubeloop.testing.cluster.progress import Lines
 from tests.kinds import Clock
 
@@ -18,9 +20,10 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
 
 
-def test_in_a_pipe_ticks_are_thinned_out_to_one_in_fifteen_seconds() -> None:
+def test_in_a_pipe_ticks_are_thinned_out_to_one_in_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, clock = io.StringIO(), Clock(100.0)
-    lines = Lines(stream, clock=clock)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    lines = Lines(stream)
     lines.step("begins")
     for second in range(40):
         clock.now = 100.0 + second

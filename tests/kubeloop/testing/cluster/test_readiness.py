@@ -47,7 +47,7 @@ async def crds_served(client: Client) -> bool:
 
 
 def refuse(request: Request) -> None:
-    raise Forbidden("no", status=403)
+    raise Forbidden("no")
 
 
 async def test_crds_are_served_once_every_list_works(cluster: FakeCluster) -> None:

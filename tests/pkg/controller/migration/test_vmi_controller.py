@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 
 from kubeloop.api.registry import PODS
-from kubeloop.client.errors import Invalid, ServiceUnavailable
+from kubeloop.client.errors import Invalid
 from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -152,12 +151,6 @@ async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluste
     ]
 
 
-async def test_the_vms_timestamp_is_rfc_3339_in_utc(cluster: Cluster) -> None:
-    await cluster.see(vmim("Pending"))
-    timestamp = cluster.machines.now("ns1/vm1").annotations[TIMESTAMP]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", timestamp)
-
-
 async def test_an_abort_is_shown(cluster: Cluster) -> None:
     await cluster.see(vmim("Running"))
     await cluster.see(vmim("Running", abort=True))
@@ -197,11 +190,6 @@ async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones
     assert cluster.state() == {}
 
 
-async def test_a_migration_of_an_unknown_vmi_is_a_leftover(cluster: Cluster) -> None:
-    await cluster.see(vmim("Pending", vm="unknown"))
-    assert not cluster.instances.calls
-
-
 async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(cluster: Cluster) -> None:
     cluster.instances.lagging = True
     for phase in ("Pending", "Pending", "Scheduling", "Scheduling"):
@@ -216,17 +204,6 @@ async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None
     cluster.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})
     cluster.instances.catch_up()
     await cluster.look()
-    assert cluster.state()[STATE] == "Pending migration"
-
-
-async def test_a_vmi_that_is_gone_is_forgotten(cluster: Cluster) -> None:
-    cluster.instances.lagging = True
-    await cluster.see(vmim("Pending"))
-    cluster.instances.gone("ns1/vm1")
-    await cluster.look()
-    cluster.instances.lagging = False
-    cluster.instances.given(vmi())
-    await cluster.see(vmim("Pending"))
     assert cluster.state()[STATE] == "Pending migration"
 
 
@@ -254,14 +231,6 @@ async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Clu
     cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
     await cluster.look()
     assert cluster.state()[UID] == "uid-gone"
-
-
-async def test_a_failing_server_is_the_queues_affair(cluster: Cluster) -> None:
-    cluster.instances.errors["patch"] = [ServiceUnavailable("try later", status=503)]
-    with pytest.raises(ServiceUnavailable):
-        await cluster.see(vmim("Pending"))
-    await cluster.see(vmim("Pending"))
-    assert cluster.state()[STATE] == "Pending migration"
 
 
 def completed(**more: object) -> VirtualMachineInstance:
@@ -319,8 +288,3 @@ async def test_a_vmi_on_its_way_out_is_left_alone(cluster: Cluster) -> None:
     await cluster.look()
     assert not cluster.instances.calls
     assert not cluster.pods.calls
-
-
-async def test_a_vmi_that_is_gone_is_nothing_to_do(cluster: Cluster) -> None:
-    await cluster.glance("unknown")
-    assert not cluster.instances.calls

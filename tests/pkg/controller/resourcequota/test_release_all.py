@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from kubeloop.client.errors import Conflict, Forbidden, Invalid, NotFound
-from kubeloop.client.retry import CONFLICT_TRIES
+from kubeloop.client.errors import Forbidden, NotFound
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.controller.resourcequota.release import release_all
 from tests.decisions import by_value
@@ -82,26 +81,6 @@ async def test_without_kubevirt_entries_are_leftovers(cluster: Cluster) -> None:
     assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(HARD)
 
 
-async def test_a_foreign_writer_in_between_is_read_and_gone_again(cluster: Cluster) -> None:
-    cluster.quota("ns1", dict(MARKS))
-    cluster.quotas.before = [
-        lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {"x": "y"}}})
-    ]
-    assert await release_all(cluster.client()) == ["ns1/q"]
-    assert cluster.quotas.now("ns1/q").annotations == {"x": "y", RESYNC: "true"}
-
-
-async def test_a_controller_that_still_runs_and_writes_without_end_is_a_conflict(cluster: Cluster) -> None:
-    cluster.quota("ns1", dict(MARKS))
-    numbers = iter(range(100))
-    cluster.quotas.before = [
-        lambda: cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {"n": str(next(numbers))}}})
-    ] * 100
-    with pytest.raises(Invalid):
-        await release_all(cluster.client())
-    assert len(cluster.quotas.asked("patch")) == CONFLICT_TRIES
-
-
 async def test_what_another_process_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:
     cluster.quota("ns1", dict(MARKS))
     cluster.quotas.before = [
@@ -117,16 +96,6 @@ async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(clus
     cluster.quotas.before = [lambda: cluster.quotas.gone("b/q")]
     cluster.quotas.errors["patch"] = [NotFound("gone", status=404)]
     assert await release_all(cluster.client()) == ["c/q"]
-
-
-async def test_a_quota_deleted_between_a_conflict_and_the_second_look_is_nothing_to_do(
-    cluster: Cluster,
-) -> None:
-    cluster.quota("a", dict(MARKS))
-    cluster.quota("b", dict(MARKS))
-    cluster.quotas.errors["patch"] = [Conflict("modified", status=409)]
-    cluster.quotas.errors["get"] = [NotFound("gone", status=404)]
-    assert await release_all(cluster.client()) == ["b/q"]
 
 
 async def test_what_may_not_be_written_is_an_error_and_keeps_no_other_from_it(cluster: Cluster) -> None:

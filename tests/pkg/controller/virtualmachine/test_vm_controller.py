@@ -16,8 +16,12 @@ REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 CPU = "cpu insufficient resources due to resource quota"
 
 
-async def test_halted_with_reason_and_event_once_the_shortage_has_lasted() -> None:
-    namespace = VmNamespace()
+@pytest.fixture
+def namespace() -> VmNamespace:
+    return VmNamespace()
+
+
+async def test_halted_with_reason_and_event_once_the_shortage_has_lasted(namespace: VmNamespace) -> None:
     assert await namespace.handle() == CONFIRM
     assert not namespace.patches
     namespace.clock.now += CONFIRM
@@ -32,8 +36,7 @@ async def test_halted_with_reason_and_event_once_the_shortage_has_lasted() -> No
     assert len(namespace.patches) == 1
 
 
-async def test_only_default_quotas_and_kubevirts_pods_are_asked_for() -> None:
-    namespace = VmNamespace()
+async def test_only_default_quotas_and_kubevirts_pods_are_asked_for(namespace: VmNamespace) -> None:
     await namespace.confirmed()
     assert {asked["labelSelector"] for asked in namespace.quotas.asked("list")} == {
         "resourcequota.management.cattle.io/default-resource-quota=true"
@@ -56,9 +59,8 @@ async def test_what_others_wrote_stays() -> None:
     assert namespace.now.spec.template == found.spec.template
 
 
-async def test_a_pod_that_only_the_api_server_knows_saves_the_vm() -> None:
+async def test_a_pod_that_only_the_api_server_knows_saves_the_vm(namespace: VmNamespace) -> None:
     """Harvester issue 7585."""
-    namespace = VmNamespace()
     namespace.pods.lagging = True
     namespace.pods.given(plain_launcher("vm1"))
     assert await namespace.confirmed() is not None
@@ -74,8 +76,7 @@ async def test_a_quota_that_only_the_api_server_knows_saves_the_vm() -> None:
     assert not namespace.patches
 
 
-async def test_a_shortage_that_passes_halts_no_vm() -> None:
-    namespace = VmNamespace()
+async def test_a_shortage_that_passes_halts_no_vm(namespace: VmNamespace) -> None:
     await namespace.handle()
     namespace.grant(limits_text("3", "10Gi"))
     namespace.clock.now += CONFIRM
@@ -84,8 +85,7 @@ async def test_a_shortage_that_passes_halts_no_vm() -> None:
     assert await namespace.handle() == CONFIRM, "it is short anew"
 
 
-async def test_a_foreign_writer_in_between_is_not_overwritten() -> None:
-    namespace = VmNamespace()
+async def test_a_foreign_writer_in_between_is_not_overwritten(namespace: VmNamespace) -> None:
     await namespace.handle()
     namespace.clock.now += CONFIRM
     namespace.machines.before.append(
@@ -115,22 +115,19 @@ async def test_left_alone(case: tuple[VirtualMachine, str]) -> None:
     assert not namespace.patches
 
 
-async def test_a_vm_with_a_pod_is_left_alone() -> None:
-    namespace = VmNamespace()
+async def test_a_vm_with_a_pod_is_left_alone(namespace: VmNamespace) -> None:
     namespace.pods.given(plain_launcher("vm1"))
     assert await namespace.handle() is None
     assert not namespace.patches
 
 
-async def test_without_a_default_quota_nothing_is_checked() -> None:
-    namespace = VmNamespace()
+async def test_without_a_default_quota_nothing_is_checked(namespace: VmNamespace) -> None:
     namespace.quotas.edited("ns1/default-abc", {"metadata": {"labels": None}})
     await namespace.confirmed()
     assert not namespace.patches
 
 
-async def test_a_vm_that_is_gone_is_forgotten() -> None:
-    namespace = VmNamespace()
+async def test_a_vm_that_is_gone_is_forgotten(namespace: VmNamespace) -> None:
     await namespace.handle()
     namespace.machines.gone(KEY)
     assert await namespace.handle() is None

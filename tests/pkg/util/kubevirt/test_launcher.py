@@ -92,23 +92,6 @@ def test_devices_of_kubevirt(case: tuple[dict[str, Any], dict[str, Any], set[str
         assert devices == {f"devices.kubevirt.io/{name}": "1" for name in names}
 
 
-def test_other_devices_are_counted_by_kind() -> None:
-    devices = {
-        "gpus": [{"name": "a", "deviceName": "nvidia.com/x"}, {"name": "b", "deviceName": "nvidia.com/x"}],
-        "hostDevices": [
-            {"name": "c", "deviceName": "nvidia.com/x"},
-            {"name": "d", "deviceName": "intel.com/qat"},
-            {"name": "e", "claimName": "claim"},
-        ],
-    }
-    networks = [{"name": n, "multus": {"networkName": n}} for n in ("ns/a", "ns/b", "ns/c")]
-    resources = {"ns/a": "intel.com/sriov", "ns/b": "", "ns/c": "intel.com/sriov"}
-    rendered = render({"devices": devices}, networks=networks, network_resources=resources)
-    limits = rendered.containers[0].resources.limits or {}
-    others = {name: value for name, value in limits.items() if "/" in name and "kubevirt" not in name}
-    assert others == {"nvidia.com/x": "3", "intel.com/qat": "1", "intel.com/sriov": "2"}
-
-
 HOOKS = {
     "two": ('[{"image": "a"}, {"image": "b"}]', 2),
     "none": ("[]", 0),

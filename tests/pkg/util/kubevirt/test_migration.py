@@ -70,16 +70,9 @@ def test_only_a_pending_migration_that_goes_on_counts_as_refused(phase: str | No
 
 @pytest.mark.parametrize("status", ["False", "Unknown", "", "true"])
 def test_a_condition_that_is_not_true_is_none(status: str) -> None:
-    from msgspec.structs import replace
-
-    from kubeloop.api.meta import Condition
-
-    migration = vmim("Pending")
-    conditions = [
-        Condition(type="migrationRejectedByResourceQuota", status=status),
-        Condition(type="migrationAbortRequested", status=status),
-    ]
-    migration = replace(migration, status=replace(migration.status, conditions=conditions))
+    body = msgspec.to_builtins(vmim(refused=True, abort=True))
+    body["status"]["conditions"] = [each | {"status": status} for each in body["status"]["conditions"]]
+    migration = msgspec.convert(body, VirtualMachineInstanceMigration)
     assert not is_refused(migration)
     assert not abort_requested(migration)
 

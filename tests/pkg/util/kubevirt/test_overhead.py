@@ -67,29 +67,6 @@ def test_the_seeds_numbers(profile: str, ratio: str, delta: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "ratio", "profile", "hard"),
-    [
-        ("5000Mi", "1.5", "1.8", "9980344313"),
-        ("5000Mi", "4.5", "1.8", "10865341313"),
-        ("6000Mi", "4.5", "1.8", "11913917313"),
-        ("60Gi", "1.5", "0.54", "68955754497"),
-    ],
-)
-def test_the_seeds_quotas(base: str, ratio: str, profile: str, hard: str) -> None:
-    delta = harvester_delta(seed_spec(), BOTH, ratio, profile=PROFILES[profile])
-    assert delta is not None
-    assert str(Quantity.parse(base) + delta["limits.memory"]) == hard
-
-
-@pytest.mark.parametrize(
-    ("ratio", "expected"),
-    [("", 315969537), ("1.0", 315969537), ("1.5", 473954537)],
-)
-def test_the_recorded_pods_overhead_is_what_the_main_profile_says(ratio: str, expected: int) -> None:
-    assert overhead(seed_spec(), "main", ratio) == expected
-
-
-@pytest.mark.parametrize(
     ("hard", "limits", "delta"),
     [
         pytest.param(BOTH, {"cpu": "2"}, {"limits.cpu": "2"}, id="a VMI with a cpu limit only"),

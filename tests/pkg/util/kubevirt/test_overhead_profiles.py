@@ -118,15 +118,6 @@ def test_each_release_has_its_own_formula(
     assert overhead(domain, profile, ratio) == expected
 
 
-def test_the_ratio_covers_the_qos_part_since_1_5_3() -> None:
-    part = 100 * MI
-    before, since = (
-        overhead(QOS, p, "2.0") - overhead({"cpu": {"cores": 1}}, p, "2.0") for p in ("1.5.2", "1.5.3")
-    )
-    assert before == part
-    assert abs(since - 2 * part) < 2000
-
-
 @pytest.mark.parametrize(
     ("observed", "unknown"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +20,8 @@ from tests.decisions import sentences
 from tests.objects import AT_1_5, AT_4_5, launcher, vmi
 from tests.pkg.util.resourcequota.vm_shapes import (
     ALL_MEMORY,
-    LIMITED,
-    SEED,
     UNSCOPED,
-    USUAL,
     quotas,
-    shape,
     shapes,
 )
 from tests.pkg.util.vectors import recorded
@@ -184,15 +179,6 @@ def test_the_annotation_beats_what_the_container_says() -> None:
     assert rendered_overhead(vmi(), source, Rendering()) == 300000000
 
 
-def test_an_annotation_that_is_no_number_is_not_believed() -> None:
-    source = launcher(overhead=300000000)
-    metadata = msgspec.structs.replace(
-        source.metadata, annotations={"kubevirt.io/memory-overhead-bytes": "lots"}
-    )
-    source = msgspec.structs.replace(source, metadata=metadata)
-    assert rendered_overhead(vmi(), source, Rendering()) == 300000000
-
-
 @shapes
 @quotas
 def test_without_annotation_the_compute_container_tells(
@@ -209,87 +195,6 @@ def test_a_pod_without_compute_container_does_not_tell_and_counts_as_it_is() -> 
     )
     assert rendered_overhead(vmi(), source, Rendering()) is None
     assert launcher_usage(vmi(), Side(source), AT_4_5, UNSCOPED) == pod_usage(source)
-
-
-# ---- without a source pod ------------------------------------------------------------------------------------
-
-
-@shapes
-@quotas
-@pytest.mark.parametrize("ratio", ["", "1.5", "4.5"])
-def test_without_a_source_pod_the_formula_and_the_support_containers_are_the_answer(
-    instance: VirtualMachineInstance, limited: frozenset[str], ratio: str
-) -> None:
-    rendering = Rendering(ratio, quota_limits=limited)
-    real = launcher(instance, rendering=rendering, limited=limited)
-    assert target_usage(instance, None, rendering, UNSCOPED) == pod_usage(real)
-
-
-def test_without_a_source_pod_the_console_log_container_counts() -> None:
-    """The seed's real pod is 15m and 60M more than Harvester's delta of 2 and 4737464313."""
-    found = target_usage(vmi(), None, AT_1_5, UNSCOPED)
-    assert found["limits.cpu"] == Quantity.parse("2015m")
-    assert found["limits.memory"] == Quantity.parse(4797464313)
-
-
-def test_without_a_source_pod_the_configured_release_decides() -> None:
-    found = target_usage(vmi(), None, Rendering("", PROFILES["main"]), UNSCOPED)
-    assert found["limits.memory"] == Quantity.parse(4294967296 + 315969537 + 60000000)
-
-
-def test_the_kubevirt_cr_sizes_the_support_containers() -> None:
-    resources = {"limits": {"cpu": "1", "memory": "1G"}}
-    configuration = msgspec.convert(
-        {"supportContainerResources": [{"type": "guest-console-log", "resources": resources}]},
-        KubeVirtConfiguration,
-    )
-    found = target_usage(vmi(), None, Rendering("1.5", kubevirt=configuration), UNSCOPED)
-    assert found["limits.cpu"] == Quantity.parse("3")
-    assert found["limits.memory"] == Quantity.parse(4737464313 + 10**9)
-
-
-def sized(*types: str) -> KubeVirtConfiguration:
-    """A KubeVirt CR that sizes these kinds of support containers otherwise than KubeVirt does."""
-    resources = {"limits": {"cpu": "33m", "memory": "123M"}, "requests": {"cpu": "7m", "memory": "77M"}}
-    return msgspec.convert(
-        {"supportContainerResources": [{"type": kind, "resources": resources} for kind in types]},
-        KubeVirtConfiguration,
-    )
-
-
-WITH_SUPPORT = shape(
-    LIMITED,
-    {"memory": "2730Mi"},
-    devices={"filesystems": [{"name": "shared"}]},
-    volumes=[{"name": "root", "containerDisk": {}}, {"name": "shared", "persistentVolumeClaim": {}}],
-)
-SIZED: Mapping[str, tuple[KubeVirtConfiguration, KubeVirtConfiguration]] = {
-    "the CR sizes the console log since the source started": (USUAL, sized("guest-console-log")),
-    "the CR sizes the container disks since": (USUAL, sized("container-disk")),
-    "the CR sizes everything since": (
-        USUAL,
-        sized("guest-console-log", "container-disk", "virtiofs", "sidecar"),
-    ),
-    "the CR sized it all the time": (sized("guest-console-log"), sized("guest-console-log")),
-    "the CR sizes what the VM has not": (USUAL, sized("vmexport", "")),
-}
-
-
-@sentences(SIZED)
-@pytest.mark.parametrize("ratio", ["1.5", "4.5"])
-def test_support_containers_are_as_the_kubevirt_cr_sizes_them_now(
-    case: tuple[KubeVirtConfiguration, KubeVirtConfiguration], ratio: str
-) -> None:
-    then, now = (Rendering("1.5", kubevirt=case[0]), Rendering(ratio, kubevirt=case[1]))
-    source = Side(launcher(WITH_SUPPORT, rendering=then))
-    found = launcher_usage(WITH_SUPPORT, source, now, UNSCOPED)
-    assert found == pod_usage(launcher(WITH_SUPPORT, rendering=now))
-
-
-def test_a_source_of_unusual_size_tells_more_than_the_defaults() -> None:
-    source = Side(launcher(rendering=Rendering("1.5", kubevirt=sized("guest-console-log"))))
-    found = launcher_usage(SEED, source, AT_1_5, UNSCOPED)
-    assert found == pod_usage(source.launcher)
 
 
 def test_a_vmi_whose_quantities_are_garbage_is_an_error() -> None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pytest
 
-from kubeloop.api.core import LimitRange, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
-from pkg.util.kubevirt.overhead import memory_overhead
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
     launcher_usage,
-    target_usage,
 )
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList
 from tests.decisions import sentences
 from tests.objects import AT_1_5, attachment, launcher, limit_range, vmi
 from tests.pkg.util.resourcequota.vm_shapes import (
@@ -183,64 +179,3 @@ def test_attachment_pods(case: Plugged) -> None:
         return
     assert (found["limits.cpu"], found["limits.memory"]) == tuple(map(Quantity.parse, case.limits))
     assert found["pods"] == Quantity.parse(1)
-
-
-def test_the_target_side_is_launcher_and_attachment_pod_together() -> None:
-    source = Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),))
-    found = target_usage(PLUGGED, source, AT_1_5, UNSCOPED)
-    assert found["pods"] == Quantity.parse(2)
-    assert found["limits.cpu"] == Quantity.parse("2115m")
-    assert found["limits.memory"] == Quantity.parse(4797464313 + 80000000)
-
-
-# ---- scopes --------------------------------------------------------------------------------------------------
-
-
-def scoped(*scopes: str, **selector: Any) -> ResourceQuotaSpec:
-    spec: dict[str, Any] = {"hard": {"limits.memory": "1Gi"}, "scopes": list(scopes)}
-    if selector:
-        spec["scopeSelector"] = {"matchExpressions": [selector]}
-    return msgspec.convert(spec, ResourceQuotaSpec)
-
-
-IMPORTANT = shape(LIMITED, {"memory": "2730Mi"}, priorityClassName="important")
-PRIORITY = {"scopeName": "PriorityClass", "operator": "In", "values": ["important"]}
-
-
-@dataclass(frozen=True)
-class Scoped:
-    """A scoped quota and a VM, and whether the quota counts the VM's launcher pods."""
-
-    spec: ResourceQuotaSpec
-    counts: bool
-    instance: VirtualMachineInstance = SEED
-
-
-SCOPED = {
-    "a launcher pod is not terminating": Scoped(scoped("NotTerminating"), True),
-    "so a quota for terminating pods leaves it out": Scoped(scoped("Terminating"), False),
-    "a launcher pod is not best effort": Scoped(scoped("NotBestEffort"), True),
-    "so a quota for best effort pods leaves it out": Scoped(scoped("BestEffort"), False),
-    "a quota for a priority class leaves out a VM without one": Scoped(scoped(**PRIORITY), False),
-    "a quota for a priority class counts a VM that has it": Scoped(scoped(**PRIORITY), True, IMPORTANT),
-    "all scopes must match": Scoped(scoped("Terminating", "NotBestEffort"), False),
-}
-
-
-@sentences(SCOPED)
-@pytest.mark.parametrize("source", [True, False], ids=["with a source pod", "without"])
-def test_a_scoped_quota_counts_only_pods_that_match(case: Scoped, source: bool) -> None:
-    side = Side(launcher(case.instance)) if source else None
-    found = target_usage(case.instance, side, AT_1_5, case.spec)
-    assert bool(found) is case.counts
-
-
-def usage_without_attachments(spec: ResourceQuotaSpec) -> ResourceList:
-    return target_usage(vmi(), Side(launcher()), AT_1_5, spec)
-
-
-def test_the_formula_of_the_ratio_is_kubevirts() -> None:
-    """The seed's numbers, so that the pods above are rendered right."""
-    assert memory_overhead(vmi().spec, ratio="1.5") == 442497017
-    assert memory_overhead(vmi().spec, ratio="4.5") == 5622461313 - 4294967296
-    assert usage_without_attachments(UNSCOPED)["limits.memory"] == Quantity.parse(4797464313)

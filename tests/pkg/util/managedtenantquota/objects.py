@@ -179,6 +179,7 @@ def observed(
     timers: Timers | None = None,
     now: float = NOW,
     why_not: str = "",
+    **more: Any,
 ) -> Observed:
     """As the API server shows it; with `why_not` it cannot be locked."""
     return Observed(
@@ -192,6 +193,7 @@ def observed(
         why_not=why_not,
         wanted_lock=None if why_not else HOOK,
         timers=timers or Timers(),
+        **more,
     )
 
 

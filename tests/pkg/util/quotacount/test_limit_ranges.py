@@ -8,9 +8,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import LimitRange, Pod
-from pkg.util.quotacount.usage import apply_limit_ranges, pod_usage
-from pkg.util.resource_list import format_resource_list
-from tests.pkg.util import vectors
+from pkg.util.quotacount.usage import apply_limit_ranges
 
 
 def pod(resources: dict[str, Any], **spec: Any) -> Pod:
@@ -118,21 +116,3 @@ def test_the_pod_given_stays_as_it_is() -> None:
     made = pod({"limits": {"cpu": "2"}})
     apply_limit_ranges(made, ranges({"default": {"memory": "1Gi"}}))
     assert made == pod({"limits": {"cpu": "2"}})
-
-
-def test_a_pod_that_exists_counts_the_same_afterwards() -> None:
-    recorded = vectors.recorded(vectors.TARGET_POD, Pod)
-    assert pod_usage(apply_limit_ranges(recorded, [])) == pod_usage(recorded)
-
-
-def test_defaults_show_in_what_quota_counts() -> None:
-    usage = pod_usage(
-        apply_limit_ranges(pod(NOTHING), ranges({"default": {"cpu": "1"}, "defaultRequest": {"cpu": "1m"}}))
-    )
-    assert format_resource_list(usage) == {
-        "count/pods": "1",
-        "cpu": "1m",
-        "limits.cpu": "1",
-        "pods": "1",
-        "requests.cpu": "1m",
-    }

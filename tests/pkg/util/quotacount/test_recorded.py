@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuotaSpec
+from kubeloop.api.core import PersistentVolumeClaim, Pod, PodSpec, ResourceQuotaSpec
 from kubeloop.api.devices import ResourceClaim
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.claims import device_usage, storage_usage
@@ -126,3 +126,13 @@ def test_of_several_releases_the_largest_counts(kind: str) -> None:
         most = {name: max(found.get(name, ZERO) for found in each) for name in names}
         assert usage(case, several) == most
     assert several[-1:] == NEWEST
+
+
+LIKE = {"scopeName": "PriorityClass", "operator": "Like", "values": ["high"]}
+
+
+@pytest.mark.parametrize("spec", [{"scopes": ["Invented"]}, {"scopeSelector": {"matchExpressions": [LIKE]}}])
+def test_what_kubernetes_does_not_know_matches_nothing(spec: Case) -> None:
+    pod = Pod(spec=PodSpec(priority_class_name="high"))
+    assert not matches_scopes(pod, msgspec.convert(spec, ResourceQuotaSpec))
+    assert matches_scopes(pod, ResourceQuotaSpec())

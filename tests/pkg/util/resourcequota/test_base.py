@@ -1,4 +1,5 @@
-"""The namespace annotation, read as Rancher's Go code reads it."""
+"""The base of a quota: the namespace annotation, read as Rancher's Go code reads it, and the record of a quota without
+Rancher."""
 
 from __future__ import annotations
 
@@ -8,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkg.util.resourcequota.base import RESOURCE_NAMES, parse_base, parse_limits
+from kubeloop.api.core import ResourceQuota
+from pkg.util.resourcequota.base import (
+    RESOURCE_NAMES,
+    counts_of_pods,
+    granted_by_namespace,
+    granted_by_record,
+    parse_base,
+    parse_limits,
+)
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
 from tests.decisions import drawn, sentences
+from tests.objects import ENTRY, by_name, quota
 
+RECORD = "headroom.harvesterhci.io/base"
 LIMITS = {
     "the two limits": (
         '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}',
@@ -133,3 +144,58 @@ def test_whatever_stands_there_it_is_limits_or_an_error_of_ours(annotation: str)
 def test_a_document_nested_beyond_reason_is_an_error_of_ours() -> None:
     with pytest.raises(InvalidNamespaceAnnotation):
         parse_limits('{"limit":' + "[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "cpu",
+        "requests.cpu",
+        "memory",
+        "requests.memory",
+        "ephemeral-storage",
+        "requests.ephemeral-storage",
+        "hugepages-2Mi",
+        "requests.hugepages-1Gi",
+        "requests.devices.kubevirt.io/kvm",
+        "requests.nvidia.com/A100",
+        "pods",
+        "count/pods",
+    ],
+)
+def test_what_pods_use_up(name: str) -> None:
+    assert counts_of_pods(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "requests.storage",
+        "gold.storageclass.storage.k8s.io/requests.storage",
+        "persistentvolumeclaims",
+        "services",
+        "count/secrets",
+        "count/deployments.apps",
+    ],
+)
+def test_what_pods_do_not_use_up(name: str) -> None:
+    assert not counts_of_pods(name)
+    assert not counts_of_pods("")
+
+
+def test_without_an_annotation_nothing_is_granted() -> None:
+    assert granted_by_namespace("") == {}
+
+
+@sentences(
+    {
+        "a record, while an entry stands": quota(annotations={RECORD: "{nope", by_name(): ENTRY}),
+        "a spec.hard": quota({"limits.cpu": "lots"}),
+    }
+)
+def test_a_base_without_rancher_that_is_garbage_is_an_error(case: ResourceQuota) -> None:
+    with pytest.raises(InvalidBaseQuantity):
+        granted_by_record(case)

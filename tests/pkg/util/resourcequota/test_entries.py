@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.names import migrating_key
-from pkg.util.resourcequota.entries import Entries, entries, parse_resources
+from pkg.util.resourcequota.entries import Entries, parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from tests.decisions import by_value, sentences
-from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid
+from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_uid
 
 ENTRY_VALUES = by_value({"limits.cpu": "2", "limits.memory": "4737464313"})
 
@@ -26,25 +25,6 @@ def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
         parse_resources("example/key", case)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-
-
-def test_every_form_of_key_is_an_entry_and_nothing_else_is() -> None:
-    annotations = dict.fromkeys(
-        [by_uid(), by_name(), by_name("a.b-c"), migrating_key(LONG_NAME), COMPENSATION, RESYNC, SKIP, OWNER],
-        "{}",
-    ) | {
-        "harvesterhci.io/migrationUID": "x",
-        "example.com/migrating-vm1": "{}",
-        "harvesterhci.io/migrating": "{}",
-    }
-    found = {entry.key: (entry.vm, entry.by_uid) for entry in entries(annotations)}
-    assert found == {
-        by_name(): ("vm1", False),
-        by_name("a.b-c"): ("a.b-c", False),
-        migrating_key(LONG_NAME): (migrating_key(LONG_NAME).partition("migrating-")[2], False),
-        by_uid(): ("uid-vm1", True),
-    }
-    assert [entry.key for entry in entries(annotations)] == sorted(found)
 
 
 class TestEntries:

@@ -20,7 +20,7 @@ from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import EXACT, Case, applied, by_value, charged, namespace, observed, sentences, settled
+from tests.decisions import EXACT, HARVESTER, Case, applied, by_value, charged, namespace, observed, sentences
 from tests.objects import (
     COMPENSATION,
     DEFAULT_LABELS,
@@ -32,7 +32,6 @@ from tests.objects import (
     RAISED,
     RESYNC,
     SKIP,
-    Resources,
     by_name,
     by_uid,
     launcher,
@@ -41,7 +40,7 @@ from tests.objects import (
     vmim,
 )
 
-ASSIST, TAKEOVER = Policy(Mode.ASSIST), Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+ASSIST, TAKEOVER = Policy(Mode.ASSIST), HARVESTER
 both = pytest.mark.parametrize("policy", [TAKEOVER, ASSIST], ids=["takeover", "assist"])
 TOUCHED = {"headroom.harvesterhci.io/touched": '{"at":"2026-01-01T00:00:00Z","next":"2026-01-01T00:00:01Z"}'}
 
@@ -97,37 +96,9 @@ def test_release(case: Case) -> None:
     replace(case, left={**case.left, RESYNC: "true"}).check(released(case.seen(MARKS)))
 
 
-NOT_OURS = {
-    "a quota that was never raised": {},
-    "a quota that a person switched off": {SKIP: "true"},
-    "a quota that Harvester scales": {by_uid(): ENTRY, RESYNC: "true"},
-}
-
-
-@sentences(NOT_OURS)
-def test_what_is_not_ours_is_not_given_back(case: dict[str, str]) -> None:
-    assert not give_back(observed(quota(RAISED, case), [vmim()]), to_harvester=True)
-
-
-def test_giving_back_twice_writes_once() -> None:
-    once = released(observed(quota(RAISED, {**MARKS, by_name(): ENTRY}), [vmim()]))
-    assert OWNER not in once.annotations
-    assert not give_back(observed(once, [vmim()]), to_harvester=True)
-
-
-@pytest.mark.parametrize("phase", ["Pending", "Running"])
-def test_beside_harvester_nothing_is_left_to_do_but_to_answer_the_flag(phase: str) -> None:
-    taken = settled(quota(), [vmim(phase)], mode=Mode.TAKEOVER)
-    made = plan(observed(released(observed(taken, [vmim(phase)])), [vmim(phase)]), ASSIST)
-    assert made.annotations == {RESYNC: "false"}
-    assert not made.hard
-
-
-def test_taken_given_back_and_taken_again_the_numbers_are_the_same() -> None:
-    taken = settled(quota(), [vmim()], mode=Mode.TAKEOVER)
-    again = settled(released(observed(taken, [vmim()])), [vmim()], mode=Mode.TAKEOVER)
-    assert by_value(again.hard) == by_value(taken.hard)
-    assert set(again.annotations) == {*MARKS, by_name(), RESYNC}
+@pytest.mark.parametrize("marks", [{}, {SKIP: "true"}, {by_uid(): ENTRY, RESYNC: "true"}])
+def test_what_is_not_ours_is_not_given_back(marks: dict[str, str]) -> None:
+    assert not give_back(observed(quota(RAISED, marks), [vmim()]), to_harvester=True)
 
 
 # ---- a change of mode, without a release: each goes on from what the other one left --------------------------
@@ -173,12 +144,12 @@ def test_takeover_becomes_assist_and_takeover_again(takeover: Policy, over: bool
     assert not {by_name(), by_uid()} & ended.annotations.keys()
 
 
-def test_what_assist_hands_over_is_what_release_hands_over() -> None:
-    """But for the order to Harvester to compute again, which assist has done itself."""
-    taken = settle(quota(dict(HARD_OF_PODS)), EXACT)
-    freed, handed = released(moving(taken)), applied(taken, plan(moving(taken), ASSIST))
-    assert freed.annotations == {**handed.annotations, RESYNC: "true"}
-    assert by_value(freed.hard) == by_value(handed.hard)
+def test_an_entry_that_was_removed_before_the_change_of_mode_is_written_again_and_nothing_is_lowered() -> (
+    None
+):
+    case = given({}, {by_uid(): ENTRY})
+    seen = case.seen(MARKS)
+    case.check(applied(seen.quota, plan(seen, ASSIST)))
 
 
 # ---- `headroom.harvesterhci.io/managed: "false"` -------------------------------------------------------------
@@ -190,7 +161,7 @@ APPLIED = {"headroom.harvesterhci.io/applied": '{"limits.cpu":"5","limits.memory
 
 class Switch(NamedTuple):
     quota: ResourceQuota
-    namespace_off: bool = False
+    around: Mapping[str, Any] = {"namespace_off": False}
 
 
 def of_rancher(
@@ -206,19 +177,21 @@ def by_label(annotations: Mapping[str, str] | None = None, *, record: bool = Tru
     return quota(dict(RAISED), marks, labels=dict(ON))
 
 
+NAMESPACE = {"namespace_off": True}
 SWITCHED_OFF = {
     "a label on the quota": Switch(of_rancher(OFF)),
     "an annotation on the quota": Switch(of_rancher(annotations=OFF)),
-    "the namespace": Switch(of_rancher(), True),
+    "the namespace": Switch(of_rancher(), NAMESPACE),
     "false as an annotation beside true as a label": Switch(of_rancher(ON, OFF)),
-    "false on the namespace, true on the quota": Switch(of_rancher(ON), True),
+    "false on the namespace, true on the quota": Switch(of_rancher(ON), NAMESPACE),
     "a quota that is managed by label": Switch(by_label(OFF)),
     "a quota that was touched": Switch(of_rancher(OFF, TOUCHED)),
     "a quota that is managed by label, and was touched": Switch(by_label({**OFF, **TOUCHED})),
     "a quota that is managed by label, and whose record goes with the same edit": Switch(
         by_label(OFF, record=False)
     ),
-    "a quota that is managed by label, in a namespace that is off": Switch(by_label(), True),
+    "a quota that is managed by label, in a namespace that is off": Switch(by_label(), NAMESPACE),
+    "a quota that is managed by label, beside a migration budget": Switch(by_label(), {"mtq": True}),
 }
 
 
@@ -228,18 +201,14 @@ SWITCHED_OFF = {
 def test_switched_off_it_is_given_back_at_once_as_release_does_and_then_left_alone(
     case: Switch, mode: Mode, estimate: EstimateKind
 ) -> None:
-    seen = replace(observed(case.quota, [vmim("Running")]), namespace_off=case.namespace_off)
+    seen = replace(observed(case.quota, [vmim("Running")]), **case.around)
     expected = give_back(seen, to_harvester=True)
     assert expected
+    if case.quota.labels.get(LABEL_DEFAULT_RESOURCE_QUOTA) is None:
+        assert by_value(applied(case.quota, expected).hard) == by_value(HARD)
     made = plan(seen, Policy(mode, estimate))
     assert made.patch(case.quota) == expected.patch(case.quota)
     assert not plan(replace(seen, quota=applied(case.quota, made)), Policy(mode, estimate))
-
-
-@pytest.mark.parametrize("record", [True, False])
-def test_a_quota_by_label_that_is_switched_off_is_at_its_base_whatever_migrates(record: bool) -> None:
-    after = released(observed(by_label({**OFF, **TOUCHED}, record=record), [vmim("Running")]))
-    assert (by_value(after.hard), after.annotations) == (by_value(HARD), OFF)
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -280,11 +249,13 @@ LEFT_TO_MTQ = {
         {**MARKS, by_name(): "{"}, {}, limits=""
     ),
     "one that a person switched off is not touched": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD),
+    "no migration is entered any more": Case({}, {}, raised=HARD, migrations=[vmim(refused=True)]),
+    "limits that the budget has raised are not lowered": given({}, {}, migrations=[vmim(refused=True)]),
+    "an entry of Harvester's stays until its migration ends": given(
+        {by_uid(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Running"), vmim(vm="vm2")]
+    ),
+    "and goes then": Case({by_uid(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
 }
-
-
-def beside_a_budget(rq: ResourceQuota, *migrations: object) -> Facts:
-    return replace(observed(rq, list(migrations)), mtq=True)  # type: ignore[arg-type]
 
 
 @sentences(LEFT_TO_MTQ)
@@ -294,42 +265,6 @@ def test_a_default_quota_is_left_to_the_budget(case: Case, policy: Policy) -> No
     after = applied(seen.quota, plan(seen, policy))
     case.check(after)
     assert not plan(replace(seen, quota=after), policy), "it does not come to rest"
-
-
-@both
-@sentences({"a full quota": HARD, "limits that the other strategy has raised": RAISED})
-def test_no_migration_is_entered_any_more_and_nothing_is_lowered(case: Resources, policy: Policy) -> None:
-    seen = beside_a_budget(quota(case), vmim("Pending", refused=True))
-    assert not plan(seen, policy)
-    assert not plan(seen, Policy(policy.mode, EstimateKind.EXACT, render=policy.mode is Mode.TAKEOVER))
-
-
-def test_a_quota_without_rancher_is_given_back_whole_and_taken_again_without_the_budget() -> None:
-    seen = namespace(
-        quota({"limits.cpu": "3"}, labels=ON),
-        [vmim("Pending")],
-        [launcher(vmi(nodeName="node-1"))],
-        limits="",
-    )
-    raised = applied(seen.quota, plan(seen, EXACT))
-    assert by_value(raised.hard) != by_value({"limits.cpu": "3"})
-    back = applied(raised, plan(replace(seen, quota=raised, mtq=True), EXACT))
-    assert (by_value(back.hard), back.annotations) == (by_value({"limits.cpu": "3"}), {})
-    assert by_value(applied(back, plan(replace(seen, quota=back), EXACT)).hard) == by_value(raised.hard)
-
-
-@both
-def test_an_entry_of_harvesters_stays_until_its_migration_ends(policy: Policy) -> None:
-    """As does one that was left to it when a person switched headroom off."""
-    standing = quota(RAISED, {by_uid(): ENTRY})
-    assert not plan(beside_a_budget(standing, vmim("Running")), policy)
-    assert not plan(beside_a_budget(standing, vmim("Running"), vmim("Pending", "vm2")), policy)
-    over = beside_a_budget(standing, vmim("Succeeded"))
-    after = applied(standing, plan(over, policy))
-    assert by_uid() not in after.annotations
-    assert by_value(after.hard) == by_value(HARD)
-    off = quota(RAISED, {by_uid(): ENTRY}, labels={**standing.labels, **OFF})
-    assert not plan(replace(over, quota=off), policy), "it is Harvester's"
 
 
 @pytest.mark.parametrize("why", [{"mtq": True}, {"namespace_off": True}, {}], ids=["budget", "off", "taken"])

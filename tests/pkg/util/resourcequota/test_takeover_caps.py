@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entries
-from pkg.util.resourcequota.planner import plan
-from tests.decisions import EXACT, after, by_value, namespace, sentences
+from tests.decisions import after, by_value, namespace, sentences
 from tests.objects import (
     AT_4_5,
     COMPENSATION,
@@ -27,8 +26,6 @@ from tests.objects import (
 )
 
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
-HERE = vmi(nodeName="node-1")
-SOURCE = launcher()
 
 
 # ---- max-extra -----------------------------------------------------------------------------------------------
@@ -80,22 +77,6 @@ def test_max_extra(case: Capped) -> None:
     )
     assert sorted(entry.vm for entry in entries(found.annotations)) == list(case.entered)
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(case.entered))
-
-
-def test_a_migration_that_waits_for_a_cap_gets_its_room_when_another_is_over() -> None:
-    migrations, instances, pods = moving(2)
-    first, made = after(namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE))
-    assert "VM vm0 waits: limits.memory would be raised by 8.9Gi, max-extra is 5Gi" in str(made.problems[0])
-    second, _made = after(
-        namespace(first, [migrations[0], vmim("Succeeded", "vm1")], pods, instances, max_extra=ROOM_FOR_ONE)
-    )
-    assert [entry.vm for entry in entries(second.annotations)] == ["vm0"]
-
-
-def test_a_cap_that_comes_later_takes_nothing_away_from_who_has_it() -> None:
-    migrations, instances, pods = moving(2)
-    first, _made = after(namespace(quota(HARD, MARKS), migrations, pods, instances))
-    assert not plan(namespace(first, migrations, pods, instances, max_extra=ROOM_FOR_ONE), EXACT)
 
 
 def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
@@ -210,8 +191,3 @@ def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
     assert by_value(found.hard) == by_value(TWO_MORE)
     then, _made = after(namespace(found, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
     assert sorted(entry.vm for entry in entries(then.annotations)) == ["vm0", "vm1"]
-
-
-def test_an_entry_that_stands_stays_although_the_annotations_are_too_large() -> None:
-    huge = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY, "note": "x" * 210 * 1024})
-    assert not plan(namespace(huge, [vmim("Running")], [SOURCE], [HERE]), EXACT)

@@ -7,16 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-import pytest
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
-from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
@@ -24,15 +20,13 @@ from tests.objects import (
     COMPENSATION,
     HARD,
     MARKS,
-    by_name,
     launcher,
     quota,
     vmi,
     vmim,
 )
 
-HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
-POD_1_5, POD_4_5 = 4797464313, 5622461313 + 60000000
+POD_4_5 = 5622461313 + 60000000
 MEMORY = "limits.memory"
 
 
@@ -50,48 +44,9 @@ def at(
 # ---- the seed's numbers --------------------------------------------------------------------------------------
 
 
-def after_the_ratio_was_raised(limits: str, hard: dict[str, str]) -> Facts:
-    """The seed: ratio 1.5 → 4.5, the first migration has taken place, its VM is larger than the base foresaw."""
-    grown = launcher(home("vm1"), node="node-1", rendering=AT_4_5)
-    return namespace(
-        quota(hard, MARKS), [vmim(refused=True)], [grown], [home("vm1")], rendering=AT_4_5, limits=limits
-    )
-
-
-@dataclass(frozen=True)
-class Seed:
-    """The namespace's memory limit, and spec.hard with the entry applied."""
-
-    base: str
-    raised: int
-
-
-SEED = {
-    "5000Mi grows to 10865341313": Seed("5000Mi", 10865341313),
-    "6000Mi grows to 11913917313": Seed("6000Mi", 11913917313),
-}
-
-
-@sentences(SEED)
-@pytest.mark.parametrize("policy", [HARVESTER, EXACT], ids=["harvester", "exact"])
-def test_what_is_missing_beyond_it_is_compensated_and_the_target_fits(case: Seed, policy: Policy) -> None:
-    """used 5682461313 and the same again, against the base and the entry."""
-    seen = after_the_ratio_was_raised(
-        f'{{"limit":{{"limitsCpu":"3000m","limitsMemory":"{case.base}"}}}}',
-        {"limits.cpu": "3", MEMORY: case.base},
-    )
-    found, _made = after(seen, policy)
-    hard = by_value(found.hard)
-    assert hard[MEMORY] == max(
-        Quantity.parse(2 * POD_4_5),
-        Quantity.parse(case.base) + Quantity.parse(POD_4_5 if policy is EXACT else 5622461313),
-    )
-    assert hard["limits.cpu"] >= Quantity.parse("4030m")
-
-
 # ---- when, and how much --------------------------------------------------------------------------------------
 
-A, B = vmim(vm="a"), vmim(vm="b")
+A = vmim(vm="a")
 REFUSED_A, REFUSED_B = vmim(vm="a", refused=True), vmim(vm="b", refused=True)
 TIGHT = '{"limit":{"limitsCpu":"100","limitsMemory":"5000Mi"}}'
 """Room for one launcher pod at ratio 1.5. All that run here live at 4.5."""
@@ -170,23 +125,6 @@ def test_compensation(case: Short) -> None:
         assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
 
 
-def test_several_vms_that_have_grown_all_fit_in_any_order() -> None:
-    """The seed: four VMs, 20000Mi, ratio 1.5 → 4.5."""
-    names = ["a", "b", "c", "d"]
-    moves = [vmim(vm=name, refused=True) for name in names]
-    pods = [grown(name) for name in names]
-    seen = namespace(
-        quota({"limits.cpu": "100", MEMORY: "20000Mi"}, MARKS),
-        moves,
-        pods,
-        [home(name) for name in names],
-        limits='{"limit":{"limitsCpu":"100","limitsMemory":"20000Mi"}}',
-        rendering=AT_4_5,
-    )
-    found, _made = after(seen)
-    assert by_value(found.hard)[MEMORY] == Quantity.parse(8 * POD_4_5)
-
-
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
     """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
     has not grown."""
@@ -203,64 +141,7 @@ def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
 
-REQUESTS = ("requests.memory", "memory", "limits.memory")
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-def test_every_resource_that_an_overhead_counts_under_is_compensated(name: str) -> None:
-    labels = {"headroom.harvesterhci.io/managed": "true"}
-    pods = [grown("a")]
-    one = pod_usage(pods[0])[name]
-    base = one - Quantity.parse(GROWTH)
-    seen = namespace(
-        quota({name: str(base)}, labels=labels), [REFUSED_A], pods, [home("a")], limits="", rendering=AT_4_5
-    )
-    found, _made = after(seen)
-    assert by_value(found.hard)[name] == one + one
-
-
-OTHERS = ("requests.cpu", "cpu", "limits.cpu", "pods", "count/pods", "requests.devices.kubevirt.io/kvm")
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_no_other_resource_is(name: str) -> None:
-    """An overhead does not make it short: another client took it, or lowered the base."""
-    labels = {"headroom.harvesterhci.io/managed": "true"}
-    pods = [grown("a"), grown("b")]
-    one = pod_usage(pods[0])[name]
-    seen = namespace(
-        quota({name: str(one)}, labels=labels),
-        [REFUSED_A],
-        pods,
-        [home("a"), home("b")],
-        limits="",
-        rendering=AT_4_5,
-    )
-    found, _made = after(seen)
-    assert by_value(found.hard)[name] == one + one
-
-
-def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
-    """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
-    unlimited = vmi("a", nodeName="node-1", limits={"memory": "4Gi"})
-    seen = namespace(
-        quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
-        [REFUSED_A],
-        [launcher(unlimited)],
-        [unlimited],
-        limits='{"limit":{"limitsCpu":"2","limitsMemory":"100Gi"}}',
-    )
-    found, _made = after(seen, HARVESTER)
-    assert found.hard["limits.cpu"] == "2"
-
-
 # ---- time ----------------------------------------------------------------------------------------------------
-
-
-def test_a_shortage_that_is_seen_before_the_room_was_made_is_compensated_with_the_same_patch() -> None:
-    """Refused, and only then headroom started."""
-    made = plan(short(Short([REFUSED_A], [grown("a")], SHORT)), EXACT)
-    assert {by_name("a"), COMPENSATION} <= made.annotations.keys()
 
 
 def test_with_compensation_switched_off_nothing_is_compensated() -> None:

@@ -12,31 +12,27 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
 from tests.objects import (
     AT_4_5,
-    ENTRY,
     HARD,
     MARKS,
     ONE_MORE,
     POD_ENTRY,
+    RESYNC,
     attachment,
     by_name,
-    by_uid,
     ended,
     launcher,
-    machine,
+    plugged,
     quota,
     vmi,
     vmim,
 )
 
-HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
 BEFORE, MOVED = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 MIGRATION = vmim("Running")
 SOURCE = launcher(node="node-1")
@@ -74,6 +70,11 @@ class Step:
     """An entry that stands stays until the migration is over."""
 
 
+SECOND = vmim("Succeeded", name="second")
+TWICE = {"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}
+BOTH_PODS = {"limits.cpu": "2115m", "limits.memory": str(4797464313 + 80 * 10**6)}
+
+
 LIFE = {
     "phase unset: virt-controller asks for the target next": Step([vmim(None)], [SOURCE], BEFORE, POD),
     "phase unset, and deleted already": Step([vmim(None, deleting=True)], [SOURCE], BEFORE, None, kept=True),
@@ -104,6 +105,28 @@ LIFE = {
     "the VM was deleted, and nothing names its pods": Step([], [SOURCE, TARGET], None, None),
     "the VM was deleted, its migration hangs": Step([vmim(deleting=True)], [SOURCE], None, None),
     "the VM was deleted, its last pod still counts": Step([], [TARGET], None, None),
+    "two sources are left": Step(
+        [done(), SECOND],
+        [SOURCE, TARGET, launcher(node="node-3", migration=SECOND, created="2026-01-01T00:02:00Z")],
+        vmi(nodeName="node-3"),
+        TWICE,
+    ),
+    "one is left, and the next target is to come": Step(
+        [done(), vmim(name="second")], [SOURCE, TARGET], MOVED, TWICE
+    ),
+    "a volume is plugged: its attachment pod is to come with the launcher": Step(
+        [vmim()], [SOURCE, attachment(SOURCE)], plugged("node-1"), BOTH_PODS
+    ),
+    "and after it": Step(
+        [vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], plugged("node-1"), BOTH_PODS
+    ),
+    "it runs without one: none will come": Step([MIGRATION], [SOURCE, TARGET], plugged("node-1"), POD),
+    "the source's attachment pod outlives it": Step(
+        [done()],
+        [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)],
+        plugged("node-2"),
+        {"limits.cpu": "100m", "limits.memory": "80M"},
+    ),
 }
 
 
@@ -118,19 +141,9 @@ def test_the_entry_follows_the_pods(case: Step, stands: bool) -> None:
         assert found.annotations == MARKS
         assert by_value(found.hard) == by_value(HARD)
     else:
-        assert by_value(entry(found.annotations[by_name()])) == by_value(case.entry or POD)
-        assert by_value(found.hard) == by_value(ONE_MORE)
-
-
-def test_during_the_hold_the_next_migration_of_the_namespace_has_its_room() -> None:
-    """Upstream takes the room back when the VMIM succeeds: the next is refused until the source has ended."""
-    other, move = vmi("vm2", nodeName="node-1"), vmim(vm="vm2")
-    seen = namespace(quota(HARD, MARKS), [done(), move], [SOURCE, TARGET, launcher(other)], [MOVED, other])
-    found, _made = after(seen)
-    free = by_value(found.hard)["limits.memory"] - by_value(seen.quota.used)["limits.memory"]
-    # The base is one VM's, and two run here.
-    assert free == Quantity.parse(5000 * 1024**2 - 4797464313)
-    assert {by_name(), by_name("vm2")} <= found.annotations.keys()
+        added = by_value(case.entry or POD)
+        assert by_value(entry(found.annotations[by_name()])) == added
+        assert by_value(found.hard) == {name: base + added[name] for name, base in by_value(HARD).items()}
 
 
 def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> None:
@@ -140,39 +153,6 @@ def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> No
     assert entry(pending.annotations[by_name()])["limits.memory"] == str(5622461313 + 60000000)
     held, _made = after(namespace(pending, [done()], [SOURCE, larger], [MOVED], rendering=AT_4_5))
     assert entry(held.annotations[by_name()])["limits.memory"] == "4797464313"
-
-
-def test_under_harvesters_estimate_the_hold_is_the_source_pod_too() -> None:
-    found, _made = after(namespace(quota(HARD, MARKS), [done()], [SOURCE, TARGET], [MOVED]), HARVESTER)
-    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
-
-
-def test_several_old_sides_count_together() -> None:
-    second = vmim("Succeeded", name="second")
-    next_target = launcher(node="node-3", migration=second, created="2026-01-01T00:02:00Z")
-    seen = namespace(
-        quota(HARD, MARKS), [done(), second], [SOURCE, TARGET, next_target], [vmi(nodeName="node-3")]
-    )
-    found, _made = after(seen)
-    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
-
-
-def test_the_next_migration_of_a_vm_whose_source_still_counts_has_room_for_both() -> None:
-    """Left over, and to come: 2 × the pod."""
-    seen = namespace(quota(HARD, MARKS), [done(), vmim(name="second")], [SOURCE, TARGET], [MOVED])
-    found, _made = after(seen)
-    assert entry(found.annotations[by_name()])["limits.memory"] == str(2 * 4797464313)
-
-
-def test_an_attachment_pod_that_outlives_its_launcher_is_held_alone() -> None:
-    plugged = machine(
-        {"resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}},
-        volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}],
-        node="node-2",
-    )
-    pods = [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)]
-    found, _made = after(namespace(quota(HARD, MARKS), [done()], pods, [plugged]))
-    assert entry(found.annotations[by_name()]) == {"limits.cpu": "100m", "limits.memory": "80M"}
 
 
 # ---- the entry is removed - -----------------------------------------------------------------------------
@@ -188,20 +168,13 @@ ROBBED = {
 @sentences(ROBBED)
 @pytest.mark.parametrize("hard", [ONE_MORE, HARD], ids=["spec.hard stands", "spec.hard was lowered too"])
 def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard: dict[str, str]) -> None:
-    """Harvester's restore removes keys also from quotas that it leaves alone."""
+    """Harvester's restore removes keys also from quotas that it leaves alone, and orders to compute again."""
     assert case.instance is not None
-    seen = namespace(quota(hard, MARKS), case.migrations, case.pods, [case.instance])
+    seen = namespace(quota(hard, {**MARKS, RESYNC: "true"}), case.migrations, case.pods, [case.instance])
     found, made = after(seen)
-    assert set(made.annotations) == {by_name()}
+    assert made.annotations.keys() == {by_name(), RESYNC}
     assert set(made.hard) == (set() if hard is ONE_MORE else set(HARD))
     assert by_value(found.hard) == by_value(ONE_MORE)
-
-
-def test_a_held_entry_of_harvesters_is_adopted() -> None:
-    """Taken over after the migration, while the source still counts."""
-    found, _made = after(namespace(quota(HARD, {by_uid(): ENTRY}), [done()], [SOURCE, TARGET], [MOVED]))
-    assert by_uid() not in found.annotations
-    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
 
 
 # ---- the limit -----------------------------------------------------------------------------------------------
@@ -209,9 +182,17 @@ def test_a_held_entry_of_harvesters_is_adopted() -> None:
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 
 
-def held(ended_at: str | None = None, **more: Any) -> Facts:
+def held(ended_at: str | None = None, source: Pod = SOURCE, **more: Any) -> Facts:
     before = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
-    return namespace(before, [done(ended_at=ended_at)], [SOURCE, TARGET], [MOVED], **more)
+    return namespace(before, [done(ended_at=ended_at)], [source, TARGET], [MOVED], **more)
+
+
+ENDING = msgspec.structs.replace(
+    SOURCE,
+    metadata=msgspec.structs.replace(
+        SOURCE.metadata, deletion_timestamp="2026-01-01T12:00:00Z", deletion_grace_period_seconds=30
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -223,6 +204,7 @@ class Limit:
     remembered: float | None
     left: float | None
     limit: float = 600.0
+    source: Pod = SOURCE
 
 
 LIMITS = {
@@ -236,13 +218,14 @@ LIMITS = {
     "an end that is not a time does not count": Limit("yesterday", NOON - 100, 500.0),
     "the operator's limit": Limit("2026-01-01T11:59:00Z", None, 30.0, limit=90.0),
     "a limit of zero holds nothing": Limit("2026-01-01T12:00:00Z", None, None, limit=0.0),
+    "a pod that ends is counted a moment longer than its grace": Limit(None, None, 30.05, source=ENDING),
 }
 
 
 @sentences(LIMITS)
 def test_the_hold_has_a_limit(case: Limit) -> None:
     since = {} if case.remembered is None else {SOURCE.uid: case.remembered}
-    seen = held(case.ended_at, now=NOON, timers=Timers(held_since=since))
+    seen = held(case.ended_at, case.source, now=NOON, timers=Timers(held_since=since))
     made = plan(seen, replace(EXACT, hold_limit=case.limit))
     if case.left is not None:
         assert not made
@@ -287,14 +270,3 @@ def test_the_limit_counts_also_while_the_vm_migrates_again() -> None:
     found, made = after(seen)
     assert entry(found.annotations[by_name()])["limits.memory"] == "4797464313"
     assert [problem.reason for problem in made.problems] == ["HoldLimitReached"]
-
-
-def test_a_restart_during_a_hold_forgets_at_most_the_time_that_was_waited() -> None:
-    seen = held(None, now=NOON, timers=Timers())
-    assert plan(seen, EXACT).timers.held_since == {SOURCE.uid: NOON}
-
-
-def test_a_vm_that_does_not_migrate_has_no_entry_whatever_pods_it_has() -> None:
-    plugged = machine({"resources": {"limits": {"memory": "1Gi"}}})
-    pods = [launcher(plugged), attachment(launcher(plugged))]
-    assert not plan(namespace(quota(HARD, MARKS), [], pods, [plugged]), EXACT)

@@ -19,7 +19,6 @@ from tests.objects import (
     HARD,
     LONG_NAME,
     MARKS,
-    ONE_MORE,
     POD_ENTRY,
     TWO_MORE,
     by_name,
@@ -54,15 +53,9 @@ LEFT = {
     "our entry of a VM without migration": Left(OURS, "at once"),
     "our entry of a VM that no longer exists": Left(OURS, "at once", instances=(), pods=()),
     "our entry whose migration succeeded while we were down": Left(OURS, "at once", [vmim("Succeeded")]),
-    "our entry whose migration failed while we were down": Left(OURS, "at once", [vmim("Failed")]),
-    "our entry whose VM is gone and whose migration is over": Left(
-        OURS, "at once", [vmim("Failed")], instances=(), pods=()
-    ),
     "our entry of a VM with a long name": Left({**MARKS, migrating_key(LONG_NAME): POD_ENTRY}, "at once"),
     "our entry that is garbage": Left({**MARKS, by_name(): "{nope"}, "at once"),
     "an entry by uid that no migration explains": Left({**MARKS, by_uid("gone"): ENTRY}, "after the grace"),
-    "an entry by name on a quota that was not ours yet": Left({by_name(): ENTRY}, "after the grace"),
-    "an entry by uid on a quota that was not ours yet": Left({by_uid("gone"): ENTRY}, "after the grace"),
     "an entry by uid whose migration is over": Left(
         {**MARKS, by_uid(): ENTRY}, "at once", [vmim("Succeeded")]
     ),
@@ -102,13 +95,6 @@ def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
         TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)}, dict(before.annotations)
     )
     found, _made = after(namespace(before, [vmim("Running")], [SOURCE], [HERE], limits=""))
-    assert found.annotations == MARKS
-    assert by_value(found.hard) == by_value(HARD)
-
-
-def test_an_entry_that_is_garbage_goes_with_the_same_patch() -> None:
-    before = quota(ONE_MORE, {**OURS, by_name("vm2"): "{nope"})
-    found, _made = after(namespace(before, [], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
     assert by_value(found.hard) == by_value(HARD)
 

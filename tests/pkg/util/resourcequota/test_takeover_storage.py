@@ -24,7 +24,7 @@ from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.policy import Policy
-from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
+from tests.decisions import EXACT, after, by_value, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     MARKS,
@@ -192,27 +192,3 @@ def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
     assert by_value(storage) == by_value(case.entry)
     raised = add(parse_resource_list(dict(HARD)), parse_resource_list(written))
     assert parse_resource_list(found.hard) == raised
-
-
-def test_a_claim_that_a_finished_pod_keeps_is_paid_for_beside_the_next_migrations() -> None:
-    """KubeVirt before 1.9 leaves the pod for good."""
-    before = seen(Case([SOURCE, TARGET], ONE, DONE, MOVED))
-    again = vmim(name="again", created="2026-01-02T00:00:00Z")
-    later = dataclasses.replace(before, migrations=[*before.migrations, again], now=before.now + 86400.0)
-    found, _made = after(later)
-    assert by_value(entry(found.annotations[by_name()]))["requests.storage"] == by_value({"q": "20Mi"})["q"]
-
-
-def test_nothing_is_read_where_no_quota_counts_claims() -> None:
-    facts = namespace(quota(annotations=MARKS), [vmim()], [launcher(HOME)], [HOME])
-    assert facts.claims is None
-    found, _made = after(facts)
-    assert set(entry(found.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
-
-
-def test_what_a_person_changes_while_it_is_raised_is_the_base_again() -> None:
-    during, _made = after(seen(CASES["pending: a claim is to come"]))
-    assert by_value(during.hard)["requests.storage"] == by_value({"q": "1034Mi"})["q"]
-    done = seen(CASES["done: it is gone"])
-    found, _made = after(dataclasses.replace(done, quota=charged(during, done.pods)))
-    assert by_value(found.hard) == by_value(HARD)

@@ -23,7 +23,6 @@ from tests.decisions import after, by_value, entry, namespace, sentences
 from tests.objects import (
     MARKS,
     by_name,
-    by_uid,
     claim,
     launcher,
     moving,
@@ -142,20 +141,6 @@ def storage(text: str | None) -> dict[str, Any]:
 def test_an_entry_has_what_is_doubled(case: Case) -> None:
     found, _made = after(seen(case))
     assert storage(found.annotations.get(by_name(), "{}")) == by_value(case.entry)
-
-
-def test_another_form_of_its_key_goes_although_there_is_no_migration() -> None:
-    facts = seen(CASES["both are there: the base pays for the new class"])
-    twice = quota(HARD, {**MARKS, by_uid(): '{"requests.storage":"400Mi"}'})
-    found, _made = after(dataclasses.replace(facts, quota=twice))
-    assert set(found.annotations) == {*MARKS, by_name()}
-
-
-def test_all_is_given_back() -> None:
-    during, _made = after(seen(CASES["the new one is to come"]))
-    assert by_value(during.hard)["requests.storage"] == by_value({"q": "1424Mi"})["q"]
-    found, _made = after(dataclasses.replace(seen(CASES["done"]), quota=during))
-    assert by_value(found.hard) == by_value(HARD)
 
 
 def test_the_base_is_added_once_for_all_vms_together() -> None:

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
 from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
+from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, is_granted, passes
@@ -267,3 +268,20 @@ async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
     assert await is_granted(FakeView(behind, there), "ns1", target) is granted
     with pytest.raises(NoAnswer):
         await is_granted(FakeView(behind, None), "ns1", target)
+
+
+class GoneLive(FakeView):
+    """A quota of that name is gone by now."""
+
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
+        return None if quota.name == "gone" else await super().observe_live(quota)
+
+
+async def test_a_quota_that_is_gone_meanwhile_says_nothing_about_the_others() -> None:
+    hard = {"limits.cpu": "5"}
+    quotas = [quota(hard, labels={}, name=name) for name in ("gone", "stands")]
+    instances, pods = [vmi("vm1", nodeName="node1")], [plain_launcher(node="node1")]
+    there = State(*quotas, migrations=[vmim("Pending")], instances=instances, pods=pods)
+    behind = State(*quotas, instances=instances, pods=pods)
+    assert not await is_granted(GoneLive(behind, there), "ns1", GROWN)
+    assert await is_granted(GoneLive(behind, there), "ns1", TARGET)

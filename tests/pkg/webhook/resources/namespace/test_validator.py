@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
@@ -126,14 +127,28 @@ def test_denied_with_harvesters_text(case: tuple[str, str]) -> None:
     assert (decision.allowed, decision.message) == (False, CANT + problem)
 
 
-@pytest.mark.parametrize("key", [by_name(), by_uid(), "harvesterhci.io/migrating-x", by_name("a" * 40)])
-def test_any_form_of_an_entry_holds_the_annotation(key: str) -> None:
-    decision = decide(
-        annotated_namespace(OLD),
-        annotated_namespace(limit(limitsCpu="900m")),
-        [quota(annotations={key: ENTRY})],
-    )
-    assert (decision.allowed, decision.message) == (False, MIGRATES)
+def entered(key: str, text: str = ENTRY) -> list[ResourceQuota]:
+    return [quota(annotations={key: text})]
+
+
+HOLDS = {
+    "an entry by name": (entered(by_name()), False),
+    "by uid": (entered(by_uid()), False),
+    "of another program": (entered("harvesterhci.io/migrating-x"), False),
+    "of a long name": (entered(by_name("a" * 40)), False),
+    "one that is garbage": (entered(by_name(), "x"), False),
+    "on one of several default quotas": ([quota(used={}), *entered(by_uid())], False),
+    "a compensation": (entered("harvesterhci.io/migratingCompensation", "true"), True),
+    "an order to Harvester": (entered("harvesterhci.io/migratingScalingResyncNeeded", "true"), True),
+    "no default quota": ([], True),
+}
+
+
+@sentences(HOLDS)
+def test_what_holds_the_annotation(case: tuple[list[ResourceQuota], bool]) -> None:
+    quotas, allowed = case
+    decision = decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="900m")), quotas)
+    assert (decision.allowed, decision.message) == (allowed, "" if allowed else MIGRATES)
 
 
 TWO = limit(limitsCpu="3", limitsMemory="5000Mi")
@@ -159,39 +174,12 @@ def test_while_vms_migrate_nothing_is_lowered(case: tuple[str, str, bool]) -> No
     assert decision.message == ("" if allowed else MIGRATES)
 
 
-def test_an_entry_that_is_garbage_is_an_entry() -> None:
-    decision = decide(
-        annotated_namespace(OLD),
-        annotated_namespace(limit(limitsCpu="900m")),
-        [quota(annotations={by_name(): "x"})],
-    )
-    assert decision.message == MIGRATES
-
-
-@pytest.mark.parametrize("annotation", ["migratingCompensation", "migratingScalingResyncNeeded"])
-def test_what_only_looks_like_an_entry_holds_nothing(annotation: str) -> None:
-    found = quota(annotations={f"harvesterhci.io/{annotation}": "true"})
-    assert decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="100")), [found]).allowed
-
-
-def test_without_a_default_quota_anything_goes() -> None:
-    assert decide(annotated_namespace(OLD), annotated_namespace("not JSON at all"), []).allowed
-
-
 def test_the_annotation_does_not_go_while_vms_migrate() -> None:
     """Upstream lets it go, and the room with it."""
     assert not decide(
         annotated_namespace(OLD), annotated_namespace(None), [quota(annotations={by_name(): ENTRY})]
     ).allowed
     assert decide(annotated_namespace(OLD), annotated_namespace(None), [quota()]).allowed
-
-
-def test_of_several_default_quotas_each_is_asked() -> None:
-    quotas = [quota(used={}), quota(annotations={by_uid(): ENTRY})]
-    assert (
-        decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="900m")), quotas).message
-        == MIGRATES
-    )
 
 
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])

@@ -111,3 +111,12 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
     unlimited = room(observed(quota(), limits=""), POLICY, NOTHING)
     assert unlimited is not None
     assert not unlimited.by_count([]).short(parse_resource_list({"limits.cpu": "99"}))
+
+
+def test_a_vm_that_is_not_there_is_left_nothing() -> None:
+    source = plain_launcher(node="node1")
+    view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
+    found = room(replace(view, pods=[source]), POLICY, NOTHING)
+    assert found is not None
+    assert found.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
+    assert found.left_for_target("vm2") == {}

@@ -92,16 +92,25 @@ async def created(checked: Validator, view: FakeView, pod: Pod) -> bool:
     return decision.allowed
 
 
-async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why() -> None:
-    view = FakeView(state(), state())
+@pytest.fixture
+def view() -> FakeView:
+    return FakeView(state(), state())
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why(view: FakeView) -> None:
     assert await allowed(validator(view), pod("1")) == [True]
     decision = await validator(view).validate(request(pod("1001m")))
     assert (decision.allowed, decision.message) == (False, REFUSAL)
 
 
-async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them() -> None:
-    clock = Clock()
-    view = FakeView(state(), state())
+async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them(
+    view: FakeView, clock: Clock
+) -> None:
     checked = validator(view, clock)
     assert await allowed(checked, pod("300m"), pod("300m")) == [True, True]
     # What does not fit beside them waits until they are there, or are known not to come.
@@ -135,34 +144,30 @@ async def test_two_replicas_exceed_the_base_by_one_pod_at_most() -> None:
     assert 10 <= let_through <= 11
 
 
-async def test_all_at_once_is_no_better_than_one_after_the_other() -> None:
-    view = FakeView(state(), state())
+async def test_all_at_once_is_no_better_than_one_after_the_other(view: FakeView) -> None:
     checked = validator(view)
     fifty = (created(checked, view, pod("100m", name=f"p{number}")) for number in range(50))
     assert sum(await asyncio.gather(*fifty)) == 10
 
 
-async def test_a_pod_that_is_seen_is_counted_once() -> None:
+async def test_a_pod_that_is_seen_is_counted_once(view: FakeView) -> None:
     first = pod("600m")
-    view = FakeView(state(), state())
     checked = validator(view)
     assert await allowed(checked, first) == [True]
     view.cached = view.live = state(first, used="2600m")
     assert await allowed(checked, pod("401m"), pod("400m")) == [False, True]
 
 
-async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> None:
+async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none(clock: Clock) -> None:
     """Quota, or another webhook, refused it after us."""
-    clock = Clock()
     checked = validator(FakeView(state(), state()), clock)
     assert await allowed(checked, pod("1")) == [True]
     assert await allowed(checked, pod("1")) == [True]
     assert EXPIRY <= clock.now - 100.0 < PATIENCE
 
 
-async def test_a_pod_that_came_and_went_holds_up_none() -> None:
+async def test_a_pod_that_came_and_went_holds_up_none(view: FakeView) -> None:
     clock, first = Clock(), pod("1")
-    view = FakeView(state(), state())
     checked = validator(view, clock)
     assert await allowed(checked, first) == [True]
     view.gone = [first.uid]
@@ -170,8 +175,7 @@ async def test_a_pod_that_came_and_went_holds_up_none() -> None:
     assert clock.now == 100.0
 
 
-async def test_a_dry_run_takes_no_place() -> None:
-    clock = Clock()
+async def test_a_dry_run_takes_no_place(clock: Clock) -> None:
     checked = validator(FakeView(state(), state()), clock)
     assert (await checked.validate(request(pod("1"), dry_run=True))).allowed
     assert await allowed(checked, pod("1")) == [True]
@@ -217,17 +221,19 @@ MIGRATIONS_PODS = {
 
 
 @pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
-async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool]) -> None:
+async def test_whose_the_room_is(
+    case: tuple[dict[str, str], str, Sequence[str], bool], view: FakeView
+) -> None:
     labels, user, groups, passes = case
-    view = FakeView(state(), state())
     asked = request(pod("2", labels=labels), user=user, groups=groups)
     assert (await validator(view).validate(asked)).allowed is passes
 
 
 @pytest.mark.parametrize(("vm", "passes"), [("vm1", True), ("vm2", False)])
-async def test_the_launcher_of_another_vm_is_no_target_whatever_its_labels_say(vm: str, passes: bool) -> None:
+async def test_the_launcher_of_another_vm_is_no_target_whatever_its_labels_say(
+    vm: str, passes: bool, view: FakeView
+) -> None:
     """KubeVirt copies a VMI's labels to its launcher, and a VMI's are a tenant's."""
-    view = FakeView(state(), state())
     asked = request(plain_launcher(vm, target_of=UID, node="node2"), user=KUBEVIRT)
     assert (await validator(view).validate(asked)).allowed is passes
 
@@ -245,9 +251,8 @@ async def test_a_migration_that_the_cache_does_not_know_yet_is_looked_for() -> N
     assert "observe" in view.looked
 
 
-async def test_a_status_that_is_behind_is_waited_for() -> None:
+async def test_a_status_that_is_behind_is_waited_for(clock: Clock) -> None:
     """A pod has just gone: our count knows, status.used does not yet."""
-    clock = Clock()
     view = FakeView(state(), state(used="3"))
     checked = validator(view, clock)
     task = asyncio.create_task(checked.validate(request(pod("1"))))
@@ -258,9 +263,8 @@ async def test_a_status_that_is_behind_is_waited_for() -> None:
     assert (await task).allowed
 
 
-async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> None:
+async def test_a_status_that_knows_of_pods_of_another_replica_is_believed(clock: Clock) -> None:
     view = FakeView(state(), state(used="3"))
-    clock = Clock()
     assert await allowed(validator(view, clock), pod("1")) == [False]
     assert clock.now == pytest.approx(100.0 + PATIENCE, abs=0.1)
     assert view.looked.count("pods") == 1  # nothing is refused without a live look
@@ -345,8 +349,7 @@ async def test_a_quota_that_the_cache_still_shows_as_managed_refuses_nothing(cha
     assert await allowed(validator(FakeView(state(used="4"), there)), pod("1")) == [True]
 
 
-async def test_switched_off_nothing_is_looked_at() -> None:
-    view = FakeView(state(), state())
+async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
     assert (await validator(view, reserve=False).validate(request(pod("9")))).allowed
     there = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
     assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
@@ -535,8 +538,7 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
     assert not checked._ledger._pending
 
 
-async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing() -> None:
-    view = FakeView(state(), state())
+async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing(view: FakeView) -> None:
     checked = validator(view)
     for number in range(20):
         forged = request(pod("1", name=f"ghost-{number}"), namespace=f"ns{number}", authenticated=False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pytest
-
 from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
@@ -74,7 +72,7 @@ FINE_WRITES = {
         dict(RAISED), was={"limits.cpu": "9", "limits.memory": "1Ti"}
     ),
     "outside migrations down to anything": Write({"limits.cpu": "1"}, annotations=dict(MARKS)),
-    "outside migrations to zero": Write({"limits.cpu": "0", "limits.memory": "0"}, annotations=dict(MARKS)),
+    "a limit that is garbage": Write({**RAISED, "limits.cpu": "garbage"}),
     "an entry goes with its headroom": Write(dict(HARD), removes=(by_name(),)),
     "one of two is over": Write(
         dict(RAISED),
@@ -103,6 +101,7 @@ TOO_LOW = {
     "a limit that was not there before": Write(
         dict(HARD), {"limits.memory": "9980344313"}, was={"limits.cpu": "3"}
     ),
+    "the first limit of all": Write({"limits.cpu": "2"}, {"limits.cpu": "5"}, was={}),
     "two VMs migrate": Write(
         dict(RAISED), RAISED_TWICE, was=RAISED_TWICE, annotations=TWO,
     ),
@@ -124,20 +123,6 @@ def test_nothing_is_said_about(case: Write) -> None:
 @sentences(TOO_LOW)
 def test_too_low(case: Write) -> None:
     assert format_resource_list(too_low(case.old, case.new, case.limits, case.policy)) == case.lowest
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "names"),
-    [
-        ({"limits.cpu": "5"}, {"limits.cpu": "4999m"}, {"limits.cpu"}),
-        ({"limits.cpu": "2"}, {"limits.cpu": "2000m"}, set()),
-        ({"limits.cpu": "5"}, {}, set()),
-        ({}, {"limits.cpu": "2"}, {"limits.cpu"}),
-        ({"limits.cpu": "5"}, {"limits.cpu": "garbage"}, set()),
-    ],
-)
-def test_which_limits_fall(old: Resources, new: Resources, names: set[str]) -> None:
-    assert set(too_low(quota(old, ONE), quota(new, ONE), LIMITS, TAKEOVER)) == names
 
 
 def test_compensation_counts() -> None:
