@@ -5,13 +5,15 @@ Lists are replaced whole by a merge patch, so a writer must have decoded all of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from kubeloop.api.meta import Condition, Object, Struct
 from kubeloop.api.registry import Resource
 from pkg.api import kubevirt
+
+T = TypeVar("T", bound=Object)
 
 
 class MigrationState(kubevirt.MigrationState):
@@ -128,41 +130,13 @@ class VirtualMachine(Object):
     status: VirtualMachineStatus = VirtualMachineStatus()
 
 
-class StorageClass(Object):
-    """storage.k8s.io/v1 StorageClass."""
+def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
+    """The product's resource, decoded into the type with all that the controller reads."""
+    return Resource(
+        like.group, like.version, like.plural, like.kind, kind, status_subresource=like.status_subresource
+    )
 
 
-_GROUP, _VERSION = "kubevirt.io", "v1"
-MACHINES = Resource(
-    _GROUP,
-    _VERSION,
-    "virtualmachines",
-    "VirtualMachine",
-    VirtualMachine,
-    status_subresource=True,
-)
-INSTANCES = Resource(
-    _GROUP,
-    _VERSION,
-    "virtualmachineinstances",
-    "VirtualMachineInstance",
-    VirtualMachineInstance,
-    status_subresource=False,
-)
-MIGRATIONS = Resource(
-    _GROUP,
-    _VERSION,
-    "virtualmachineinstancemigrations",
-    "VirtualMachineInstanceMigration",
-    VirtualMachineInstanceMigration,
-    status_subresource=True,
-)
-STORAGE_CLASSES = Resource(
-    "storage.k8s.io",
-    "v1",
-    "storageclasses",
-    "StorageClass",
-    StorageClass,
-    namespaced=False,
-    status_subresource=False,
-)
+MACHINES = _own(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
+INSTANCES = _own(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
+MIGRATIONS = _own(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)

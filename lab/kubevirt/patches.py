@@ -6,7 +6,6 @@ A list in a merge patch replaces the whole list, so each is built from all that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -15,14 +14,6 @@ from kubeloop.api.meta import Condition
 from pkg.api.kubevirt import PhaseTransition
 
 Patch = dict[str, Any]
-
-
-def parse_timestamp(text: str | None) -> float | None:
-    """Seconds since the epoch, or None for a text that is not a time."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except ValueError:
-        return None
 
 
 def conditions_with(conditions: Sequence[Condition] | None, *changes: Condition) -> list[Any] | None:

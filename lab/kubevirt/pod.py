@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod, PodSpec
-from kubeloop.api.meta import Object
+from kubeloop.api.objects import owner_reference
 from lab.kubevirt import names
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.kubevirt import KubeVirtConfiguration, Volume
@@ -59,7 +59,7 @@ def launcher_pod(
             "namespace": vmi.namespace,
             "labels": _labels(vmi, node, migration),
             "annotations": _annotations(vmi, overhead, migration),
-            "ownerReferences": [owner_reference(vmi, "kubevirt.io/v1", "VirtualMachineInstance")],
+            "ownerReferences": [msgspec.to_builtins(owner_reference(vmi, controller=True))],
         },
         "spec": {
             "containers": [_container(container) for container in containers.containers],
@@ -96,7 +96,7 @@ def attachment_pod(
         "generateName": "hp-volume-",
         "namespace": launcher.namespace,
         "labels": {constants.LABEL_APP: constants.APP_HOTPLUG_DISK},
-        "ownerReferences": [owner_reference(launcher, "v1", "Pod")],
+        "ownerReferences": [msgspec.to_builtins(owner_reference(launcher, controller=True))],
     }
     if migration is not None:
         metadata["labels"][constants.LABEL_MIGRATION_JOB_UID] = migration.uid
@@ -121,18 +121,6 @@ def attachment_pod(
 def hotplugged(vmi: VirtualMachineInstance) -> list[Volume]:
     """The volumes that were plugged into the running VM."""
     return [volume for volume in vmi.spec.volumes or () if _is_hotplugged(volume)]
-
-
-def owner_reference(owner: Object, api_version: str, kind: str) -> Body:
-    """A controller reference."""
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": owner.name,
-        "uid": owner.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _base(vmi: VirtualMachineInstance) -> str:

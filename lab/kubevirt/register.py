@@ -11,7 +11,7 @@ from typing import TypeVar
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import guarded
-from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS
+from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.reconcile import Handler
@@ -23,7 +23,6 @@ from lab.kubevirt.objects import (
     INSTANCES,
     MACHINES,
     MIGRATIONS,
-    STORAGE_CLASSES,
 )
 from lab.kubevirt.options import SCALE_NAMESPACES, Options
 from lab.kubevirt.quota_lag import QuotaLag

@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim
-from kubeloop.api.objects import guarded
+from kubeloop.api.objects import guarded, owner_reference
+from kubeloop.api.workloads import StorageClass
 from kubeloop.client.errors import AlreadyExists, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from lab.kubevirt import names
-from lab.kubevirt.objects import StorageClass, VirtualMachineInstance, VirtualMachineInstanceMigration
+from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.patches import Patch
-from lab.kubevirt.pod import owner_reference
 from lab.kubevirt.rendering import Rendering
 from pkg.util.constants import LABEL_MIGRATION_NAME
 
@@ -152,7 +152,7 @@ def _body(
     vmi: VirtualMachineInstance, labels: dict[str, str], uid: str, size: str, storage_class: str | None
 ) -> dict[str, Any]:
     base = f"persistent-state-for-{vmi.name}-"
-    owners = msgspec.to_builtins(vmi.metadata.owner_references or [])
+    owners = vmi.metadata.owner_references or [owner_reference(vmi, controller=True)]
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -161,7 +161,7 @@ def _body(
             "generateName": names.generate_name(base),
             "namespace": vmi.namespace,
             "labels": {**labels, "cdi.kubevirt.io/applyStorageProfile": "true"},
-            "ownerReferences": owners or [owner_reference(vmi, "kubevirt.io/v1", "VirtualMachineInstance")],
+            "ownerReferences": msgspec.to_builtins(owners),
         },
         "spec": {
             "resources": {"requests": {"storage": size}},

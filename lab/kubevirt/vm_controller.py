@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.meta import Condition
-from kubeloop.api.objects import condition_is_true, guarded
+from kubeloop.api.objects import condition_is_true, guarded, owner_reference
 from kubeloop.client.errors import AlreadyExists, Conflict, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
@@ -18,7 +18,6 @@ from lab.kubevirt import names
 from lab.kubevirt.creation import Clock
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
 from lab.kubevirt.patches import Patch, conditions_with
-from lab.kubevirt.pod import owner_reference
 from pkg.util import constants
 
 
@@ -86,7 +85,7 @@ def instance_body(vm: VirtualMachine) -> dict[str, Any]:
             "labels": dict(meta.labels or {}),
             "annotations": dict(meta.annotations or {}),
             "finalizers": [names.FINALIZER_INSTANCE],
-            "ownerReferences": [owner_reference(vm, "kubevirt.io/v1", "VirtualMachine")],
+            "ownerReferences": [msgspec.to_builtins(owner_reference(vm, controller=True))],
         },
         "spec": vm.spec.template.spec,
     }

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import Condition
+from kubeloop.api.meta import Condition, from_rfc3339
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
@@ -34,7 +34,7 @@ from lab.kubevirt.objects import (
     VolumeStatus,
 )
 from lab.kubevirt.options import Options, migration_options
-from lab.kubevirt.patches import Patch, as_json_patch, conditions_with, parse_timestamp
+from lab.kubevirt.patches import Patch, as_json_patch, conditions_with
 from lab.kubevirt.pod import hotplugged
 from lab.kubevirt.state_claims import volume_status
 from pkg.api.kubevirt import AttachmentPod
@@ -108,8 +108,11 @@ class Ending:
 
     def _elapsed(self, vmi: VirtualMachineInstance) -> float:
         state = vmi.status.migration_state
-        ended = parse_timestamp(state.end_timestamp) if state else None
-        elapsed = self.clock.wall() - ended if ended is not None else 0.0
+        try:
+            ended = from_rfc3339((state.end_timestamp if state else None) or "")
+        except ValueError:
+            return 0.0
+        elapsed = self.clock.wall() - ended
         return elapsed if elapsed > _JUST_NOW else 0.0
 
     async def _end(self, vmi: VirtualMachineInstance, pod: Pod) -> None:

@@ -94,8 +94,12 @@ async def etcd(stage: Stage, soak: Soak) -> None:
     """etcd stands still for a moment, for longer than a review may take, and for longer than a lease lasts."""
     for seconds in (5.0, 14.0, 40.0):
         await _stopped(stage, soak, "etcd", seconds)
-        # kwok gives up a pod whose second patch fails, too; kubelets do not.
-        await asyncio.to_thread(stage.cluster.restart, "kwok")
+        await _kwok_again(stage)
+
+
+async def _kwok_again(stage: Stage) -> None:
+    """It gives up a pod whose second patch fails, too; kubelets do not."""
+    await asyncio.to_thread(stage.cluster.restart, "kwok")
 
 
 async def counting(stage: Stage, soak: Soak) -> None:
@@ -112,6 +116,7 @@ async def full(stage: Stage, soak: Soak) -> None:
             await asyncio.sleep(60.0)
         finally:
             await _no_space(stage.cluster, "DEACTIVATE")
+    await _kwok_again(stage)
 
 
 async def _no_space(cluster: Cluster, action: str) -> None:

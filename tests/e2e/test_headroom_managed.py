@@ -74,24 +74,11 @@ class TestManaged:
                 found = by_value(base)
                 assert await versions.hards(name) == [found, plus(found, one), found], name
 
-    async def test_one_quota_that_takes_no_part_refuses_for_all(self, on: Environment) -> None:
-        on.run()
-        namespace = await on.running("vm1", limits=ONE)
-        await namespace.make_quota("requests", REQUESTS)
-        await namespace.stays_refused(await namespace.migrate(), 1.5)
-        assert await namespace.hard("requests") == by_value(REQUESTS)
-
 
 class TestMaxExtra:
-    @pytest.mark.parametrize("on_namespace", [True, False], ids=["on the namespace", "on the quota"])
-    async def test_the_second_migration_waits_until_the_first_has_ended(
-        self, on: Environment, on_namespace: bool
-    ) -> None:
+    async def test_the_second_migration_waits_until_the_first_has_ended(self, on: Environment) -> None:
         on.run()
-        lower = {MAX_EXTRA: LOWER}
-        namespace = await on.admin.namespace(TWO, lower if on_namespace else {})
-        if not on_namespace:
-            await namespace.patch_quota({"metadata": {"annotations": lower}})
+        namespace = await on.admin.namespace(TWO, {MAX_EXTRA: LOWER})
         async with watched(namespace) as (versions,):
             await start(namespace, "vm1", "vm2")
             first = await namespace.migrate("vm1", running=LASTING)

@@ -184,19 +184,6 @@ async def test_scoped_quotas_are_raised_for_the_pods_they_count(on: Environment,
             await namespace.settle(base, name)
 
 
-async def test_a_scoped_quota_that_takes_no_part_refuses(on: Environment, high: str) -> None:
-    """The counterpart: without the label it is not raised."""
-    on.run("--no-compensate")
-    namespace = await with_two(on, high)
-    await namespace.make_quota("high", {"pods": "1"}, _priority("In", high))
-    refused = await namespace.migrate("vm2")
-    await namespace.succeed(await namespace.migrate("vm1"))
-    await namespace.stays_refused(refused, 1.0)
-    await namespace.patch_quota({"metadata": {"labels": MANAGED}}, "high")
-    await namespace.succeed(refused)
-    await namespace.until_hard({"pods": "1"}, "high")
-
-
 def _priority(operator: str, *names: str) -> dict[str, Any]:
     wanted = {"scopeName": "PriorityClass", "operator": operator} | ({"values": list(names)} if names else {})
     return {"scopeSelector": {"matchExpressions": [wanted]}}

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from kubeloop.api.meta import Condition, rfc3339
+from kubeloop.api.meta import Condition
 from kubeloop.testing.fake.patches import json_patched, merged
 from lab.kubevirt.patches import (
     as_json_patch,
     conditions_with,
     conditions_without,
-    parse_timestamp,
     replacing,
     transitions,
 )
@@ -21,11 +20,6 @@ from tests.lab.kubevirt.samples import NOW
 
 READY = Condition(type="Ready", status="True", last_transition_time="2026-01-01T00:00:00Z")
 OTHER = Condition(type="Other", status="False", reason="Because")
-
-
-def test_times_are_written_as_kubernetes_does_and_read_back() -> None:
-    assert parse_timestamp(rfc3339(1_700_000_000.9)) == 1_700_000_000
-    assert [parse_timestamp(text) for text in (None, "", "yesterday")] == [None, None, None]
 
 
 OTHER_WRITTEN = {"type": "Other", "status": "False", "reason": "Because"}
