@@ -21,16 +21,18 @@ def _build(tmp_path: Path, notes: Notes, **more: str) -> Path:
     return build(KWOK_COMPONENT, "kwok", scratch, environ=environ, log_folder=tmp_path, progress=notes)
 
 
-def test_the_binary_lies_in_the_scratch_folder_and_no_log_is_left(tmp_path: Path) -> None:
-    assert _build(tmp_path, Notes()) == tmp_path / "scratch" / "kwok"
-    assert not (tmp_path / "build-kwok.log").exists()
-
-
-def test_a_build_tells_what_is_built_and_how_long_it_took(tmp_path: Path) -> None:
+def test_a_build_says_what_is_built_where_and_how_long_it_took_and_leaves_the_binary_alone(
+    tmp_path: Path,
+) -> None:
     notes = Notes()
-    _build(tmp_path, notes)
+    assert _build(tmp_path, notes) == tmp_path / "scratch" / "kwok"
+    assert not (tmp_path / "build-kwok.log").exists()
     assert notes.steps[0].startswith("kwok: building sigs.k8s.io/kwok/cmd/kwok v0.7.0 with ")
     assert notes.steps[-1].startswith("kwok: built in ")
+    directory, command = (tmp_path / "go.log").read_text().split(" ", 1)
+    assert directory == str(KWOK_COMPONENT.module_directory)
+    assert "-trimpath" in command
+    assert "-ldflags -s -w " in command
 
 
 def test_a_long_build_counts_the_packages_that_are_compiled(tmp_path: Path) -> None:
@@ -79,14 +81,6 @@ def test_the_module_is_built_as_pinned_whatever_go_settings_the_caller_has(tmp_p
     assert not any(line.startswith("GOOS=") for line in seen)
 
 
-def test_the_build_runs_in_the_folder_of_its_module_with_trimmed_paths(tmp_path: Path) -> None:
-    _build(tmp_path, Notes())
-    directory, command = (tmp_path / "go.log").read_text().split(" ", 1)
-    assert directory == str(KWOK_COMPONENT.module_directory)
-    assert "-trimpath" in command
-    assert "-ldflags -s -w " in command
-
-
 def test_kubernetes_is_told_its_version() -> None:
     component, stamp = kubernetes("1.36"), "-X k8s.io/component-base/version"
     assert (
@@ -126,11 +120,8 @@ def test_a_go_that_calls_itself(
     assert new_enough(found) is enough
 
 
-def test_a_go_that_is_not_there_has_no_release(tmp_path: Path) -> None:
+def test_a_go_that_is_not_there_or_fails_has_no_release(tmp_path: Path) -> None:
     assert go_release(tmp_path / "go", {}) is None
-
-
-def test_a_go_that_fails_has_no_release(tmp_path: Path) -> None:
     assert go_release(write_executable(tmp_path / "go", "#!/bin/sh\nexit 2\n"), {}) is None
 
 

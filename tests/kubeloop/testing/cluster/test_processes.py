@@ -51,13 +51,9 @@ def test_a_spawned_process_runs_what_was_asked_and_is_found_by_its_name(director
     process = processes.spawn("sleeper", SLEEP, directory)
     assert process.alive()
     assert eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"/bin/sleep\x00600\x00")
+    assert os.getsid(process.pid) == process.pid != os.getsid(0), "Ctrl-C does not reach it"
     assert processes.find(directory, "sleeper") == process
     assert processes.names(directory) == ["sleeper"]
-
-
-def test_a_process_leads_its_own_session_so_that_ctrl_c_does_not_reach_it(directory: Path) -> None:
-    process = processes.spawn("sleeper", SLEEP, directory)
-    assert os.getsid(process.pid) == process.pid != os.getsid(0)
 
 
 def test_output_and_errors_go_to_the_log_and_input_is_empty(directory: Path) -> None:
@@ -236,13 +232,9 @@ def test_restart_kills_and_starts_the_same_command_with_the_same_environment(dir
     assert (first.alive(), second.alive()) == (False, True)
     assert first.pid != second.pid
     assert eventually(lambda: second.log.read_text() == "hello\nhello\n")
-
-
-def test_restart_of_a_process_that_died_starts_it(directory: Path) -> None:
-    first = processes.spawn("worker", SLEEP, directory)
-    first.signal(signal.SIGKILL)
-    assert eventually(lambda: not first.alive())
-    assert processes.restart(directory, "worker").alive()
+    second.signal(signal.SIGKILL)
+    assert eventually(lambda: not second.alive())
+    assert processes.restart(directory, "worker").alive(), "one that died is started too"
 
 
 def test_restart_of_an_unknown_process_is_one_clear_error(directory: Path) -> None:
