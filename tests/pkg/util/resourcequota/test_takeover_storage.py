@@ -192,3 +192,10 @@ def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
     assert by_value(storage) == by_value(case.entry)
     raised = add(parse_resource_list(dict(HARD)), parse_resource_list(written))
     assert parse_resource_list(found.hard) == raised
+
+
+def test_nothing_is_read_where_no_quota_counts_claims() -> None:
+    facts = namespace(quota(annotations=MARKS), [vmim()], [launcher(HOME)], [HOME])
+    assert facts.claims is None
+    found, _made = after(facts)
+    assert set(entry(found.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
