@@ -37,6 +37,13 @@ def trusted(pair: KeyPair, bundle: bytes) -> bool:
     return False
 
 
+def usage(*, signs: bool) -> x509.KeyUsage:
+    """Signatures alone."""
+    names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    others = dict.fromkeys((*names, "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **others)
+
+
 def test_a_new_ca_and_what_it_signs() -> None:
     material = issue(HOSTS, POLICY, NOW)
     check(material)
@@ -44,8 +51,12 @@ def test_a_new_ca_and_what_it_signs() -> None:
     assert trusted(material.serving, material.bundle)
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert not serving.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    usage = serving.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    signs = authority.extensions.get_extension_for_class(x509.KeyUsage)
+    assert (signs.critical, signs.value) == (True, usage(signs=True))
+    serves = serving.extensions.get_extension_for_class(x509.KeyUsage)
+    assert serves.value == usage(signs=False)
+    purposes = serving.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
     names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == HOSTS[:1]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == HOSTS[1:]

@@ -93,6 +93,7 @@ REFUSED = {
     "no body": ("/allow", b"", JSON, "POST", 400),
     "no JSON": ("/allow", b"{", JSON, "POST", 400),
     "no review": ("/allow", b"{}", JSON, "POST", 400),
+    "a uid without end": ("/allow", REVIEW.replace(b"u-1", b"u" * 10_000), JSON, "POST", 400),
     "too large": ("/allow", b" " * (MAX_BODY + 1), JSON, "POST", 413),
     "a compressed one": ("/allow", gzip.compress(REVIEW), JSON | {"Content-Encoding": "gzip"}, "POST", 400),
     "an object that cannot be read": ("/unreadable", REVIEW, JSON, "POST", 400),
@@ -218,6 +219,12 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     for number, (path, then) in enumerate(zip(outcomes, decisions, strict=True)):
         more = [now - old for now, old in zip(decided(path), then, strict=True)]
         assert more == [float(number == each) for each in range(3)], path
+    assert (
+        REGISTRY.get_sample_value(
+            "controller_runtime_webhook_requests_total", {"webhook": "/patch", "code": "500"}
+        )
+        == 0
+    ), "as dashboards expect"
     after = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
     assert (
