@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,19 +62,9 @@ def scale(options: ScaleOptions) -> int:
     rate = _rate(options.rate)
     out = options.out or Path(f"headroom-scale-{time.strftime('%Y%m%d-%H%M%S')}")
     _check_folder(out)
-    settings = Settings(
-        out=out,
-        kubeconfig=None if options.kubeconfig is None else str(options.kubeconfig),
-        nodes=options.nodes,
-        vms=options.vms,
-        namespaces=options.namespaces,
-        evacuate=options.evacuate,
-        rate=rate,
-        strategy=options.strategy,
-        external=options.external,
-        allow_real_nodes=options.allow_real_nodes,
-        seed=options.seed,
-    )
+    given = {field.name: getattr(options, field.name) for field in fields(Settings)}
+    kubeconfig = None if options.kubeconfig is None else str(options.kubeconfig)
+    settings = Settings(**{**given, "out": out, "kubeconfig": kubeconfig, "rate": rate})
     from lab.scale.run import run_scale
 
     return run_scale(settings)

@@ -31,9 +31,8 @@ HARVESTER: Final = Amounts.of("5", "9980344313")
 EXACT: Final = Amounts.of("5015m", "10040344313")
 """The base and one more launcher pod, as quota counts it."""
 
-SECOND_POD: Final = Amounts.of("985m", "445415687")
-"""A small second VM, cut to take what the first leaves of the namespace's limit, to the byte."""
 SECOND_RAISED: Final = Amounts.of("3985m", "5688295687")
+"""The base and the second VM's pod, cut to take what the first leaves of the limit: 985m and 445415687 bytes."""
 BOTH_MOVE: Final = Amounts.of("6", "10000Mi")
 """The base and one more pod of each VM: twice the base, as the two fill it."""
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from lab import bodies
 from lab.nodes import kubevirt_node
-from pkg.util import constants
 
 
 class Strategy(StrEnum):
@@ -102,21 +101,11 @@ class Plan:
         made = bodies.machine(name, template, strategy="Always")
         return made | {"metadata": {"name": name, "namespace": namespace}}
 
-    def kubevirt(self, migrations: int) -> dict[str, Any]:
+    def kubevirt(self) -> dict[str, Any]:
         """The KubeVirt object: parallel limits that never make a migration wait."""
-        limits = {
-            "parallelMigrationsPerCluster": migrations,
-            "parallelOutboundMigrationsPerNode": migrations,
-        }
-        return {
-            "metadata": {"name": "kubevirt"},
-            "spec": {"configuration": {"migrations": limits}},
-        }
-
-
-def rancher_annotation(hard: Mapping[str, str]) -> dict[str, str]:
-    """The namespace's annotation that says the quota's base."""
-    return {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.granting(hard)}
+        names = ("parallelMigrationsPerCluster", "parallelOutboundMigrationsPerNode")
+        limits = dict.fromkeys(names, self.settings.vms)
+        return {"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"migrations": limits}}}
 
 
 def budget(hard: Mapping[str, str]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Costs:
     api_requests: Counts = field(default_factory=dict)
 
 
+_SETTINGS = ("nodes", "vms", "namespaces", "evacuate", "rate", "strategy", "external", "seed")
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -92,16 +93,7 @@ def build(
             "writes_per_second": round(writes / wall, 2) if wall else 0.0,
         },
         "wall_seconds": round(wall, 2),
-        "settings": {
-            "nodes": settings.nodes,
-            "vms": settings.vms,
-            "namespaces": settings.namespaces,
-            "evacuate": settings.evacuate,
-            "rate": settings.rate,
-            "strategy": settings.strategy.value,
-            "external": settings.external,
-            "seed": settings.seed,
-        },
+        "settings": {name: getattr(settings, name) for name in _SETTINGS},
     }
 
 

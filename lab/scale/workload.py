@@ -18,8 +18,8 @@ from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.readiness import crds_served, load_crds
 from lab import bodies
 from lab.cluster import CRDS
-from lab.scale import plan as objects
-from lab.scale.plan import KWOK_MARKS, LABEL_RUN, SCHEDULABLE, Plan, Strategy
+from lab.namespace import Namespace
+from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan, Strategy, budget
 from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -122,8 +122,8 @@ class Workload:
         namespaces = self._client.resource(registry.NAMESPACES)
         await in_parallel(partial(namespaces.create, self._plan.namespace(name)) for name in names)
         if not await list_installed(self._client.resource(KUBEVIRTS)):
-            body = self._plan.kubevirt(self._plan.settings.vms)
-            await self._client.resource(KUBEVIRTS).create(body, namespace=self._plan.system_namespace)
+            namespace = self._plan.system_namespace
+            await self._client.resource(KUBEVIRTS).create(self._plan.kubevirt(), namespace=namespace)
         machines = self._client.resource(VIRTUAL_MACHINES)
         created = 0
 
@@ -140,15 +140,12 @@ class Workload:
         await in_parallel(partial(self._tighten, name, limits) for name, limits in hard.items())
 
     async def _tighten(self, namespace: str, hard: dict[str, str]) -> None:
+        tenant = Namespace(self._client, namespace)
         if self._plan.settings.strategy is Strategy.VMMRQ:
-            await self._client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS).create(
-                objects.budget(hard), namespace=namespace
-            )
+            await tenant.create(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, budget(hard))
         else:
-            annotations = {"metadata": {"annotations": objects.rancher_annotation(hard)}}
-            await self._client.resource(registry.NAMESPACES).merge_patch(annotations, name=namespace)
-        quota = bodies.default_quota(objects.QUOTA_NAME, hard)
-        await self._client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=namespace)
+            await tenant.annotate(bodies.granting(hard))
+        await tenant.create(registry.RESOURCE_QUOTAS, bodies.default_quota(QUOTA_NAME, hard))
 
     async def cordon(self, nodes: Iterable[str]) -> None:
         """No pod is placed on these nodes any more. Raises ApiError."""
@@ -160,9 +157,8 @@ class Workload:
     async def migrate(self, key: str) -> None:
         """A VMIM of a VM. Raises ApiError."""
         namespace, _, vm = key.partition("/")
-        await self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).create(
-            bodies.migration(f"evacuate-{vm}", vm), namespace=namespace
-        )
+        body = bodies.migration(f"evacuate-{vm}", vm)
+        await Namespace(self._client, namespace).create(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, body)
 
 
 _REGISTRATIONS = (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from kubeloop.testing.cluster.paths import Paths
-from tests.e2e.api import CORE, Api, ApiFailure, Raw
+from tests.e2e.api import CORE, Api, Raw
 from tests.program import ROOT
 
 NAMESPACE = "headroom-system"
@@ -212,18 +212,3 @@ def rights(manifests: Sequence[Raw]) -> list[Right]:
         for name in rule.get("resourceNames", [""])
         for verb in rule["verbs"]
     ]
-
-
-__all__ = [
-    "BY_HAND",
-    "ApiFailure",
-    "Request",
-    "Right",
-    "apply",
-    "documents",
-    "kubeconfig_of",
-    "remove",
-    "requests",
-    "rights",
-    "twin",
-]

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from kubeloop.api import registry
@@ -15,12 +14,12 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from lab.namespace import Namespace, becomes, by_value
-from lab.record import Record
 from lab.watching import Watching
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
 from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.admin import Admin
+from tests.e2e.headroom.amounts import Versions
 
 BUDGETS = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -72,10 +71,9 @@ class Budgeted(Namespace):
 
 
 @dataclass
-class Seen:
+class Seen(Versions):
     """What a watch of all locks and one namespace's quotas brings, in order."""
 
-    record: Record = field(default_factory=Record)
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""
     since: float | None = None
@@ -96,15 +94,11 @@ class Seen:
             for version in self.record.quotas
         ]
 
-    def versions(self, quota: str) -> list[dict[str, Quantity]]:
-        """A quota's different versions of spec.hard."""
-        return [hard for hard, _ in groupby(hard for name, hard, _ in self.raised if name == quota)]
-
 
 @contextlib.asynccontextmanager
 async def watched(namespace: Budgeted) -> AsyncIterator[Seen]:
     """Watches while the block runs."""
-    seen, ready = Seen(), asyncio.Event()
+    seen, ready = Seen(namespace), asyncio.Event()
     locks = asyncio.create_task(_watch_locks(namespace, seen, ready))
     async with Watching(namespace.client, {namespace.name: seen.record}, registry.RESOURCE_QUOTAS):
         await ready.wait()

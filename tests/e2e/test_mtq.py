@@ -46,7 +46,7 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
         migration = await namespace.migrate()
         await namespace.succeed(migration)
         await namespace.at_rest(hard)
-    before, raised, after = seen.versions("quota")
+        before, raised, after = await seen.hards("quota")
     assert before == after == by_value(hard)
     # One side of the only VM uses all of the quota: as much is added for the other.
     assert raised == {name: limit + limit for name, limit in before.items()}
@@ -69,9 +69,9 @@ async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace:
         await namespace.until_refused(migration)
         event = await namespace.told("NotEnoughResourceToRelease", "VirtualMachineInstanceMigration")
         await namespace.told("NotEnoughResourceToRelease", BUDGETS.kind)
+        assert await seen.hards("quota") == [by_value(hard)]
     assert "limits.memory of quota quota: requested " in event.message
     assert event.type == "Warning"
-    assert seen.versions("quota") == [by_value(hard)]
     assert (seen.locked, seen.since) == ([], None)
     # Tried again as soon as it changes.
     enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}

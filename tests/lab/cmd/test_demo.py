@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.polling import eventually
 from lab.demo import run as module
 from lab.demo.run import Settings
@@ -69,17 +68,6 @@ def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
     assert captured.out == ""
     assert re.fullmatch(r"headroom: .+\n", captured.err)
     assert settings_of_runs == []
-
-
-def test_a_cluster_that_does_not_come_up_is_one_line_and_exit_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run_demo(_: Settings) -> int:
-        raise StartError("etcd ended while starting: bang")
-
-    monkeypatch.setattr(module, "run_demo", run_demo)
-    assert run(["demo"]) == 1
-    assert capsys.readouterr().err == "headroom: etcd ended while starting: bang\n"
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, Any]:
