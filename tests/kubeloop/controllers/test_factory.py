@@ -219,7 +219,7 @@ async def test_health_names_dead_workers() -> None:
     cluster.quotas.put("a", "ns")
     await settle()
     (problem,) = cluster.management.healthy()
-    assert problem.startswith("resourcequotas worker 0 is dead")
+    assert problem.startswith("resourcequotas worker 0 is dead: BaseExceptionGroup: beyond Exception")
 
 
 async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
