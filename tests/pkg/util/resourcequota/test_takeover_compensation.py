@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
-from tests.decisions import EXACT, after, by_value, charged, entry, namespace, sentences
+from tests.decisions import EXACT, HARVESTER, after, by_value, charged, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     AT_4_5,
@@ -184,3 +184,17 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
     assert hard == by_value(HARD)
     assert rq.annotations == MARKS
+
+
+def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
+    """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
+    unlimited = vmi("a", nodeName="node-1", limits={"memory": "4Gi"})
+    seen = namespace(
+        quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
+        [REFUSED_A],
+        [launcher(unlimited)],
+        [unlimited],
+        limits='{"limit":{"limitsCpu":"2","limitsMemory":"100Gi"}}',
+    )
+    found, _made = after(seen, HARVESTER)
+    assert found.hard["limits.cpu"] == "2"

@@ -52,6 +52,11 @@ def test_a_vm_that_cannot_migrate_is_not_asked_for_more(
     assert asked(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.ANNOUNCED
 
 
+def test_a_vm_whose_vmi_is_not_known_is_not_asked_for_more_either() -> None:
+    found, problems = asked(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
+    assert (found["vm1"].stage, problems) == (Stage.ANNOUNCED, [])
+
+
 def test_nothing_is_to_come_once_both_pods_of_the_target_are_there() -> None:
     move, source = vmim("Scheduled"), launcher(PLUGGED)
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
