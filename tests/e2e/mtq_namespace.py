@@ -12,7 +12,8 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.client.client import Client
-from kubeloop.client.errors import NotFound
+from kubeloop.client.errors import Forbidden, NotFound
+from lab import bodies
 from lab.namespace import Namespace, becomes, by_value
 from lab.watching import Watching
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -42,12 +43,24 @@ class Budgeted(Namespace):
         return await super().migrate(vm, name, **{"running": 0.2, "phase": 0.1, "linger": 0.2, **more})
 
     async def fill(self, **left: str) -> dict[str, str]:
-        """Lower the quota to what is used; `left`: and a bit. Its spec.hard."""
+        """Lower the quota to what is used; `left`: and a bit. Its spec.hard, by which the API server admits pods then:
+        its cache of quotas may be late."""
         await self.until_counted("quota")
         spare = by_value({name.replace("_", "."): more for name, more in left.items()})
         hard = {name: str(used + spare.get(name, ZERO)) for name, used in (await self.used("quota")).items()}
         await self.patch_quota({"spec": {"hard": hard}}, "quota")
         await self.until_counted("quota")
+        more = str(spare.get("limits.cpu", ZERO) + Quantity.parse("1m"))
+        pods = self.client.resource(registry.PODS).dry_run()
+
+        async def refused() -> bool:
+            try:
+                await pods.create(bodies.pod(more), namespace=self.name)
+            except Forbidden:
+                return True
+            return False
+
+        await becomes(refused, True)
         return hard
 
     async def lock(self) -> ValidatingWebhookConfiguration | None:
