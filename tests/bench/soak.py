@@ -111,7 +111,7 @@ async def run(cluster: Cluster, goal: int, part: str) -> Soak:
 async def _run(cluster: Cluster, goal: int, part: str) -> Soak:
     soak = Soak()
     controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
-    async with admin_of(cluster) as admin:
+    async with admin_of(cluster, clear=False) as admin:
         await asyncio.to_thread(controller.start)
         await asyncio.to_thread(webhook.start)
         try:

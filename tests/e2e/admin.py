@@ -38,8 +38,9 @@ class Admin:
             self._others[user] = Client(self._config.impersonate(user, ("e2e:everything",)))
         return self._others[user]
 
-    async def close(self) -> None:
-        await self.clear()
+    async def close(self, *, clear: bool) -> None:
+        if clear:
+            await self.clear()
         for client in self._others.values():
             await client.close()
 
@@ -63,8 +64,9 @@ class Admin:
 
 
 @contextlib.asynccontextmanager
-async def admin_of(cluster: Cluster) -> AsyncIterator[Admin]:
-    """All users in group `e2e:everything` may do everything; admission sees each by name, and none as an admin."""
+async def admin_of(cluster: Cluster, *, clear: bool = True) -> AsyncIterator[Admin]:
+    """All users in group `e2e:everything` may do everything; admission sees each by name, and none as an admin.
+    `clear` False: what was made goes with the cluster."""
     config = load_config(str(cluster.kubeconfig))
     async with Client(config) as client:
         body = {
@@ -85,4 +87,4 @@ async def admin_of(cluster: Cluster) -> AsyncIterator[Admin]:
         try:
             yield made
         finally:
-            await made.close()
+            await made.close(clear=clear)
