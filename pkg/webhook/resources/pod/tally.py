@@ -14,7 +14,7 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.objects import find_condition
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import counted, is_live, pod_usage
+from pkg.util.quotacount.usage import counted, is_live
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.facts import Cache
 
@@ -70,11 +70,8 @@ class Tally:
         """What the first time cannot remember: the pods that have just ended, as they counted while they ran."""
         ended = (pod for pod in pods if pod.terminal and abs(date - _ended_at(pod)) < ENDED)
         ran = (replace(pod, status=replace(pod.status, phase=None)) for pod in ended)
-        return {
-            pod.uid: pod_usage(pod, releases=releases)
-            for pod in ran
-            if counted(pod, quota.spec, releases=releases)
-        }
+        charged = (pod for pod in ran if counted(pod, quota.spec, releases=releases))
+        return {pod.uid: self._usage(pod, releases) for pod in charged}
 
     def _usage(self, pod: Pod, releases: Releases) -> ResourceList:
         try:
