@@ -53,12 +53,7 @@ EVENTS: Final = (
         "The cap `max-extra` is used up; the migration waits.",
         "Raise it, or let other migrations finish: `headroom status -n NS`",
     ),
-    Event(
-        "MaxExtraCapsNothing",
-        _QUOTA,
-        "`max-extra` names a resource that is not limited there.",
-        "Correct the name",
-    ),
+    Event("MaxExtraCapsNothing", _QUOTA, "`max-extra` names a resource that is not limited there.", "Correct the name"),
     Event(
         "TooManyMigrations",
         _VMI,
@@ -133,9 +128,7 @@ EVENTS: Final = (
         "The namespace has more than one budget; none is used.",
         "Keep exactly one",
     ),
-    Event(
-        "InvalidMigrationResourceQuota", _BUDGET, "The budget is not valid.", "Correct what the event names"
-    ),
+    Event("InvalidMigrationResourceQuota", _BUDGET, "The budget is not valid.", "Correct what the event names"),
     Event(
         "LockUnavailable",
         _BUDGET,

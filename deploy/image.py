@@ -34,14 +34,7 @@ PACKAGES = (
     f"libpython{PYTHON}-minimal", f"libpython{PYTHON}-stdlib", f"python{PYTHON}-minimal",
 )  # fmt: skip
 """Python and what its modules link to; Python's own dependencies on a shell and on dpkg are for its scripts alone."""
-LEFT_OUT = (
-    "./usr/share/doc/",
-    "./usr/share/man/",
-    "./usr/share/lintian/",
-    "./var/",
-    "./dev/",
-    "./etc/default/",
-)
+LEFT_OUT = ("./usr/share/doc/", "./usr/share/man/", "./usr/share/lintian/", "./var/", "./dev/", "./etc/default/")
 SITE = f"usr/lib/python{PYTHON}/dist-packages"
 _SCRIPT = f"#!/usr/bin/python{PYTHON}\nfrom pkg.cmd.main import main\n\nmain()\n"
 _INSTANCE = {
@@ -131,9 +124,7 @@ def _wheels(site: Path, architecture: str) -> None:
     machine = ARCHITECTURES[architecture]
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile")
     pip = [sys.executable, "-m", "pip", "install", *quiet]
-    platforms = [
-        f"--platform={tag}_{machine}" for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
-    ]
+    platforms = [f"--platform={tag}_{machine}" for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")]
     foreign = [*platforms, f"--python-version={PYTHON}", "--implementation=cp", "--only-binary=:all:"]
     locked = ["--require-hashes", "-r", str(ROOT / "requirements-run.lock")]
     subprocess.run([*pip, *foreign, f"--target={site}", *locked], check=True)
@@ -200,11 +191,7 @@ def _manifest(architecture: str, layer: bytes, blobs: dict[str, bytes]) -> dict[
 
 
 def _write(target: Path, manifests: list[dict[str, Any]], blobs: dict[str, bytes]) -> None:
-    index = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": manifests,
-    }
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}
     files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
     files |= {f"blobs/sha256/{digest.removeprefix('sha256:')}": content for digest, content in blobs.items()}
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -44,15 +44,7 @@ def wheel(target: Path, when: int) -> Path:
         for room in ("kubeloop", "pkg"):
             left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
             shutil.copytree(ROOT / room, Path(scratch, room), ignore=left_out)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--no-build-isolation", f"--wheel-dir={target}", scratch]
         subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(when)}, umask=0o022)
     (made,) = target.glob("harvester_headroom-*.whl")
@@ -71,10 +63,7 @@ def chart(target: Path, when: int) -> Path:
 
 def plugin(target: Path, when: int) -> Path:
     """The archive that krew unpacks, and its manifest with the archive's checksum."""
-    files = {
-        "kubectl-headroom": (PLUGIN / "kubectl-headroom").read_bytes(),
-        "LICENSE": (ROOT / "LICENSE").read_bytes(),
-    }
+    files = {"kubectl-headroom": (PLUGIN / "kubectl-headroom").read_bytes(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
     made = archive(target / f"kubectl-headroom-{VERSION}.tar.gz", files, when)
     manifest = (PLUGIN / "headroom.yaml").read_text("utf-8").replace("CHECKSUM", _digest(made))
     (target / "krew-headroom.yaml").write_text(manifest, "utf-8")
@@ -128,9 +117,7 @@ def debian_packages(archive: Path) -> dict[str, str]:
         with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
             for member in tar:
                 if member.isfile() and member.name.startswith("var/lib/dpkg/status.d/"):
-                    fields = dict(
-                        re.findall(r"^(Package|Version): (.+)$", _content(tar, member).decode(), re.M)
-                    )
+                    fields = dict(re.findall(r"^(Package|Version): (.+)$", _content(tar, member).decode(), re.M))
                     found[fields["Package"]] = fields["Version"]
     return found
 

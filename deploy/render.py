@@ -53,9 +53,7 @@ def rbac() -> str:
     shown = ("--show-only", "templates/rbac.yaml")
     together = template("--set", "webhook.inController=true", *shown)
     # And the account of `headroom webhook` by itself.
-    alone = "".join(
-        f"---\n{each}" for each in template(*shown).split("---\n") if "name: headroom-webhook" in each
-    )
+    alone = "".join(f"---\n{each}" for each in template(*shown).split("---\n") if "name: headroom-webhook" in each)
     return f"{title}{together}{alone}"
 
 
@@ -76,9 +74,7 @@ def everything() -> str:
         f"# The chart's default rendering. Put your image in the place of {IMAGE}, then\n"
         "# `kubectl apply --server-side -f deploy/headroom.yaml`\n"
     )
-    crds = "".join(
-        f"---\n{path.read_text('utf-8').rstrip()}\n" for path in sorted((CHART / "crds").glob("*.yaml"))
-    )
+    crds = "".join(f"---\n{path.read_text('utf-8').rstrip()}\n" for path in sorted((CHART / "crds").glob("*.yaml")))
     return f"{title}{NAMESPACE}{crds}---\n{template('--no-hooks')}"
 
 

@@ -71,12 +71,8 @@ FRAMEWORK: Final = table(
     Metric("workqueue_depth", "gauge", "Current depth of workqueue.", {"name": _QUEUE}),
     Metric("workqueue_adds_total", "counter", "Items that were added.", {"name": _QUEUE}),
     Metric("workqueue_retries_total", "counter", "Items that were retried.", {"name": _QUEUE}),
-    Metric(
-        "workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", {"name": _QUEUE}
-    ),
-    Metric(
-        "workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", {"name": _QUEUE}
-    ),
+    Metric("workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", {"name": _QUEUE}),
+    Metric("workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", {"name": _QUEUE}),
     Metric("workqueue_unfinished_work_seconds", "gauge", "Seconds of work in progress.", {"name": _QUEUE}),
     Metric(
         "workqueue_longest_running_processor_seconds",
@@ -118,12 +114,8 @@ FRAMEWORK: Final = table(
         "Calls of a handler.",
         {"controller": _HANDLER, "result": "`success`, `error`, `requeue`, `requeue_after`"},
     ),
-    Metric(
-        "controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", {"controller": _HANDLER}
-    ),
-    Metric(
-        "controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}
-    ),
+    Metric("controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", {"controller": _HANDLER}),
+    Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),
     # -- of an event loop

@@ -54,9 +54,7 @@ def default_quota(name: str, hard: Mapping[str, str]) -> Raw:
     return {"metadata": metadata, "spec": {"hard": dict(hard)}}
 
 
-def kubevirt(
-    kind: str, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None
-) -> Raw:
+def kubevirt(kind: str, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> Raw:
     """An object of KubeVirt's."""
     metadata = {"name": name, "annotations": dict(annotations or {})}
     return {"apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": metadata, "spec": dict(spec)}

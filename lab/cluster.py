@@ -56,10 +56,6 @@ class EmbeddedCluster(cluster.EmbeddedCluster):
     """A cluster for as long as it is entered."""
 
     def __init__(
-        self,
-        directory: Path | None = None,
-        *,
-        options: Options | None = None,
-        progress: Progress | None = None,
+        self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
     ) -> None:
         super().__init__(directory, options=(options or Options()).embedded(), progress=progress)

@@ -66,12 +66,7 @@ class Headroom:
     """`headroom ARGUMENTS` that runs until it is told to stop, and can be started again; it logs to `log`."""
 
     def __init__(
-        self,
-        log: Path,
-        *arguments: str,
-        port: int = 0,
-        env: Mapping[str, str] | None = None,
-        launch: Launch = popen,
+        self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None, launch: Launch = popen
     ) -> None:
         """`port` is the one of its own HTTP server (0: any that is free)."""
         self.log = log

@@ -84,9 +84,7 @@ class Namespace:
 
     async def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], part: str = "") -> T:
         """A JSON merge patch, of a subresource where `part` names one."""
-        return await self.client.resource(resource).merge_patch(
-            patch, name=name, namespace=self.name, subresource=part
-        )
+        return await self.client.resource(resource).merge_patch(patch, name=name, namespace=self.name, subresource=part)
 
     async def delete(self, resource: Resource[Any], name: str) -> None:
         """Nothing happens when it is gone already."""
@@ -184,9 +182,7 @@ class Namespace:
 
         async def counted() -> bool:
             found = await self._quotas(name)
-            return any(
-                each.used and by_value(each.status.hard or {}) == by_value(each.hard) for each in found
-            )
+            return any(each.used and by_value(each.status.hard or {}) == by_value(each.hard) for each in found)
 
         await becomes(counted, True)
 

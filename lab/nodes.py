@@ -6,11 +6,7 @@ from typing import Any
 
 from kubeloop.testing.cluster.nodes import fake_node
 
-_LABELS = {
-    "kubevirt.io/schedulable": "true",
-    "cpumanager": "true",
-    "machine-type.node.kubevirt.io/q35": "true",
-}
+_LABELS = {"kubevirt.io/schedulable": "true", "cpumanager": "true", "machine-type.node.kubevirt.io/q35": "true"}
 _CAPACITY = {
     "hugepages-2Mi": "1Ti",
     "hugepages-1Gi": "1Ti",

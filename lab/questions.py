@@ -146,9 +146,7 @@ def went_by(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion 
     """The version that admission went by, however late it is told: the latest whose limits are those that it names."""
     seen = (version for version in reversed(record.quotas) if version.at <= event.at)
     limits = refusal.limited.items()
-    return next(
-        (version for version in seen if all(version.hard.get(n) == limit for n, limit in limits)), None
-    )
+    return next((version for version in seen if all(version.hard.get(n) == limit for n, limit in limits)), None)
 
 
 def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
@@ -186,11 +184,7 @@ def source_of(record: Record, migration: str) -> Track | None:
     target = target_of(record, migration)
     if target is None:
         return None
-    older = (
-        pod
-        for pod in record.pods.values()
-        if pod.vm == target.vm and pod.began.version < target.began.version
-    )
+    older = (pod for pod in record.pods.values() if pod.vm == target.vm and pod.began.version < target.began.version)
     return max(older, key=lambda pod: pod.began.version, default=None)
 
 

@@ -30,9 +30,7 @@ def arguments(name: str, user: str, description: str | None) -> argparse.Argumen
 def run(program: str, given: argparse.Namespace, register: Callable[[Management], object]) -> int:
     """`program` is the User-Agent. The exit code: 0, 2 for a wrong configuration."""
     level = logging.DEBUG if given.verbose else logging.INFO
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr
-    )
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:
         return run_until_signal(lambda stop: _serve(program, given, register, stop))
     except ConfigError as error:

@@ -13,11 +13,7 @@ from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.errors import ClusterError
 from lab.record import Record
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 
 See = Callable[[Record, Any], None]
 _SYNC_TIMEOUT = 120.0
@@ -43,11 +39,7 @@ class Watching:
     leaving raises what a record's listener has raised."""
 
     def __init__(
-        self,
-        client: Client,
-        records: Mapping[str, Record],
-        *kinds: Resource[Any],
-        sync_timeout: float = _SYNC_TIMEOUT,
+        self, client: Client, records: Mapping[str, Record], *kinds: Resource[Any], sync_timeout: float = _SYNC_TIMEOUT
     ) -> None:
         """`sync_timeout`: seconds to the first lists of all kinds."""
         self.records = records
@@ -95,9 +87,7 @@ class Watching:
             informer.start()
         if not await wait_for_cache_sync(*self._informers, timeout=self._sync_timeout):
             await self.__aexit__(None, None, None)
-            raise ClusterError(
-                f"the API server did not list all that is followed within {self._sync_timeout:g} s"
-            )
+            raise ClusterError(f"the API server did not list all that is followed within {self._sync_timeout:g} s")
         return self
 
     async def __aexit__(

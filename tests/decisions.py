@@ -23,20 +23,7 @@ from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
-from tests.objects import (
-    AT_1_5,
-    BASE,
-    HARD,
-    MARKS,
-    RAISED,
-    RESYNC,
-    Resources,
-    by_name,
-    by_uid,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import AT_1_5, BASE, HARD, MARKS, RAISED, RESYNC, Resources, by_name, by_uid, quota, vmi, vmim
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 HARVESTER = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
@@ -138,9 +125,7 @@ def namespace(
 
 
 def named(
-    migration: VirtualMachineInstanceMigration,
-    pods: Sequence[Pod],
-    instances: Sequence[VirtualMachineInstance],
+    migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], instances: Sequence[VirtualMachineInstance]
 ) -> VirtualMachineInstanceMigration:
     """The migration with the pods that KubeVirt names in its status: the source from Pending on, the target once it has
     been handed over; as it is if it names any."""
@@ -151,17 +136,12 @@ def named(
 
     def is_its(pod: Pod) -> bool:
         owners = pod.metadata.owner_references or ()
-        return any(
-            owner.kind == "VirtualMachineInstance" and owner.name == migration.spec.vmi_name
-            for owner in owners
-        )
+        return any(owner.kind == "VirtualMachineInstance" and owner.name == migration.spec.vmi_name for owner in owners)
 
     launchers = [pod for pod in pods if is_its(pod)]
     targets = [p for p in launchers if p.labels.get("kubevirt.io/migrationJobUID") == migration.uid]
     node = vmi.status.node_name if vmi else None
-    others = [
-        p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)
-    ]
+    others = [p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)]
     state = msgspec.to_builtins(migration.status.migration_state or MigrationState())
     if others:
         state["sourcePod"] = others[0].name
@@ -182,9 +162,7 @@ def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:
 
 def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
     """The quota after the API server has merged the patch."""
-    annotations = {
-        key: text for key, text in {**quota.annotations, **plan.annotations}.items() if text is not None
-    }
+    annotations = {key: text for key, text in {**quota.annotations, **plan.annotations}.items() if text is not None}
     version = str(int(quota.metadata.resource_version or "0") + (1 if plan else 0))
     return msgspec.structs.replace(
         quota,

@@ -52,14 +52,9 @@ AREAS = {
             "tests/pkg/report",
         ],
     ),
-    "webhook": Area(
-        ["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_under_attack.py"]
-    ),
+    "webhook": Area(["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_under_attack.py"]),
     "kubeloop": Area(
-        [
-            f"kubeloop/{part}"
-            for part in ("api", "cache", "client", "controllers", "leaderelection", "workqueue")
-        ],
+        [f"kubeloop/{part}" for part in ("api", "cache", "client", "controllers", "leaderelection", "workqueue")],
         [
             "tests/kubeloop",
             *(f"--ignore=tests/kubeloop/{part}" for part in ("generate", "testing/cluster", "test_wheel.py")),
@@ -123,11 +118,7 @@ def _runs(code: str) -> str:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("dataclass", "TypeVar"):
             node.keywords = []
         if isinstance(node, ast.arguments):
-            node.posonlyargs, node.args, node.kwonlyargs = (
-                [],
-                [*node.posonlyargs, *node.args, *node.kwonlyargs],
-                [],
-            )
+            node.posonlyargs, node.args, node.kwonlyargs = ([], [*node.posonlyargs, *node.args, *node.kwonlyargs], [])
             node.kw_defaults = [each for each in node.kw_defaults if each is not None]
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
@@ -161,9 +152,7 @@ def main() -> int:
         for done, (name, mutation) in enumerate(sample, 1):
             outcome = _outcome(mutation, runs[name])
             noticed += outcome is not TestOutcome.SURVIVED
-            print(
-                f"{done}/{len(sample)} {outcome} {mutation.module_path} {mutation.operator_name}", flush=True
-            )
+            print(f"{done}/{len(sample)} {outcome} {mutation.module_path} {mutation.operator_name}", flush=True)
     print(f"{noticed} of {len(sample)} changes noticed; {possible} are possible")
     return 0
 

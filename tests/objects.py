@@ -104,9 +104,7 @@ def by_name(vm_name: str = "vm1") -> str:
     return f"harvesterhci.io/migrating-{vm_name}"
 
 
-def annotated_namespace(
-    annotation: str | None = BASE, name: str = "ns1", *, deleting: bool = False
-) -> Namespace:
+def annotated_namespace(annotation: str | None = BASE, name: str = "ns1", *, deleting: bool = False) -> Namespace:
     annotations = {} if annotation is None else {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
     return build(Namespace, name, namespace="", annotations=annotations, deleting=deleting)
 
@@ -152,22 +150,14 @@ def vmi(
         "requests": {"memory": "2730Mi"} if requests is None else requests,
     }
     spec = {"domain": {"cpu": CPU, "resources": resources}}
-    return build(
-        VirtualMachineInstance,
-        name,
-        spec,
-        {"phase": "Running"} | status,
-        annotations=dict(annotations or {}),
-    )
+    return build(VirtualMachineInstance, name, spec, {"phase": "Running"} | status, annotations=dict(annotations or {}))
 
 
 def running_vmi(vm: str = "vm1", node: str = "node-1", **more: Any) -> VirtualMachineInstance:
     return vmi(vm, nodeName=node, **more)
 
 
-def machine(
-    domain: Mapping[str, Any], name: str = "vm1", node: str = "node-1", **spec: Any
-) -> VirtualMachineInstance:
+def machine(domain: Mapping[str, Any], name: str = "vm1", node: str = "node-1", **spec: Any) -> VirtualMachineInstance:
     """A running VMI by its domain and further fields of its spec."""
     status = {"nodeName": node, "phase": "Running"}
     return build(VirtualMachineInstance, name, {"domain": domain, **spec}, status)
@@ -193,9 +183,7 @@ def vm(
     resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
     template = {"spec": {"domain": {"cpu": {"cores": 2}, "resources": resources, **(domain or {})}}}
     strategy = {"runStrategy": "Always"} if spec is None else spec
-    return build(
-        VirtualMachine, "vm1", {"template": template, **strategy}, {"printableStatus": status}, **metadata
-    )
+    return build(VirtualMachine, "vm1", {"template": template, **strategy}, {"printableStatus": status}, **metadata)
 
 
 def vmim(
@@ -248,9 +236,7 @@ def controlled_by(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
     return [{"kind": kind, "name": name, "uid": uid, "controller": True}]
 
 
-def plain_launcher(
-    vm: str = "vm1", *, target_of: str = "", node: str = "node1", phase: str = "Running"
-) -> Pod:
+def plain_launcher(vm: str = "vm1", *, target_of: str = "", node: str = "node1", phase: str = "Running") -> Pod:
     """A VM's pod that counts 2 / 4Gi; `target_of` is the uid of the migration that made it."""
     labels = {
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
@@ -348,12 +334,7 @@ def limits_text(cpu: str = "", memory: str = "", **more: str) -> str:
 
 
 def claim(
-    name: str,
-    size: str = "10Mi",
-    *,
-    storage_class: str = "local",
-    mode: str = "ReadWriteOnce",
-    created: str = EARLIER,
+    name: str, size: str = "10Mi", *, storage_class: str = "local", mode: str = "ReadWriteOnce", created: str = EARLIER
 ) -> PersistentVolumeClaim:
     """A PersistentVolumeClaim that is bound."""
     spec = {"resources": {"requests": {"storage": size}}, "storageClassName": storage_class}
@@ -364,9 +345,7 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
     """The VMI with a persistent TPM and the claim that KubeVirt says it uses."""
     devices = msgspec.structs.replace(instance.spec.domain.devices, tpm=TPM(persistent=True))
     domain = msgspec.structs.replace(instance.spec.domain, devices=devices)
-    volume = VolumeStatus(
-        name="persistent-state-for-this-vm", persistent_volume_claim_info=ClaimInfo(claim_name=claim)
-    )
+    volume = VolumeStatus(name="persistent-state-for-this-vm", persistent_volume_claim_info=ClaimInfo(claim_name=claim))
     return msgspec.structs.replace(
         instance,
         spec=msgspec.structs.replace(instance.spec, domain=domain),
@@ -374,9 +353,7 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
     )
 
 
-def moving(
-    instance: VirtualMachineInstance, source: str = "old", destination: str = "new"
-) -> VirtualMachineInstance:
+def moving(instance: VirtualMachineInstance, source: str = "old", destination: str = "new") -> VirtualMachineInstance:
     """The VMI with a disk that KubeVirt says moves to another claim."""
     moved = MigratedVolume("root", ClaimInfo(source), ClaimInfo(destination))
     status = msgspec.structs.replace(instance.status, migrated_volumes=[moved])
@@ -392,6 +369,4 @@ def between_claims(
         source_persistent_state_claim=source,
         target_persistent_state_claim=target,
     )
-    return msgspec.structs.replace(
-        migration, status=msgspec.structs.replace(migration.status, migration_state=state)
-    )
+    return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))

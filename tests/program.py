@@ -51,12 +51,7 @@ class Program(Headroom):
         with log.open("ab") as out:
             if not self.skew:
                 return ForkedProcess(arguments, out, out, env)
-            skewed = [
-                sys.executable,
-                "-m",
-                "tests.bench.skewed",
-                str(self.skew),
-            ]  # a fork has its clock already
+            skewed = [sys.executable, "-m", "tests.bench.skewed", str(self.skew)]  # a fork has its clock already
             return subprocess.Popen([*skewed, *arguments], stdout=out, stderr=out, env=env, cwd=ROOT)
 
 

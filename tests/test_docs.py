@@ -79,10 +79,7 @@ def test_every_flag_exists() -> None:
         "testcluster up",
     )
     generator = subprocess.run(
-        [sys.executable, "-m", "kubeloop.generate", "structs", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-m", "kubeloop.generate", "structs", "--help"], capture_output=True, text=True, check=True
     )
     listed = "\n".join([generator.stdout, *(help_of(*command.split()) for command in ("", *commands))])
     for flag in flags_in(TEXT) - {"--strict", "--help"}:
@@ -156,12 +153,7 @@ def test_only_what_a_test_runs_is_called_tested() -> None:
         rendered = {re.sub(r"^v|\.\d+$", "", json.loads(line)["kubevirt"]) for line in file}
     first, last = called_tested("KubeVirt, launcher pods")
     assert (first, last, len(rendered)) == (min(rendered), max(rendered), 7)
-    assert (
-        called_tested("Harvester")
-        == called_tested("Rancher")
-        == called_tested("KubeVirt, its controllers")
-        == []
-    )
+    assert called_tested("Harvester") == called_tested("Rancher") == called_tested("KubeVirt, its controllers") == []
 
 
 def test_every_key_on_objects_exists() -> None:

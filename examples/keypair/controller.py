@@ -33,9 +33,7 @@ class Handler:
             found = fingerprint(key_pair.spec.public_key)
         except ValueError as err:
             status, reason = "False", f"failed to parse the public key, error: {err}"
-        conditions = set_condition(
-            key_pair.status.conditions, VALIDATED, status, reason=reason, last_update=True
-        )
+        conditions = set_condition(key_pair.status.conditions, VALIDATED, status, reason=reason, last_update=True)
         new = edit(key_pair, status={"finger_print": found, "conditions": conditions})
         return await self._key_pairs.update(key_pair, new)
 

@@ -64,9 +64,7 @@ class Handler:
             stopped = self.non_migratable_vms(node)
             if not forced:
                 if stopped:
-                    reasons = (
-                        f"{','.join(vms)} cannot be migrated due to {why}" for why, vms in stopped.items()
-                    )
+                    reasons = (f"{','.join(vms)} cannot be migrated due to {why}" for why, vms in stopped.items())
                     raise DrainNotPossible(f"non-migratable VMs: {'; '.join(reasons)}; use a forced drain")
                 stopped = {STRATEGY: await self._to_be_shut_down(node)}
         except DrainNotPossible:

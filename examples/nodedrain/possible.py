@@ -56,9 +56,7 @@ def not_migratable(instances: Iterable[VirtualMachineInstance]) -> dict[str, lis
     return dict(found)
 
 
-def without_another_node(
-    node: Node, nodes: Iterable[Node], instances: Iterable[VirtualMachineInstance]
-) -> list[str]:
+def without_another_node(node: Node, nodes: Iterable[Node], instances: Iterable[VirtualMachineInstance]) -> list[str]:
     """VMs that no other node is ready for, by their node affinity and node selector."""
     others = [other for other in nodes if other.name != node.name and _is_ready(other)]
     return [each.key for each in instances if not any(_fits(each, other) for other in others)]

@@ -72,8 +72,5 @@ def info_of(backup: VirtualMachineBackup) -> ScheduleVMBackupVmbackupInfo:
         for v in status.volume_backups or ()
     ]
     return ScheduleVMBackupVmbackupInfo(
-        name=backup.name,
-        ready_to_use=status.ready_to_use,
-        error=status.error,
-        volume_backup_info=volumes or None,
+        name=backup.name, ready_to_use=status.ready_to_use, error=status.error, volume_backup_info=volumes or None
     )

@@ -33,11 +33,7 @@ from kubeloop.controllers.factory import ControllerFactory
 
 NAMESPACE, _LONGHORN = "harvester-system", "longhorn-system"
 SUSPEND = "BackupSuspend"
-SUSPENDED, FAILED, NOT_SYNCED = (
-    "Proactive Schedule Suspend",
-    "Reach Max Failure",
-    "Longhorn Backup Not Synced",
-)
+SUSPENDED, FAILED, NOT_SYNCED = ("Proactive Schedule Suspend", "Reach Max Failure", "Longhorn Backup Not Synced")
 _INTERVAL = 5.0
 _RECENT = 60.0
 """Seconds after which a schedule's last time is one of before it was suspended."""
@@ -86,9 +82,7 @@ class Handler:
 
     async def on_remove(self, key: str, schedule: ScheduleVMBackup) -> None:
         if self._job_cache.get(namespace=NAMESPACE, name=cron_job_name(schedule)) is not None:
-            await self._jobs.delete(
-                name=cron_job_name(schedule), namespace=NAMESPACE, propagation_policy="Foreground"
-            )
+            await self._jobs.delete(name=cron_job_name(schedule), namespace=NAMESPACE, propagation_policy="Foreground")
 
     async def update_backups(self, schedule: ScheduleVMBackup) -> ScheduleVMBackup:
         """Deletes those that are too many, and shows the others in the status."""
@@ -115,11 +109,7 @@ class Handler:
         conditions = set_condition(
             schedule.status.conditions, SUSPEND, status, reason=reason, message=message, last_update=True
         )
-        new = edit(
-            schedule,
-            spec={"suspend": suspended},
-            status={"suspended": suspended, "conditions": conditions},
-        )
+        new = edit(schedule, spec={"suspend": suspended}, status={"suspended": suspended, "conditions": conditions})
         return await self._schedules.update(schedule, new)
 
     async def new_backup(self, schedule: ScheduleVMBackup, timestamp: str) -> VirtualMachineBackup | None:
@@ -166,9 +156,7 @@ class Handler:
         await self._jobs.create({"metadata": metadata, "spec": spec})
 
     async def _delete(self, backup: VirtualMachineBackup) -> None:
-        await self._backups.delete(
-            name=backup.name, namespace=backup.namespace, propagation_policy="Foreground"
-        )
+        await self._backups.delete(name=backup.name, namespace=backup.namespace, propagation_policy="Foreground")
 
     def _schedule_of(self, obj: Object) -> ScheduleVMBackup | None:
         return self._schedule_cache.get_by_key(obj.annotations.get(SCHEDULE_ID, ""))
@@ -217,11 +205,7 @@ class Handler:
             return
         version = backup.metadata.resource_version
         changes = [
-            {
-                "op": "add",
-                "path": f"/status/volumeBackups/{place}/longhornBackupName",
-                "value": lh_backup.name,
-            }
+            {"op": "add", "path": f"/status/volumeBackups/{place}/longhornBackupName", "value": lh_backup.name}
             for place, volume in enumerate(backup.status.volume_backups or ())
             if volume.name == snapshot.name and volume.longhorn_backup_name != lh_backup.name
         ]

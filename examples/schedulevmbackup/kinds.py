@@ -157,12 +157,7 @@ class Backup(Object):
 
 
 SCHEDULE_VM_BACKUPS = Resource(
-    "harvesterhci.io",
-    "v1beta1",
-    "schedulevmbackups",
-    "ScheduleVMBackup",
-    ScheduleVMBackup,
-    status_subresource=False,
+    "harvesterhci.io", "v1beta1", "schedulevmbackups", "ScheduleVMBackup", ScheduleVMBackup, status_subresource=False
 )
 VIRTUAL_MACHINE_BACKUPS = Resource(
     "harvesterhci.io",
@@ -182,11 +177,6 @@ VOLUME_SNAPSHOT_CONTENTS = Resource(
     status_subresource=True,
 )
 VOLUME_SNAPSHOTS = Resource(
-    "snapshot.storage.k8s.io",
-    "v1",
-    "volumesnapshots",
-    "VolumeSnapshot",
-    VolumeSnapshot,
-    status_subresource=True,
+    "snapshot.storage.k8s.io", "v1", "volumesnapshots", "VolumeSnapshot", VolumeSnapshot, status_subresource=True
 )
 BACKUPS = Resource("longhorn.io", "v1beta2", "backups", "Backup", Backup, status_subresource=True)

@@ -114,17 +114,12 @@ def is_longhorn_v1(storage_class: StorageClass) -> bool:
 def claim_property_sets(text: str) -> ClaimPropertySets:
     """Of JSON: volume mode to access modes. Raises ValueError."""
     found: dict[str, list[str]] = json.loads(text)
-    if unknown := [
-        *found.keys() - _VOLUME_MODES,
-        *{mode for modes in found.values() for mode in modes} - _MODES,
-    ]:
+    if unknown := [*found.keys() - _VOLUME_MODES, *{mode for modes in found.values() for mode in modes} - _MODES]:
         raise ValueError(f"{ACCESS_MODES}: unknown mode {unknown[0]}")
     return [StorageProfileClaimPropertySets(volume_mode=m, access_modes=modes) for m, modes in found.items()]
 
 
 def are_equal(a: ClaimPropertySets | None, b: ClaimPropertySets | None) -> bool:
     """Whatever the order."""
-    one, other = (
-        sorted((each.volume_mode, sorted(each.access_modes)) for each in sets or ()) for sets in (a, b)
-    )
+    one, other = (sorted((each.volume_mode, sorted(each.access_modes)) for each in sets or ()) for sets in (a, b))
     return one == other

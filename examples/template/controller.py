@@ -36,9 +36,7 @@ def register(management: ControllerFactory) -> None:
     version_cache = versions.cache()
     version_cache.add_indexer(_BY_IMAGE, image_ids)
     templates.watch_related(versions, lambda version: [version.spec.template_id])
-    versions.watch_related(
-        images, lambda image: [v.key for v in version_cache.by_index(_BY_IMAGE, image.key)]
-    )
+    versions.watch_related(images, lambda image: [v.key for v in version_cache.by_index(_BY_IMAGE, image.key)])
 
     template_handler = TemplateHandler(templates.client, versions.client, version_cache)
     version_handler = TemplateVersionHandler(versions.client, templates.cache(), images.cache())
@@ -59,9 +57,7 @@ class TemplateHandler:
         self._versions = versions
         self._version_cache = version_cache
 
-    async def on_changed(
-        self, key: str, template: VirtualMachineTemplate | None
-    ) -> VirtualMachineTemplate | None:
+    async def on_changed(self, key: str, template: VirtualMachineTemplate | None) -> VirtualMachineTemplate | None:
         if template is None or template.deleting:
             return template
         latest = await latest_version(self._versions, template.namespace, key)

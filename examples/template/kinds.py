@@ -65,10 +65,5 @@ TEMPLATE_VERSIONS = Resource(
     status_subresource=False,
 )
 IMAGES = Resource(
-    _GROUP,
-    _VERSION,
-    "virtualmachineimages",
-    "VirtualMachineImage",
-    VirtualMachineImage,
-    status_subresource=False,
+    _GROUP, _VERSION, "virtualmachineimages", "VirtualMachineImage", VirtualMachineImage, status_subresource=False
 )

@@ -71,37 +71,21 @@ def kind_of(obj: Object) -> tuple[str, str]:
     return resource.api_version, resource.kind
 
 
-NAMESPACES = Resource(
-    "", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False, status_subresource=True
-)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False, status_subresource=True)
 NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False, status_subresource=True)
 PODS = Resource("", "v1", "pods", "Pod", core.Pod, status_subresource=True)
-RESOURCE_QUOTAS = Resource(
-    "", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True
-)
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True)
 LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
 PERSISTENT_VOLUME_CLAIMS = Resource(
-    "",
-    "v1",
-    "persistentvolumeclaims",
-    "PersistentVolumeClaim",
-    core.PersistentVolumeClaim,
-    status_subresource=True,
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", core.PersistentVolumeClaim, status_subresource=True
 )
 RESOURCE_CLAIMS = Resource(
-    "resource.k8s.io",
-    "v1",
-    "resourceclaims",
-    "ResourceClaim",
-    devices.ResourceClaim,
-    status_subresource=True,
+    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", devices.ResourceClaim, status_subresource=True
 )
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
 EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
-DEPLOYMENTS = Resource(
-    "apps", "v1", "deployments", "Deployment", workloads.Deployment, status_subresource=True
-)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", workloads.Deployment, status_subresource=True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", workloads.DaemonSet, status_subresource=True)
 JOBS = Resource("batch", "v1", "jobs", "Job", workloads.Job, status_subresource=True)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", workloads.CronJob, status_subresource=True)

@@ -51,9 +51,7 @@ def _required(requirement: LabelSelectorRequirement) -> Selects:
             return _among(key, values, requirement.operator == "In")
         case "Exists" | "DoesNotExist" if not values:
             return _there(key, requirement.operator == "Exists")
-    raise ValueError(
-        f"{key} {requirement.operator} {sorted(values)} is not a requirement of a label selector"
-    )
+    raise ValueError(f"{key} {requirement.operator} {sorted(values)} is not a requirement of a label selector")
 
 
 def _among(key: str, values: set[str], wanted: bool) -> Selects:

@@ -192,11 +192,7 @@ def position_lost(err: ApiError) -> bool:
 
     The latter is a 504 with reason Timeout, as of a server whose etcd was restored from a backup.
     """
-    return (
-        isinstance(err, Gone)
-        or err.reason in ("Expired", "Gone")
-        or (err.status, err.reason) == (504, "Timeout")
-    )
+    return isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout")
 
 
 # Both are part of a watch's life. If the connection is dead, the next failure says so.

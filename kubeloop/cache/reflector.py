@@ -25,15 +25,7 @@ from kubeloop.cache.recovery import (
     Silent,
 )
 from kubeloop.client.decode import ListPage, WatchEvent
-from kubeloop.client.errors import (
-    STATUS_404,
-    ApiError,
-    Gone,
-    NotInstalled,
-    ServerError,
-    Unreachable,
-    error_from_status,
-)
+from kubeloop.client.errors import STATUS_404, ApiError, Gone, NotInstalled, ServerError, Unreachable, error_from_status
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +80,7 @@ class Reflector(Generic[T]):
         self._watch_list = self._options.watch_list
         self._slow_watch_lists = 0
         self._wake = asyncio.Event()
-        self._resumable = (
-            False  # a watch can start at last_sync_resource_version: the store is like the server then
-        )
+        self._resumable = False  # a watch can start at last_sync_resource_version: the store is like the server then
         # Something did not decode: the next watch does not go on, the kind is listed again.
         self._incomplete = False
         second_look, longest = self._options.second_look, 2 * self._options.min_watch_timeout
@@ -235,9 +225,7 @@ class Reflector(Generic[T]):
             if self._incomplete and self._end.expired():
                 return  # a second look
             listing = send_initial_events and not self._resumable
-            raise (InitialEventsNeverEnded if listing else Silent)(
-                f"no data for {self._silence_limit:g} s"
-            ) from err
+            raise (InitialEventsNeverEnded if listing else Silent)(f"no data for {self._silence_limit:g} s") from err
 
     async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         """Collects the WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand

@@ -37,9 +37,7 @@ class Indexer(Generic[T]):
     """
 
     def __init__(
-        self,
-        key_func: Callable[[T], str] = object_key,
-        indexers: Mapping[str, IndexFunc[T]] | None = None,
+        self, key_func: Callable[[T], str] = object_key, indexers: Mapping[str, IndexFunc[T]] | None = None
     ) -> None:
         self._key_func = key_func
         self._items: dict[str, T] = {}

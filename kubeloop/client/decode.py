@@ -204,9 +204,7 @@ class Decoder(Generic[T]):
             self._report(obj.metadata, "invalid", "has no name")
             return ObjectMeta()
         if CUT in bytes(raw):
-            self._report(
-                obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off"
-            )
+            self._report(obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off")
         return obj
 
     def _with_nulls(self, body: bytes | msgspec.Raw) -> T:
@@ -220,9 +218,7 @@ class Decoder(Generic[T]):
     def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
         kind, key = self._type.__name__, Object(metadata=meta).key or "?"
         UNDECODABLE_OBJECTS.labels(kind, reason).inc()
-        logger.log(
-            logging.DEBUG if (kind, key) in _REPORTED else logging.WARNING, "%s %s %s", kind, key, what
-        )
+        logger.log(logging.DEBUG if (kind, key) in _REPORTED else logging.WARNING, "%s %s %s", kind, key, what)
         _REPORTED[kind, key] = True
 
 

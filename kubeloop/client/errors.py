@@ -37,12 +37,7 @@ class ApiError(ReportedError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        reason: str | None = None,
-        retry_after: float | None = None,
+        self, message: str, *, status: int | None = None, reason: str | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -165,9 +160,7 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
         status = Status()
     if not status.message:
         text = " ".join(body.decode("utf-8", "replace").split())
-        status = Status(
-            message=f"the server answered {code}: {text[:_SHOWN]}".rstrip(": "), reason=status.reason
-        )
+        status = Status(message=f"the server answered {code}: {text[:_SHOWN]}".rstrip(": "), reason=status.reason)
     return error_from_status(status, code=code, retry_after=parse_retry_after(headers.get("Retry-After")))
 
 

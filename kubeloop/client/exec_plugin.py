@@ -142,9 +142,7 @@ def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
     token = status.get("token")
     pem, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if bool(pem) != bool(key):
-        raise ConfigError(
-            "the credential plugin returned only one of clientCertificateData and clientKeyData"
-        )
+        raise ConfigError("the credential plugin returned only one of clientCertificateData and clientKeyData")
     if not token and not pem:
         raise ConfigError("the credential plugin returned neither a token nor a client certificate")
     certificate = Certificate(str(pem), str(key)) if pem else None

@@ -66,9 +66,7 @@ class _Kubeconfig:
         self._cluster_name = str(self._context.get("cluster") or "")
         self._cluster = _entry(root, "clusters", "cluster", self._cluster_name)
         user = self._context.get("user")
-        self._user = (
-            _entry(root, "users", "user", str(user)) if user else ConfigNode("user", {}, self._cluster.path)
-        )
+        self._user = _entry(root, "users", "user", str(user)) if user else ConfigNode("user", {}, self._cluster.path)
         # Not for the loader: it swallows a plugin's errors, and runs it here and now.
         self._exec: ConfigNode | None = self._user["exec"] if self._user.value.get("exec") else None
         self._user.value.pop("exec", None)
@@ -132,9 +130,7 @@ class _Kubeconfig:
     def _provider(self) -> CredentialSource:
         name = self._auth_provider.get("name")
         if name not in ("oidc", "gcp"):
-            raise ConfigError(
-                f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)"
-            )
+            raise ConfigError(f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)")
         self._user.value["auth-provider"] = self._auth_provider
         return Reread(self._provider_token)
 

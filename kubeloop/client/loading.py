@@ -58,9 +58,7 @@ def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool
     return bool(environ.get(HOST)) and Path(token_file).is_file()
 
 
-def in_cluster_config(
-    environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE
-) -> ClientConfig:
+def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE) -> ClientConfig:
     """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
     them. Raises ConfigError.
     """

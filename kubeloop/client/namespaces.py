@@ -43,9 +43,7 @@ class Namespaces(Generic[T]):
         )
 
     @contextlib.asynccontextmanager
-    async def watch(
-        self, *, resource_version: str, **options: Any
-    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+    async def watch(self, *, resource_version: str, **options: Any) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         versions = resource_version.split(",") if resource_version else [""] * len(self._parts)
         came: asyncio.Queue[tuple[int, WatchEvent[T] | Exception | None]] = asyncio.Queue(_AHEAD)
         async with contextlib.AsyncExitStack() as stack:
@@ -53,9 +51,7 @@ class Namespaces(Generic[T]):
                 await stack.enter_async_context(part.watch(resource_version=version, **options))
                 for part, version in zip(self._parts, versions, strict=True)
             ]
-            readers = [
-                asyncio.create_task(_read(number, stream, came)) for number, stream in enumerate(streams)
-            ]
+            readers = [asyncio.create_task(_read(number, stream, came)) for number, stream in enumerate(streams)]
             try:
                 yield _merged(came, versions)
             finally:
@@ -64,9 +60,7 @@ class Namespaces(Generic[T]):
                 await asyncio.gather(*readers, return_exceptions=True)
 
 
-async def _read(
-    number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio.Queue[tuple[int, Any]]
-) -> None:
+async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio.Queue[tuple[int, Any]]) -> None:
     """The events of one watch; None where it ended."""
     try:
         async for event in stream:
@@ -76,9 +70,7 @@ async def _read(
         await came.put((number, error))
 
 
-async def _merged(
-    came: asyncio.Queue[tuple[int, Any]], versions: list[str]
-) -> AsyncGenerator[WatchEvent[T], None]:
+async def _merged(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
     """The events of all, until one ends; the initial events have ended where they have in each."""
     beginning = set(range(len(versions)))
     while (item := await came.get())[1] is not None:

@@ -60,9 +60,7 @@ class ResourceClient(ResourceReader[T]):
         check_namespace(self.resource, namespace)
         return self._answer("", await self._write("POST", self._collection_path(namespace), _encoded(body)))
 
-    async def create_or_update(
-        self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = ""
-    ) -> T:
+    async def create_or_update(self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = "") -> T:
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
         (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
@@ -131,9 +129,7 @@ class ResourceClient(ResourceReader[T]):
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
         path = self._object_path(name, namespace)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
-        answer = await self._write(
-            "PATCH", path, _encoded(self._of_kind(body)), APPLY_PATCH, repeatable=True, **params
-        )
+        answer = await self._write("PATCH", path, _encoded(self._of_kind(body)), APPLY_PATCH, repeatable=True, **params)
         return self._answer(name, answer)
 
     async def delete(
@@ -173,9 +169,7 @@ class ResourceClient(ResourceReader[T]):
         as a `kind`. Raises ApiError."""
         path = self._object_path(name, namespace, subresource)
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        return decoder_for(kind).object(
-            await self._write("POST", path, _encoded({"metadata": metadata, **body}))
-        )
+        return decoder_for(kind).object(await self._write("POST", path, _encoded({"metadata": metadata, **body})))
 
     async def _patch(
         self, name: str, body: bytes, namespace: str, subresource: str, content_type: str, bound: bool
@@ -184,14 +178,7 @@ class ResourceClient(ResourceReader[T]):
         return self._answer(name, await self._write("PATCH", path, body, content_type, repeatable=bound))
 
     async def _write(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        content_type: str = JSON,
-        *,
-        repeatable: bool = False,
-        **params: str,
+        self, method: str, path: str, body: bytes, content_type: str = JSON, *, repeatable: bool = False, **params: str
     ) -> bytes:
         """The one place from which writes are sent."""
         return await self.transport.request(

@@ -46,9 +46,7 @@ class ResourceReader(Generic[T]):
         path = self._object_path(name, namespace)
         return self._answer(name, await self.transport.request("GET", path, accept=self._accept.object))
 
-    async def list(
-        self, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> ObjectList[T]:
+    async def list(self, namespace: str = "", *, label_selector: str = "", field_selector: str = "") -> ObjectList[T]:
         """Every object. Raises Gone when the pages' snapshot expires midway."""
         found: ObjectList[T] = ObjectList()
         continue_ = ""
@@ -104,13 +102,9 @@ class ResourceReader(Generic[T]):
         """Whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
         return await discovery.is_served(self.transport, self.resource)
 
-    def select(
-        self, *, namespace: str = "", label_selector: str = "", field_selector: str = ""
-    ) -> Selection[T]:
+    def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Selection[T]:
         """The part of the kind that an informer lists and watches (client-go's tweakListOptions)."""
-        return Selection(
-            self, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        )
+        return Selection(self, namespace=namespace, label_selector=label_selector, field_selector=field_selector)
 
     @contextlib.asynccontextmanager
     async def watch(

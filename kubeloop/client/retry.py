@@ -11,23 +11,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import aiohttp
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    retry_if_exception_type,
-    stop_after_attempt,
-)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_exponential, wait_random
 
-from kubeloop.client.errors import (
-    ApiError,
-    Conflict,
-    ServerError,
-    ServiceUnavailable,
-    TooManyRequests,
-    Unreachable,
-)
+from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
 
 T = TypeVar("T")
 
@@ -85,9 +72,7 @@ class RetryPolicy:
             return True  # the server cannot have seen it
         if err.retry_after is not None:
             # The server says that it did not take the request: client-go's with_retry.
-            return (
-                isinstance(err, TooManyRequests | ServerError) and err.retry_after <= self.longest_retry_after
-            )
+            return isinstance(err, TooManyRequests | ServerError) and err.retry_after <= self.longest_retry_after
         # Without it a 503 may be a proxy's, about a request that the server had.
         return repeatable and isinstance(err, TooManyRequests | ServiceUnavailable | Unreachable)
 
@@ -122,11 +107,7 @@ def unreachable_errors(host: str) -> Iterator[None]:
         yield
     except aiohttp.ClientSSLError as err:
         raise Untrusted(f"{host} can't be reached: no trusted TLS connection: {cause(err)}") from err
-    except (
-        aiohttp.ClientConnectorError,
-        aiohttp.ClientHttpProxyError,
-        aiohttp.ConnectionTimeoutError,
-    ) as err:
+    except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as err:
         raise NotSent(f"{host} can't be reached: {cause(err)}") from err
     except (aiohttp.ClientError, TimeoutError, OSError) as err:
         raise Unreachable(f"{host}: connection lost: {cause(err)}") from err

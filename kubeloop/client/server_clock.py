@@ -19,9 +19,7 @@ class ServerClock:
     machine's clock as it was at the start.
     """
 
-    def __init__(
-        self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
         self._last = ""

@@ -41,9 +41,7 @@ class TLSSettings:
         try:
             context = ssl.create_default_context(cadata=self.ca_pem)
         except (ssl.SSLError, ValueError) as err:
-            raise ConfigError(
-                f"the cluster's certificate authority is not a valid PEM certificate: {err}"
-            ) from err
+            raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {err}") from err
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
         # fail; Go's clients don't check that.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -130,6 +128,4 @@ def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
             # With a password at hand OpenSSL does not ask the terminal for one.
             context.load_cert_chain(cert_file, key_file, password="")
         except (ssl.SSLError, ValueError) as err:
-            raise ConfigError(
-                f"the client certificate and key are not valid or don't belong together: {err}"
-            ) from err
+            raise ConfigError(f"the client certificate and key are not valid or don't belong together: {err}") from err

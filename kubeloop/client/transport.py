@@ -169,11 +169,7 @@ class Transport:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        read_timeout: float = READ_TIMEOUT,
-        accept: str = JSON,
+        self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = READ_TIMEOUT, accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never retried.
 
@@ -184,9 +180,7 @@ class Transport:
         timeouts = aiohttp.ClientTimeout(
             total=None, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )
-        response = await self._exchange(
-            "GET", path, params, None, {"Accept": accept}, timeouts, streaming=True
-        )
+        response = await self._exchange("GET", path, params, None, {"Accept": accept}, timeouts, streaming=True)
         chunks = self._chunks(response)
         lines = split_lines(chunks, source=self.config.host)
         try:
@@ -228,20 +222,12 @@ class Transport:
             auth.update(headers)
             try:
                 response = await self._send(
-                    self._opened(streaming),
-                    method,
-                    url,
-                    data=body,
-                    headers=auth,
-                    ssl=context,
-                    timeout=timeouts,
+                    self._opened(streaming), method, url, data=body, headers=auth, ssl=context, timeout=timeouts
                 )
             except Untrusted:
                 if refresh or self.config.tls_files is None:
                     raise
-                refresh = (
-                    True  # the authority's file may have been renewed together with the server's certificate
-                )
+                refresh = True  # the authority's file may have been renewed together with the server's certificate
                 continue
             for warning in _WARNING.findall(",".join(response.headers.getall("Warning", ()))):
                 _say_once(method, url.path, warning.replace('\\"', '"'))
@@ -309,9 +295,7 @@ class Transport:
             raise Closed(f"{self.config.host} gets no request: the client is closed")
         if streaming not in self._sessions:
             session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0 if streaming else _CONNECTIONS, keepalive_timeout=_KEEP_ALIVE
-                ),
+                connector=aiohttp.TCPConnector(limit=0 if streaming else _CONNECTIONS, keepalive_timeout=_KEEP_ALIVE),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=self._headers,
                 read_bufsize=_READ_BUFFER,

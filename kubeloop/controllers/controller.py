@@ -85,9 +85,7 @@ class Controller(Generic[T]):
         name is taken."""
         self._add(name, handler)
 
-    def on_remove(
-        self, name: str, handler: Callable[[str, T], Awaitable[object]], *, finalizer: str = ""
-    ) -> None:
+    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]], *, finalizer: str = "") -> None:
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
         be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the
         object, wrangler's (`wrangler.cattle.io/<name>`) by default."""
@@ -110,9 +108,7 @@ class Controller(Generic[T]):
         if self._started:
             self.start_workers()
 
-    def watch_related(
-        self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None
-    ) -> None:
+    def watch_related(self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
 
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
@@ -160,9 +156,7 @@ class Controller(Generic[T]):
         for worker in late:
             worker.cancel()
         if late:
-            log.warning(
-                "%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue)
-            )
+            log.warning("%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue))
             await asyncio.wait(late, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:

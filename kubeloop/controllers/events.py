@@ -121,12 +121,8 @@ class EventRecorder:
         self._pending: dict[str, dict[_Identity, _Occurrence]] = {}
         # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
         # takes no more room.
-        self._written: TTLCache[_Identity, _Written] = TTLCache(
-            _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
-        )
-        self._similar: TTLCache[_Identity, set[str]] = TTLCache(
-            _REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time
-        )
+        self._written: TTLCache[_Identity, _Written] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
+        self._similar: TTLCache[_Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
         self._buckets: LRUCache[_About, _Bucket] = LRUCache(_REMEMBERED)
         self._writers: dict[str, asyncio.Task[None]] = {}
         # Invariant: a namespace in which something is pending has one, and no other has.
@@ -232,13 +228,10 @@ class EventRecorder:
             await self._retrying()(self._write, identity, occurrence)
         except ReadOnly:
             log.info(
-                "dry run: %s %s on %s: %s",
-                *(identity.type, identity.reason, identity.about.key, occurrence.message),
+                "dry run: %s %s on %s: %s", *(identity.type, identity.reason, identity.about.key, occurrence.message)
             )
         except ApiError as error:
-            log.warning(
-                "event %s on %s not written: %s", identity.reason, identity.about.key, described(error)
-            )
+            log.warning("event %s on %s not written: %s", identity.reason, identity.about.key, described(error))
             self._drop("refused")
         except asyncio.CancelledError:
             self._drop("stopped")
@@ -262,9 +255,7 @@ class EventRecorder:
             if not occurrence.name:
                 occurrence.name = self._name(occurrence.reference["name"])
             with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-                await self._events.create(
-                    self._body(identity, occurrence), namespace=_namespace(occurrence.reference)
-                )
+                await self._events.create(self._body(identity, occurrence), namespace=_namespace(occurrence.reference))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
 
     async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
@@ -279,10 +270,7 @@ class EventRecorder:
         return {
             "apiVersion": registry.EVENTS.api_version,
             "kind": registry.EVENTS.kind,
-            "metadata": {
-                "name": occurrence.name,
-                "namespace": _namespace(occurrence.reference),
-            },
+            "metadata": {"name": occurrence.name, "namespace": _namespace(occurrence.reference)},
             "involvedObject": {key: value for key, value in occurrence.reference.items() if value},
             "type": identity.type,
             "reason": identity.reason,

@@ -36,9 +36,7 @@ class ControllerFactory:
     which keys (`namespace/name`, or `name`) handlers are called; caches hold all.
     """
 
-    def __init__(
-        self, client: Client, *, workers: int = 10, selects: Callable[[str], bool] = lambda _: True
-    ) -> None:
+    def __init__(self, client: Client, *, workers: int = 10, selects: Callable[[str], bool] = lambda _: True) -> None:
         self.client = client
         self._workers = workers
         self._selects = selects
@@ -103,9 +101,7 @@ class ControllerFactory:
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
         elif shared != self._shared[found]:
-            pairs = zip(
-                ("transform", "resync_period", "rate_limiter"), shared, self._shared[found], strict=True
-            )
+            pairs = zip(("transform", "resync_period", "rate_limiter"), shared, self._shared[found], strict=True)
             (other, *_) = (option for option, asked, has in pairs if asked != has)
             raise ValueError(f"the controller of {found.name} is shared, with another {other}")
         return found
@@ -165,11 +161,7 @@ class ControllerFactory:
 
     def unsynced(self) -> list[str]:
         """The kinds whose cache has not synced, with the reason where it is known."""
-        return [
-            c.name + reason
-            for c in self._controllers.values()
-            if (reason := self._why_unsynced(c)) is not None
-        ]
+        return [c.name + reason for c in self._controllers.values() if (reason := self._why_unsynced(c)) is not None]
 
     def healthy(self) -> list[str]:
         """What only a restart repairs, a line each: dead workers, ended informers."""
@@ -220,9 +212,7 @@ class ControllerFactory:
 
     async def _start_workers(self) -> None:
         forbidden = [c for c in self._controllers.values() if not await self._settled(c)]
-        log.info(
-            "caches synced: %s", ", ".join(c.name for c in self._controllers.values() if c not in forbidden)
-        )
+        log.info("caches synced: %s", ", ".join(c.name for c in self._controllers.values() if c not in forbidden))
         if self._leading is not None:
             await self._leading.wait()
         for controller in self._controllers.values():
@@ -238,9 +228,7 @@ class ControllerFactory:
         informer, required = controller.informer, controller in self._required
         while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
             if informer.forbidden and not required:
-                log.error(
-                    "%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden
-                )
+                log.error("%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden)
                 return False
             if informer.has_synced():
                 await asyncio.sleep(_POLL)

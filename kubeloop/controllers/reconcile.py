@@ -185,16 +185,12 @@ class NamedHandler(Generic[T]):
             log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
         else:
             unexpected = None if isinstance(error, ApiError) or signature == before else error
-            log.error(
-                "%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected
-            )
+            log.error("%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected)
         return Verdict(Outcome.FAILED, not_before=not_before)
 
 
 @types.coroutine
-def _stepped(
-    steps: Coroutine[Any, Any, object], report: Callable[[float], None]
-) -> Generator[Any, Any, object]:
+def _stepped(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
     """`await steps`, with the seconds of every step that took longer than BLOCKED told to `report`."""
     resume: Callable[[Any], Any] = steps.send
     given: Any = None

@@ -72,11 +72,7 @@ class RemovalHandler(Generic[T]):
     async def _patch(self, obj: T, operation: dict[str, Any]) -> T | None:
         # Both operations are only right for the list that was seen. A replaced resourceVersion is the server's
         # precondition: 409 where a JSON patch `test` would give 422, which looks like a bad request.
-        version = {
-            "op": "replace",
-            "path": "/metadata/resourceVersion",
-            "value": obj.metadata.resource_version,
-        }
+        version = {"op": "replace", "path": "/metadata/resourceVersion", "value": obj.metadata.resource_version}
         try:
             return await self._client.json_patch([version, operation], name=obj.name, namespace=obj.namespace)
         except NotFound:

@@ -64,9 +64,7 @@ class HealthServer:
         self._runners.clear()
 
 
-async def serve_health(
-    management: Checks, bind_address: str, metrics_bind_address: str | None = None
-) -> HealthServer:
+async def serve_health(management: Checks, bind_address: str, metrics_bind_address: str | None = None) -> HealthServer:
     """Serve /healthz and /readyz on `bind_address`, /metrics on `metrics_bind_address` or beside them if None.
 
     Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError.

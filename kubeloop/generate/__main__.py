@@ -28,19 +28,11 @@ def main() -> None:
     )
     command.add_argument("-f", dest="files", action="append", default=[], metavar="crds.yaml")
     command.add_argument(
-        "--served",
-        type=_listed,
-        default=[],
-        metavar="apps/v1/Deployment,v1/Service",
-        help="kinds of a server",
+        "--served", type=_listed, default=[], metavar="apps/v1/Deployment,v1/Service", help="kinds of a server"
     )
     command.add_argument("--kinds", type=_listed, default=[], help="of the files: only these")
     command.add_argument(
-        "--fields",
-        type=_listed,
-        default=[],
-        metavar="spec.a,Kind.status",
-        help="only these and what is below them",
+        "--fields", type=_listed, default=[], metavar="spec.a,Kind.status", help="only these and what is below them"
     )
     command.add_argument("--kubeconfig", help="of the server")
     given = parser.parse_args()
@@ -51,23 +43,13 @@ def main() -> None:
         if not kinds:
             parser.error("no kind was found: give -f a file with CustomResourceDefinitions, or --served")
         sys.stdout.write(formatted(structs(kinds, given.fields)))
-    except (
-        ReportedError,
-        OSError,
-        ValueError,
-        KeyError,
-        yaml.YAMLError,
-        subprocess.CalledProcessError,
-    ) as err:
+    except (ReportedError, OSError, ValueError, KeyError, yaml.YAMLError, subprocess.CalledProcessError) as err:
         sys.exit(f"kubeloop structs: {err}")
 
 
 def formatted(text: str) -> str:
     """As the ruff of this project has it, without imports that are not used."""
-    for command in (
-        ["check", "--fix-only", "--select", "F401,I"],
-        ["format"],
-    ):
+    for command in (["check", "--fix-only", "--select", "F401,I"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", "structs.py", "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
     return text

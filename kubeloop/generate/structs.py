@@ -11,27 +11,14 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.meta import (
-    Condition,
-    LabelSelector,
-    Object,
-    ObjectMeta,
-    OwnerReference,
-    Struct,
-    wire_name,
-)
+from kubeloop.api.meta import Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct, wire_name
 from kubeloop.client.openapi import Definitions, Schema, reference, resolved
 
 _TEXT = 76
 """Characters that a struct's docstring has."""
 _WORD = re.compile(r"[A-Z]{2,}s?(?![a-z])|[A-Z]{2,}(?=[A-Z][a-z])|[A-Z]+[a-z0-9]*|[a-z0-9]+")
 _TAKEN = {name for name in dir(Object) if not name.startswith("_")} | {"whole"}
-_SCALARS = {
-    "string": ("str", '""'),
-    "integer": ("int", "0"),
-    "number": ("float", "0.0"),
-    "boolean": ("bool", "False"),
-}
+_SCALARS = {"string": ("str", '""'), "integer": ("int", "0"), "number": ("float", "0.0"), "boolean": ("bool", "False")}
 _META = {each.__name__ for each in (Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct)}
 _READY = {
     "LabelSelector": {"matchLabels", "matchExpressions"},
@@ -159,9 +146,7 @@ class _Kind:
             kind, zero = self._type((*path, each), properties[each], frozenset() if () in below else below)
             if not top and each not in schema.get("required", ()) and kind != "Any":
                 kind, zero = f"{kind} | None", "None"
-            lines.append(
-                f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == each else each)}"
-            )
+            lines.append(f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == each else each)}")
         del self._file.classes[name]  # parts before the whole: they are defaults
         self._file.classes[name] = lines if len(lines) > 1 else [*lines, "    pass"]
         return name
@@ -194,10 +179,7 @@ class _Kind:
         names = set(schema["properties"])
         if "creationTimestamp" in names:
             return "ObjectMeta"
-        if (
-            names == _READY["LabelSelector"]
-            or {"uid", "blockOwnerDeletion"} <= names <= _READY["OwnerReference"]
-        ):
+        if names == _READY["LabelSelector"] or {"uid", "blockOwnerDeletion"} <= names <= _READY["OwnerReference"]:
             return "LabelSelector" if "matchLabels" in names else "OwnerReference"
         return "Condition" if {"type", "status"} < names <= _READY["Condition"] else ""
 

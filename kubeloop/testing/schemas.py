@@ -30,11 +30,7 @@ _TYPES: dict[type[inspect.Type], str] = {
 
 def crd_schema(definition: Schema, version: str) -> Schema:
     """The schema of a version of a CustomResourceDefinition. Raises KeyError or ValueError where it has none."""
-    (found,) = (
-        each["schema"]["openAPIV3Schema"]
-        for each in definition["spec"]["versions"]
-        if each["name"] == version
-    )
+    (found,) = (each["schema"]["openAPIV3Schema"] for each in definition["spec"]["versions"] if each["name"] == version)
     schema: Schema = found
     return schema
 
@@ -75,9 +71,7 @@ class _Comparison:
                 yield from self._fields(path, each, schema["properties"])
             elif isinstance(each, inspect.CollectionType) and "items" in schema:
                 yield from self.compared(f"{path}[]", each.item_type, schema["items"])
-            elif isinstance(each, inspect.DictType) and isinstance(
-                schema.get("additionalProperties"), Mapping
-            ):
+            elif isinstance(each, inspect.DictType) and isinstance(schema.get("additionalProperties"), Mapping):
                 yield from self.compared(f"{path}.*", each.value_type, schema["additionalProperties"])
 
     def _fields(self, path: str, kind: inspect.StructType, properties: Mapping[str, Schema]) -> Iterator[str]:

@@ -38,13 +38,7 @@ from multidict import CIMultiDictProxy
 
 from kubeloop.client.config import ClientConfig
 from kubeloop.testing.polling import PATIENCE
-from kubeloop.testing.scripted_steps import (
-    Drop,
-    Hang,
-    Step,
-    hang,
-    status_object,
-)
+from kubeloop.testing.scripted_steps import Drop, Hang, Step, hang, status_object
 
 GET = LIST = "GET"
 WATCH = "WATCH"
@@ -147,9 +141,7 @@ class ScriptedServer:
         if route in self._always:
             return self._always[route]
         self.unscripted.append(seen)
-        return (
-            watch(hang()) if seen.verb == WATCH else status(404, "NotFound", "nothing is scripted for this")
-        )
+        return watch(hang()) if seen.verb == WATCH else status(404, "NotFound", "nothing is scripted for this")
 
 
 # Replies

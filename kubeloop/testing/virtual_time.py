@@ -66,9 +66,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def _is_sending(self) -> bool:
         """Whether a connection is being made, or something was sent and its arrival has not been confirmed."""
-        return any(
-            key.events & selectors.EVENT_WRITE or _unconfirmed(key.fd) for key in self.get_map().values()
-        )
+        return any(key.events & selectors.EVENT_WRITE or _unconfirmed(key.fd) for key in self.get_map().values())
 
 
 def _unconfirmed(descriptor: int) -> int:
@@ -89,9 +87,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*Ts], R], *args: *Ts
-    ) -> asyncio.Future[R]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], R], *args: *Ts) -> asyncio.Future[R]:
         future = super().run_in_executor(executor, func, *args)
         self._jumping.threads += 1
         future.add_done_callback(self._reported)

@@ -92,9 +92,7 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         queues = sorted(_by_name().items())
         yield _gauge("workqueue_depth", {name: waiting for name, (waiting, _) in queues})
-        yield _gauge(
-            "workqueue_unfinished_work_seconds", {name: sum(running) for name, (_, running) in queues}
-        )
+        yield _gauge("workqueue_unfinished_work_seconds", {name: sum(running) for name, (_, running) in queues})
         longest = {name: max(running, default=0.0) for name, (_, running) in queues}
         yield _gauge("workqueue_longest_running_processor_seconds", longest)
 

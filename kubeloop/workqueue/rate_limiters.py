@@ -51,9 +51,7 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
 class BucketRateLimiter(Generic[K]):
     """A token bucket over all items: `burst` at once, then `qps` a second. Every call takes its token."""
 
-    def __init__(
-        self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time
-    ) -> None:
+    def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
         self._qps = qps
@@ -98,6 +96,5 @@ class MaxOfRateLimiter(Generic[K]):
 def default_controller_rate_limiter(*, clock: Callable[[], float] = loop_time) -> RateLimiter[K]:
     """client-go's: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over all."""
     return MaxOfRateLimiter(
-        ItemExponentialFailureRateLimiter(base=0.005, max=1000.0),
-        BucketRateLimiter(qps=10.0, burst=100, clock=clock),
+        ItemExponentialFailureRateLimiter(base=0.005, max=1000.0), BucketRateLimiter(qps=10.0, burst=100, clock=clock)
     )

@@ -141,11 +141,7 @@ class RateLimitingQueue(DelayingQueue[K]):
     """
 
     def __init__(
-        self,
-        name: str = "",
-        *,
-        rate_limiter: RateLimiter[K] | None = None,
-        clock: Callable[[], float] = loop_time,
+        self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None, clock: Callable[[], float] = loop_time
     ) -> None:
         super().__init__(name, clock=clock)
         self._rate_limiter = rate_limiter or default_controller_rate_limiter(clock=clock)

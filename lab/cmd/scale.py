@@ -19,25 +19,17 @@ class ScaleOptions:
 
     title: ClassVar = "Options"
 
-    kubeconfig: Path | None = option(
-        None, "Cluster to run on. Default: an embedded one of its own.", metavar="FILE"
-    )
+    kubeconfig: Path | None = option(None, "Cluster to run on. Default: an embedded one of its own.", metavar="FILE")
     nodes: int = option(50, "Number of nodes.", metavar="COUNT", min=2)
     vms: int = option(1000, "Number of VMs.", metavar="COUNT", min=1)
     namespaces: int = option(20, "Number of namespaces, each with a quota.", metavar="COUNT", min=1)
     evacuate: int = option(5, "Number of nodes whose VMs are migrated away.", metavar="COUNT", min=1)
     rate: str = option("5/s", "Migrations that are created a second.", metavar="N/s")
     strategy: Strategy = option(Strategy.ANNOTATION, "How headroom raises quotas: annotation or vmmrq.")
-    external: bool = option(
-        False, "Start no controller: measure the one that runs on the cluster.", "--external"
-    )
-    allow_real_nodes: bool = option(
-        False, "Run on a cluster that has KubeVirt nodes of its own.", "--allow-real-nodes"
-    )
+    external: bool = option(False, "Start no controller: measure the one that runs on the cluster.", "--external")
+    allow_real_nodes: bool = option(False, "Run on a cluster that has KubeVirt nodes of its own.", "--allow-real-nodes")
     clean: bool = option(
-        False,
-        "Run nothing: remove what a run that was killed has left on the cluster of --kubeconfig.",
-        "--clean",
+        False, "Run nothing: remove what a run that was killed has left on the cluster of --kubeconfig.", "--clean"
     )
     seed: int = option(0, "Seed of the VMs' sizes.", metavar="NUMBER")
     out: Path | None = option(

@@ -68,10 +68,7 @@ def build(options: ReleaseOptions) -> None:
     from kubeloop.testing.cluster.binaries import ensure_binaries, ensure_helm
 
     binaries, helm = ensure_binaries(Lines(), release=options.kubernetes), ensure_helm(Lines())
-    for path in (
-        *(binaries.etcd, binaries.kube_apiserver, binaries.kube_controller_manager, binaries.kwok),
-        helm,
-    ):
+    for path in (*(binaries.etcd, binaries.kube_apiserver, binaries.kube_controller_manager, binaries.kwok), helm):
         typer.echo(path)
 
 
@@ -79,9 +76,7 @@ def up(options: UpOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from lab import cluster
 
-    wanted = cluster.Options(
-        options.kwok, options.kubevirt, options.rancher, options.nodes, options.kubernetes
-    )
+    wanted = cluster.Options(options.kwok, options.kubevirt, options.rancher, options.nodes, options.kubernetes)
     started = cluster.up(options.directory, wanted, Lines())
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")
 

@@ -41,9 +41,7 @@ def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
 
 def _look(phase: str, *, refused: bool) -> tuple[str, tuple[str, ...]]:
     if phase in (constants.PHASE_UNSET, constants.PHASE_PENDING):
-        return (
-            (palette.REFUSED, ("Pending: refused", "refused")) if refused else (palette.PENDING, ("Pending",))
-        )
+        return (palette.REFUSED, ("Pending: refused", "refused")) if refused else (palette.PENDING, ("Pending",))
     if phase == constants.PHASE_RUNNING:
         return palette.MOVING, ("Running",)
     return palette.PREPARING, (phase,)

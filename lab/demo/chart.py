@@ -50,9 +50,7 @@ class Scale:
         return (column + 1) * self.seconds / self.columns
 
 
-def columns(
-    versions: Sequence[QuotaVersion], resource: Resource, scale: Scale, now: float
-) -> list[Column | None]:
+def columns(versions: Sequence[QuotaVersion], resource: Resource, scale: Scale, now: float) -> list[Column | None]:
     """A Column for each of the scale's; None before the first version and after `now`."""
     found: list[Column | None] = []
     next_version = 0
@@ -124,9 +122,7 @@ class Canvas:
 
     def is_painted(self, column: int, row: int, length: int, colour: str) -> bool:
         """Whether all of a run of cells has this colour behind it."""
-        return self._inside(column, row) and all(
-            back == colour for back in self._back[row][column : column + length]
-        )
+        return self._inside(column, row) and all(back == colour for back in self._back[row][column : column + length])
 
     def lines(self) -> list[Text]:
         """The rows, from the top."""

@@ -41,9 +41,7 @@ async def told(kubeconfig: Path, method: str, path: str, body: Mapping[str, Any]
     data = msgspec.json.encode(body)
     async with Client(load_config(str(kubeconfig)).impersonate(_PERSON, _EVERYTHING)) as client:
         try:
-            await client.transport.request(
-                method, path, params={"dryRun": "All"}, body=data, content_type=content
-            )
+            await client.transport.request(method, path, params={"dryRun": "All"}, body=data, content_type=content)
         except Forbidden as error:
             return str(error)
     return ""
@@ -106,9 +104,7 @@ class Driver:
         """A fact that is or is not."""
         self.report.add(Check(self.step, name, expected, seen, headline))
 
-    async def expect(
-        self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False
-    ) -> None:
+    async def expect(self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False) -> None:
         """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
         seen: object = None
 
@@ -141,9 +137,7 @@ class Driver:
         namespace = seed.NAMESPACE if resource.namespaced else ""
         await self._client.resource(resource).create(body, namespace=namespace)
 
-    async def migrate(
-        self, name: str, vm: str, *, linger: float, least: float = 0.5, held_back: bool = False
-    ) -> None:
+    async def migrate(self, name: str, vm: str, *, linger: float, least: float = 0.5, held_back: bool = False) -> None:
         """Start a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
         running = HELD_BACK if held_back else RUNNING_SECONDS / self._speed
         early, linger = EARLY_PHASE_SECONDS / self._speed, max(linger / self._speed, least)
@@ -211,9 +205,7 @@ class Driver:
         """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
         quotas = await self._namespace.items(registry.RESOURCE_QUOTAS)
         newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
-        return await self._until(
-            lambda: self.record.quota is not None and self.record.quota.version >= newest
-        )
+        return await self._until(lambda: self.record.quota is not None and self.record.quota.version >= newest)
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + PATIENCE

@@ -42,9 +42,7 @@ def _title(report: Report) -> Text:
     return title.append(f"   {report.last_line}", palette.BAD if report.failed else palette.GOOD)
 
 
-def _chart(
-    name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int
-) -> list[RenderableType]:
+def _chart(name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int) -> list[RenderableType]:
     quotas = list(seen.quotas)
     if not quotas:
         return [Text(name), *(Text() for _ in range(rows))]
@@ -79,11 +77,7 @@ def _checked(check: Check) -> Text:
 def _headline(check: Check) -> Text:
     if not check.ok:
         return _checked(check)
-    return (
-        Text(f"✓ ({check.step}) ", palette.GOOD)
-        .append(f"{check.name}: ", "")
-        .append(str(check.seen), palette.DIM)
-    )
+    return Text(f"✓ ({check.step}) ", palette.GOOD).append(f"{check.name}: ", "").append(str(check.seen), palette.DIM)
 
 
 def _rows(canvas: Canvas, label: str = "") -> Iterable[RenderableType]:

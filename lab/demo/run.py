@@ -29,10 +29,7 @@ from lab.demo.scenario import SCENARIO, Step
 from lab.questions import refused_after_raise
 from lab.record import Record
 from lab.watching import Watching
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 
 _TAIL = 15
 """Lines of headroom's log that are shown when a check has failed."""
@@ -74,15 +71,7 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
         watching_of(client, seen) as watching,
     ):
-        driver = Driver(
-            cluster,
-            client,
-            seen,
-            watching,
-            report,
-            speed=settings.speed,
-            deserted=lambda: lines.broken,
-        )
+        driver = Driver(cluster, client, seen, watching, report, speed=settings.speed, deserted=lambda: lines.broken)
         await run_steps(driver, settings.steps)
     if lines.broken:
         raise BrokenPipeError

@@ -50,17 +50,12 @@ async def refused(driver: Driver) -> None:
     await driver.expect("m1 is refused", "Pending, refused", lambda: questions.state_of(record, "m1"))
     quota = record.quota.quota.name if record.quota else ""
     await driver.expect(
-        "and quota says why",
-        _REFUSAL.format(quota=quota),
-        lambda: questions.refusal_of(record, "m1"),
-        headline=True,
+        "and quota says why", _REFUSAL.format(quota=quota), lambda: questions.refusal_of(record, "m1"), headline=True
     )
     await driver.pause(3.0)
     has_target = questions.target_of(record, "m1") is not None
     driver.check(
-        "so it stays",
-        "Pending, no target pod",
-        f"{_phase(driver, 'm1')}, {'a' if has_target else 'no'} target pod",
+        "so it stays", "Pending, no target pod", f"{_phase(driver, 'm1')}, {'a' if has_target else 'no'} target pod"
     )
 
 
@@ -136,9 +131,7 @@ async def forged(driver: Driver) -> None:
     """(f) A tenant creates a pod that looks like a VM's."""
     await driver.apply_policies()
     told = await driver.forge()
-    driver.check(
-        "a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True
-    )
+    driver.check("a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True)
 
 
 SCENARIO: tuple[Step, ...] = (
@@ -161,9 +154,7 @@ async def _hard(
     driver: Driver, name: str, wanted: Amounts, *, since: float | None = None, headline: bool = False
 ) -> None:
     at = driver.began if since is None else since
-    await driver.expect(
-        name, wanted, lambda: questions.hard_since(driver.record, at, wanted), headline=headline
-    )
+    await driver.expect(name, wanted, lambda: questions.hard_since(driver.record, at, wanted), headline=headline)
 
 
 async def _used(driver: Driver, name: str, wanted: Amounts) -> None:
@@ -172,15 +163,11 @@ async def _used(driver: Driver, name: str, wanted: Amounts) -> None:
 
 async def _full(driver: Driver, name: str, amounts: Amounts) -> None:
     wanted = Quota(amounts, amounts)
-    await driver.expect(
-        name, wanted, lambda: questions.quota_since(driver.record, driver.began, wanted), headline=True
-    )
+    await driver.expect(name, wanted, lambda: questions.quota_since(driver.record, driver.began, wanted), headline=True)
 
 
 async def _succeeds(driver: Driver, migration: str) -> None:
-    await driver.expect(
-        f"{migration} runs through", ALL_PHASES, lambda: questions.phases_of(driver.record, migration)
-    )
+    await driver.expect(f"{migration} runs through", ALL_PHASES, lambda: questions.phases_of(driver.record, migration))
 
 
 async def _is_back(driver: Driver, migration: str, *, used: Amounts) -> None:

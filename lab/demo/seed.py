@@ -42,24 +42,16 @@ _SECOND_MEMORY = "74022679"
 FIRST_DOMAIN: Final[Mapping[str, Any]] = {
     "cpu": {"cores": 2, "sockets": 1, "threads": 1},
     "devices": {},
-    "resources": {
-        "limits": {"cpu": "2", "memory": "4Gi"},
-        "requests": {"cpu": "125m", "memory": "2730Mi"},
-    },
+    "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "125m", "memory": "2730Mi"}},
 }
 SECOND_DOMAIN: Final[Mapping[str, Any]] = {
     "cpu": {"cores": 1, "sockets": 1, "threads": 1},
     "devices": {"autoattachGraphicsDevice": False, "logSerialConsole": False},
-    "resources": {
-        "limits": {"cpu": "985m", "memory": _SECOND_MEMORY},
-        "requests": {"cpu": "60m", "memory": "64Mi"},
-    },
+    "resources": {"limits": {"cpu": "985m", "memory": _SECOND_MEMORY}, "requests": {"cpu": "60m", "memory": "64Mi"}},
 }
 
 
-POLICIES: Final = {
-    each.kind: each for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
-}
+POLICIES: Final = {each.kind: each for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)}
 
 
 def policies() -> list[dict[str, Any]]:

@@ -47,9 +47,7 @@ def pick_node(
     selector: Mapping[str, str] | None = None,
 ) -> str | None:
     """The least loaded node that may be used, the first by name among equals; None when there is none."""
-    fitting = [
-        node for node in nodes if node.name not in avoid and _usable(node) and _selected(node, selector or {})
-    ]
+    fitting = [node for node in nodes if node.name not in avoid and _usable(node) and _selected(node, selector or {})]
     best = min(fitting, key=lambda node: (load.get(node.name, 0), natural_order(node.name)), default=None)
     return best.name if best else None
 
@@ -106,9 +104,7 @@ class Refusals:
 
     def __init__(self, first: float = 5.0, maximum: float = 300.0, quick: Sequence[float] = QUICK) -> None:
         self._quick_delays = tuple(quick)
-        self._quota: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
-            first, maximum
-        )
+        self._quota: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(first, maximum)
         self._other: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
             _OTHER_FIRST, _OTHER_MAX
         )
@@ -257,9 +253,7 @@ class Creator:
         body = launcher_pod(vmi, containers, overhead=overhead, node=node, migration=migration, claim=claim)
         return await self.create(key, body, vmi, what)
 
-    def node_for(
-        self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None
-    ) -> str | None:
+    def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
         """For a migration's target another than the VMI's own."""
         pod_key = f"{vmi.namespace}/{launcher_name(vmi, migration)}"
         selector = vmi.spec.node_selector or {}
@@ -269,10 +263,7 @@ class Creator:
         return self.placement.choose(pod_key, avoid={vmi.status.node_name or ""}, selector=selector)
 
     async def attach(
-        self,
-        launcher: Pod,
-        vmi: VirtualMachineInstance,
-        migration: VirtualMachineInstanceMigration | None = None,
+        self, launcher: Pod, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
     ) -> None:
         """The launcher's attachment pod. Raises RetryAfter when it is refused, ApiError."""
         key = migration.key if migration else vmi.key

@@ -76,10 +76,7 @@ class Gate:
         """The source nodes of each migration that has a target pod, or is about to."""
         keys = {migration.key for migration in self.migrations.started()}
         keys.update(
-            key
-            for pod in self.pods.targets()
-            for key in migration_keys(pod)
-            if self._is_active(key, pod.labels)
+            key for pod in self.pods.targets() for key in migration_keys(pod) if self._is_active(key, pod.labels)
         )
         keys.update(self._reserved)
         keys.discard(except_for)

@@ -9,20 +9,10 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from lab.kubevirt import names
 from lab.kubevirt.objects import VirtualMachineInstance
-from lab.kubevirt.patches import (
-    Patch,
-    conditions_with,
-    conditions_without,
-    replacing,
-    transitions,
-)
+from lab.kubevirt.patches import Patch, conditions_with, conditions_without, replacing, transitions
 from pkg.util import constants
 
-PENDING, SCHEDULING, SCHEDULED = (
-    constants.PHASE_PENDING,
-    constants.PHASE_SCHEDULING,
-    constants.PHASE_SCHEDULED,
-)
+PENDING, SCHEDULING, SCHEDULED = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
 RUNNING, SUCCEEDED, FAILED = constants.PHASE_RUNNING, constants.PHASE_SUCCEEDED, constants.PHASE_FAILED
 
 _ORDER = (PENDING, SCHEDULING, SCHEDULED, RUNNING)
@@ -44,9 +34,7 @@ def current_pod(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Pod | 
         fitting = [pod for pod in launchers if pod.spec.node_name == node]
     else:
         fitting = [pod for pod in launchers if constants.LABEL_MIGRATION_JOB_UID not in pod.labels]
-    return max(
-        fitting, key=lambda pod: (not pod.terminal, pod.metadata.creation_timestamp or ""), default=None
-    )
+    return max(fitting, key=lambda pod: (not pod.terminal, pod.metadata.creation_timestamp or ""), default=None)
 
 
 def wants_pod(vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> bool:
@@ -99,9 +87,7 @@ def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch 
     return None if conditions is None else {"status": {"conditions": conditions}}
 
 
-def leftovers(
-    vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]
-) -> list[Pod]:
+def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]) -> list[Pod]:
     """The pods that no longer belong to the guest nor to a migration that is under way, and have not ended.
 
     `is_under_way` tells of a VMIM's uid whether it exists and is not final.
@@ -154,11 +140,7 @@ def _active_pods(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Patch
 def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patch:
     patch: Patch = {}
     if not vmi.status.node_name and pod.spec.node_name:
-        patch = {
-            "nodeName": pod.spec.node_name,
-            "migrationMethod": "LiveMigration",
-            "migrationTransport": "Unix",
-        }
+        patch = {"nodeName": pod.spec.node_name, "migrationMethod": "LiveMigration", "migrationTransport": "Unix"}
     overhead = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD)
     reported = vmi.status.memory.memory_overhead if vmi.status.memory else None
     if report_overhead and overhead and str(reported) != overhead:
@@ -169,10 +151,7 @@ def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patc
 def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Any] | None:
     before = vmi.status.conditions
     if phase == RUNNING:
-        wanted = [
-            Condition(type=kind, status="True", last_transition_time=now)
-            for kind in ("Ready", "LiveMigratable")
-        ]
+        wanted = [Condition(type=kind, status="True", last_transition_time=now) for kind in ("Ready", "LiveMigratable")]
     else:
         wanted = [
             Condition(

@@ -132,9 +132,7 @@ class VirtualMachine(Object):
 
 def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
     """The product's resource, decoded into the type with all that the controller reads."""
-    return Resource(
-        like.group, like.version, like.plural, like.kind, kind, status_subresource=like.status_subresource
-    )
+    return Resource(like.group, like.version, like.plural, like.kind, kind, status_subresource=like.status_subresource)
 
 
 MACHINES = _own(kubevirt.VIRTUAL_MACHINES, VirtualMachine)

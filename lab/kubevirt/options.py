@@ -94,9 +94,7 @@ def migration_options(options: Options, *objects: Object | None) -> MigrationOpt
 
 
 def _annotation(key: str, objects: tuple[Object | None, ...]) -> str:
-    return next(
-        (obj.annotations[key].strip() for obj in objects if obj is not None and key in obj.annotations), ""
-    )
+    return next((obj.annotations[key].strip() for obj in objects if obj is not None and key in obj.annotations), "")
 
 
 def _seconds(text: str, default: float) -> float:

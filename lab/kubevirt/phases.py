@@ -16,13 +16,7 @@ import msgspec
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true
 from lab.kubevirt import names
-from lab.kubevirt.patches import (
-    Patch,
-    conditions_with,
-    conditions_without,
-    replacing,
-    transitions,
-)
+from lab.kubevirt.patches import Patch, conditions_with, conditions_without, replacing, transitions
 from lab.kubevirt.steps import (
     CreateAttachment,
     CreateTarget,
@@ -86,22 +80,14 @@ def fail(view: View, why: str) -> WriteMigration:
         status["migrationState"] = _own_state(view)
     if view.migration.deleting and (conditions := _abort_condition(view)):
         status["conditions"] = conditions
-    return WriteMigration(
-        {"status": status}, note=Note(_WARNING, _FAILED_MIGRATION, f"Migration failed: {why}")
-    )
+    return WriteMigration({"status": status}, note=Note(_WARNING, _FAILED_MIGRATION, f"Migration failed: {why}"))
 
 
 def rejected(view: View) -> WriteMigration | None:
     """The step that marks a Pending migration as refused by quota; None when it is marked."""
-    condition = Condition(
-        type=c.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True", last_probe_time=view.now
-    )
+    condition = Condition(type=c.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True", last_probe_time=view.now)
     conditions = conditions_with(view.migration.status.conditions, condition)
-    return (
-        None
-        if conditions is None
-        else WriteMigration({"status": {"conditions": conditions, **_claims(view)}})
-    )
+    return None if conditions is None else WriteMigration({"status": {"conditions": conditions, **_claims(view)}})
 
 
 # The table's rows
@@ -172,8 +158,7 @@ def _is_resizing(view: View) -> bool:
     """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
     conditions = (view.vmi.status.conditions if view.vmi else None) or []
     return any(condition.type == c.CONDITION_CPU_CHANGE for condition in conditions) or any(
-        condition_is_true(conditions, kind)
-        for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+        condition_is_true(conditions, kind) for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
     )
 
 
@@ -208,10 +193,7 @@ def _arrive(view: View) -> Step:
         moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
         return WriteTarget({"metadata": {"annotations": {names.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
     patch = _state(
-        completed=True,
-        endTimestamp=view.now,
-        targetNodeDomainDetected=True,
-        targetNodeDomainReadyTimestamp=view.now,
+        completed=True, endTimestamp=view.now, targetNodeDomainDetected=True, targetNodeDomainReadyTimestamp=view.now
     )
     node = target.spec.node_name or ""
     patch["status"]["nodeName"] = node
@@ -309,9 +291,7 @@ def _state(**fields: Any) -> Patch:
 
 def _failed_state(view: View, why: str, **fields: Any) -> Patch:
     start = view.state.start_timestamp or view.now
-    return _state(
-        completed=True, failed=True, failureReason=why, startTimestamp=start, endTimestamp=view.now, **fields
-    )
+    return _state(completed=True, failed=True, failureReason=why, startTimestamp=start, endTimestamp=view.now, **fields)
 
 
 def _claims(view: View) -> Patch:

@@ -31,9 +31,7 @@ _NOT_FOR_PODS = frozenset(
 )
 
 
-def launcher_name(
-    vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
-) -> str:
+def launcher_name(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
     """The launcher's name: one a VMI, and one a migration."""
     return names.generated_name(_base(vmi), migration.uid if migration else vmi.uid)
 
@@ -173,9 +171,7 @@ def _freezer(vmi: VirtualMachineInstance, action: str) -> str:
     return json.dumps(["/usr/bin/virt-freezer", action, "--name", vmi.name, "--namespace", vmi.namespace])
 
 
-def _node_selector(
-    vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None
-) -> Mapping[str, str]:
+def _node_selector(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> Mapping[str, str]:
     added = (migration.spec.added_node_selector or {}) if migration else {}
     own = {"kubernetes.io/arch": vmi.spec.architecture or "amd64", "kubevirt.io/schedulable": "true"}
     return {**added, **own, **(vmi.spec.node_selector or {})}

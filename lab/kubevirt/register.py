@@ -19,20 +19,10 @@ from lab.kubevirt.creation import QUICK, Clock, Creator, Placement, Refusals
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.lookup import Migrations, Pods, instance_keys, migration_keys
-from lab.kubevirt.objects import (
-    INSTANCES,
-    MACHINES,
-    MIGRATIONS,
-)
+from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS
 from lab.kubevirt.options import SCALE_NAMESPACES, Options
 from lab.kubevirt.quota_lag import QuotaLag
-from lab.kubevirt.rendering import (
-    Rendering,
-    deployed_configuration,
-    limits,
-    observed_version,
-    rendering,
-)
+from lab.kubevirt.rendering import Rendering, deployed_configuration, limits, observed_version, rendering
 from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.vm_controller import MachineHandler
 from lab.kubevirt.vmi_controller import Ending, Hotplug, InstanceHandler
@@ -180,9 +170,7 @@ class Parts:
             self.recorder,
             self.clock,
             self.lag,
-            StateClaims(
-                client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES), rendering
-            ),
+            StateClaims(client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES), rendering),
             rendering,
         )
 
@@ -256,7 +244,5 @@ def register_migrations(parts: Parts) -> None:
     name, waiting = "migration-controller", parts.gate.is_waiting
     migrations.on_change(name, within(parts.options.namespace_prefix, handler.on_migration_changed))
     migrations.watch_related(management.pods, migrations_of(parts.found_pods, parts.found_migrations))
-    migrations.watch_related(
-        parts.instances, lambda vmi: [each.key for each in parts.found_migrations.active(vmi.key)]
-    )
+    migrations.watch_related(parts.instances, lambda vmi: [each.key for each in parts.found_migrations.active(vmi.key)])
     migrations.watch_related(management.resource_quotas, refused_by(creator.refusals, waiting, lag=parts.lag))

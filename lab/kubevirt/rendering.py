@@ -8,12 +8,7 @@ from kubeloop.api.core import Namespace, PodSpec, ResourceQuota
 from lab.kubevirt import objects
 from lab.kubevirt.options import Options
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import (
-    KubeVirt,
-    KubeVirtConfiguration,
-    VirtualMachineInstance,
-    VirtualMachineInstanceStatus,
-)
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
 from pkg.util.kubevirt.backend_storage import is_needed, size_of

@@ -71,9 +71,7 @@ class StateClaims:
             return found.target
         return (await self._create(vmi, {LABEL_MIGRATION_NAME: migration.name}, migration.uid)).name
 
-    async def hand_over(
-        self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
-    ) -> None:
+    async def hand_over(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> None:
         """The target's is the VM's now, the source's goes."""
         target = await self._target(migration)
         if target is None:
@@ -101,9 +99,7 @@ class StateClaims:
         found = await self.claims.list(namespace, label_selector=f"{label}={value}")
         return next((claim for claim in found if not claim.deleting), None)
 
-    async def _create(
-        self, vmi: VirtualMachineInstance, labels: dict[str, str], uid: str
-    ) -> PersistentVolumeClaim:
+    async def _create(self, vmi: VirtualMachineInstance, labels: dict[str, str], uid: str) -> PersistentVolumeClaim:
         rendering = self.rendering(vmi.namespace)
         chosen = rendering.kubevirt.vm_state_storage_class
         body = _body(vmi, labels, uid, rendering.state_size(vmi), chosen or await self._default_class())
@@ -115,15 +111,11 @@ class StateClaims:
             pass
         claim = await self.claims.get(name=name, namespace=vmi.namespace)
         bound = {"phase": "Bound", "accessModes": body["spec"]["accessModes"]}
-        await self.claims.merge_patch(
-            {"status": bound}, name=name, namespace=vmi.namespace, subresource="status"
-        )
+        await self.claims.merge_patch({"status": bound}, name=name, namespace=vmi.namespace, subresource="status")
         return claim
 
     async def _default_class(self) -> str | None:
-        found = [
-            each.name for each in await self.classes.list() if each.annotations.get(_DEFAULT_CLASS) == "true"
-        ]
+        found = [each.name for each in await self.classes.list() if each.annotations.get(_DEFAULT_CLASS) == "true"]
         return min(found, default=None)
 
     async def _delete(self, claim: PersistentVolumeClaim) -> None:

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
 from lab.kubevirt.instance import is_running
-from lab.kubevirt.objects import (
-    MigrationState,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from lab.kubevirt.objects import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import MigrationOptions
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.pod import hotplugged

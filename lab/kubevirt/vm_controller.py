@@ -103,11 +103,7 @@ def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None, now: st
         "created": vmi is not None,
         "ready": vmi is not None and condition_is_true(vmi.status.conditions, "Ready"),
     }
-    have = {
-        "printableStatus": vm.status.printable_status,
-        "created": vm.status.created,
-        "ready": vm.status.ready,
-    }
+    have = {"printableStatus": vm.status.printable_status, "created": vm.status.created, "ready": vm.status.ready}
     changes = {key: value for key, value in wanted.items() if have[key] != value}
     conditions = _conditions(vm, vmi, now)
     if conditions is not None:
@@ -136,9 +132,7 @@ def _migrating(vmi: VirtualMachineInstance) -> bool:
 
 
 def _refused(vmi: VirtualMachineInstance) -> bool:
-    return any(
-        c.type == names.CONDITION_SYNCHRONIZED and c.status == "False" for c in vmi.status.conditions or ()
-    )
+    return any(c.type == names.CONDITION_SYNCHRONIZED and c.status == "False" for c in vmi.status.conditions or ())
 
 
 def _conditions(vm: VirtualMachine, vmi: VirtualMachineInstance | None, now: str) -> list[Any] | None:

@@ -18,21 +18,9 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import names
 from lab.kubevirt.creation import Clock, Creator
-from lab.kubevirt.instance import (
-    current_pod,
-    ended_as,
-    is_running,
-    leftovers,
-    refused_patch,
-    status_patch,
-    wants_pod,
-)
+from lab.kubevirt.instance import current_pod, ended_as, is_running, leftovers, refused_patch, status_patch, wants_pod
 from lab.kubevirt.lookup import Migrations, Pods, is_active, owner_name
-from lab.kubevirt.objects import (
-    VirtualMachine,
-    VirtualMachineInstance,
-    VolumeStatus,
-)
+from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance, VolumeStatus
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.patches import Patch, as_json_patch, conditions_with
 from lab.kubevirt.pod import hotplugged

@@ -20,11 +20,7 @@ from lab.kubevirt.creation import Creator
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
-from lab.kubevirt.objects import (
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.phases import decide, rejected
@@ -97,10 +93,7 @@ class Targets:
         node = self.creator.node_for(view.vmi, view.migration)
         if node is None:
             raise RetryAfter(_UNSEEN, "no node can run the target pod")
-        body = {
-            "metadata": {"name": target.name},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
+        body = {"metadata": {"name": target.name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
         path = PODS.path(target.namespace, target.name, "binding")
         await self.transport.request("POST", path, body=msgspec.json.encode(body))
 
@@ -127,11 +120,7 @@ class Targets:
         """The step that marks the migration as refused, if it was and the mark could not be written then."""
         key = view.migration.key
         last = self.creator.refusals.last(key)
-        if (
-            last is None
-            or not last.by_quota
-            or not self.creator.refusals.wait(key, self.creator.clock.loop())
-        ):
+        if last is None or not last.by_quota or not self.creator.refusals.wait(key, self.creator.clock.loop()):
             return None
         return rejected(view)
 
@@ -171,11 +160,7 @@ class MigrationHandler:
         await self._do(view, decide(view))
 
     async def _bind(self, view: View) -> None:
-        if (
-            view.vmi_runs
-            and view.migration.phase not in constants.FINAL_PHASES
-            and not view.migration.deleting
-        ):
+        if view.vmi_runs and view.migration.phase not in constants.FINAL_PHASES and not view.migration.deleting:
             await self.targets.bind(view)
 
     async def _look(self, migration: VirtualMachineInstanceMigration) -> View:
@@ -228,9 +213,7 @@ class MigrationHandler:
                 await self._write_instance(view.vmi, patch)
             case WriteTarget(patch=patch):
                 assert view.target is not None
-                await self.pod_client.merge_patch(
-                    patch, name=view.target.name, namespace=view.target.namespace
-                )
+                await self.pod_client.merge_patch(patch, name=view.target.name, namespace=view.target.namespace)
             case CreateTarget():
                 await self._create_target(view)
             case CreateAttachment():

@@ -96,18 +96,14 @@ class NamespaceHandler:
         """Replace spec.hard whole. Without a resourceVersion: Rancher overwrites every other writer."""
         try:
             await self._quotas.json_patch(
-                [{"op": "add", "path": "/spec/hard", "value": hard}],
-                name=quota.name,
-                namespace=quota.namespace,
+                [{"op": "add", "path": "/spec/hard", "value": hard}], name=quota.name, namespace=quota.namespace
             )
         except NotFound:
             return  # Deleted meanwhile.
         except (Conflict, Invalid) as error:
             logger.warning("quota %s: %s", quota.key, error)
             raise
-        logger.info(
-            "namespace %s: quota %s set to %s (was %s)", quota.namespace, quota.name, hard, quota.spec.hard
-        )
+        logger.info("namespace %s: quota %s set to %s (was %s)", quota.namespace, quota.name, hard, quota.spec.hard)
 
 
 def quota_body(namespace: str, annotation: str, hard: dict[str, str]) -> dict[str, Any]:

@@ -78,14 +78,11 @@ class Measurements:
     def settled(self) -> bool:
         """Whether every migration has ended and every quota allows what it did before."""
         return all(track.ended is not None for track in self.tracks) and all(
-            record.quota is not None and record.quota.hard == self._bases[name]
-            for name, record in self.records.items()
+            record.quota is not None and record.quota.hard == self._bases[name] for name, record in self.records.items()
         )
 
     def quota_writes(self) -> int:
-        return sum(
-            len(questions.writes(record, self._began, self._ended)) for record in self.records.values()
-        )
+        return sum(len(questions.writes(record, self._began, self._ended)) for record in self.records.values())
 
     def refusals(self) -> tuple[int, int]:
         """Target pods that quota refused, and those among them whose headroom had been added."""

@@ -18,12 +18,7 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.testing.cluster.errors import ClusterError
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale.plan import LABEL_RUN
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util import constants
@@ -41,11 +36,7 @@ _WITH_FINALIZERS: tuple[Resource[Any], ...] = (
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
 )
-_DEFINED: tuple[Resource[Any], ...] = (
-    *_WITH_FINALIZERS,
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS,
-)
+_DEFINED: tuple[Resource[Any], ...] = (*_WITH_FINALIZERS, KUBEVIRTS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
 WEBHOOKS: tuple[Resource[Any], ...] = (
     registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
     registry.MUTATING_WEBHOOK_CONFIGURATIONS,

@@ -50,9 +50,7 @@ _SETTINGS = ("nodes", "vms", "namespaces", "evacuate", "rate", "strategy", "exte
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
-def build(
-    settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool
-) -> dict[str, Any]:
+def build(settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool) -> dict[str, Any]:
     """The content of report.json. `wall`: seconds from the first VMIM until everything had ended."""
     tracks = found.tracks
     count = max(1, len(tracks))
@@ -117,9 +115,7 @@ def table(report: dict[str, Any]) -> Table:
 
 def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's lines."""
-    waits, over, own, api = (
-        report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server")
-    )
+    waits, over, own, api = (report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server"))
     lines = [
         ("migrations", f"{report['migrations']}"),
         ("succeeded", f"{report['succeeded']}"),

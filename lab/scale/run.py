@@ -18,14 +18,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
-from lab.counters import (
-    Counts,
-    added,
-    process_cpu,
-    process_memory,
-    requests_of_client,
-    requests_of_server,
-)
+from lab.counters import Counts, added, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.headroom import Headroom
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
@@ -173,9 +166,7 @@ class _Run:
                 for quota in await quotas.list()
             )
             if time.monotonic() > deadline:
-                raise ClusterError(
-                    "the cluster does not count its quotas: is its controller manager running?"
-                )
+                raise ClusterError("the cluster does not count its quotas: is its controller manager running?")
             await asyncio.sleep(_POLL)
 
     async def _start_headroom(self) -> None:
@@ -226,11 +217,7 @@ class _Run:
         return sum(track.ended is not None for track in self._found.tracks)
 
     async def _progress(
-        self,
-        count: Callable[[], int],
-        total: int,
-        patience: float,
-        creating: asyncio.Task[None] | None = None,
+        self, count: Callable[[], int], total: int, patience: float, creating: asyncio.Task[None] | None = None
     ) -> None:
         """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
         last, since = -1, time.monotonic()

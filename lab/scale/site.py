@@ -71,13 +71,7 @@ class Site:
     def headroom(self, plan: Plan) -> Headroom:
         """`headroom controller`, not started."""
         # Of the cluster's other namespaces nothing is touched.
-        flags = [
-            "--namespace",
-            plan.system_namespace,
-            "--no-leader-elect",
-            "--only-namespace",
-            f"{plan.run}-*",
-        ]
+        flags = ["--namespace", plan.system_namespace, "--no-leader-elect", "--only-namespace", f"{plan.run}-*"]
         if plan.settings.strategy is Strategy.VMMRQ:
             flags.append(WEBHOOK)
         return in_cluster(self.directory, self.kubeconfig, flags)
@@ -123,10 +117,6 @@ def usage(pid: int) -> Usage:
         status = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
     except OSError:
         return Usage(0.0, 0, 0)
-    sizes = {
-        line.split(":")[0]: int(line.split()[1]) * 1024
-        for line in status.splitlines()
-        if line.endswith(" kB")
-    }
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status.splitlines() if line.endswith(" kB")}
     cpu = (int(stat[11]) + int(stat[12])) / _TICKS
     return Usage(cpu, sizes.get("VmHWM", 0), sizes.get("VmRSS", 0))

@@ -21,11 +21,7 @@ from lab.cluster import CRDS
 from lab.namespace import Namespace
 from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan, Strategy, budget
 from lab.scale.removal import WEBHOOKS, in_parallel
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.report.installation import held
@@ -150,9 +146,7 @@ class Workload:
     async def cordon(self, nodes: Iterable[str]) -> None:
         """No pod is placed on these nodes any more. Raises ApiError."""
         for name in nodes:
-            await self._client.resource(registry.NODES).merge_patch(
-                {"spec": {"unschedulable": True}}, name=name
-            )
+            await self._client.resource(registry.NODES).merge_patch({"spec": {"unschedulable": True}}, name=name)
 
     async def migrate(self, key: str) -> None:
         """A VMIM of a VM. Raises ApiError."""

@@ -14,11 +14,5 @@ class Setting(Object):
 
 
 SETTINGS = Resource(
-    "harvesterhci.io",
-    "v1beta1",
-    "settings",
-    "Setting",
-    Setting,
-    namespaced=False,
-    status_subresource=False,
+    "harvesterhci.io", "v1beta1", "settings", "Setting", Setting, namespaced=False, status_subresource=False
 )

@@ -252,12 +252,8 @@ class MigrationState(Struct):
     target_pod: str | None = None
     source_node: str | None = None
     end_timestamp: str | None = None
-    source_persistent_state_claim: str | None = msgspec.field(
-        default=None, name="sourcePersistentStatePVCName"
-    )
-    target_persistent_state_claim: str | None = msgspec.field(
-        default=None, name="targetPersistentStatePVCName"
-    )
+    source_persistent_state_claim: str | None = msgspec.field(default=None, name="sourcePersistentStatePVCName")
+    target_persistent_state_claim: str | None = msgspec.field(default=None, name="targetPersistentStatePVCName")
 
 
 class MemoryStatus(Struct):
@@ -480,12 +476,7 @@ class KubeVirt(Object):
 
 
 VIRTUAL_MACHINES = Resource(
-    "kubevirt.io",
-    "v1",
-    "virtualmachines",
-    "VirtualMachine",
-    VirtualMachine,
-    status_subresource=True,
+    "kubevirt.io", "v1", "virtualmachines", "VirtualMachine", VirtualMachine, status_subresource=True
 )
 VIRTUAL_MACHINE_INSTANCES = Resource(
     "kubevirt.io",
@@ -503,11 +494,4 @@ VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = Resource(
     VirtualMachineInstanceMigration,
     status_subresource=True,
 )
-KUBEVIRTS = Resource(
-    "kubevirt.io",
-    "v1",
-    "kubevirts",
-    "KubeVirt",
-    KubeVirt,
-    status_subresource=True,
-)
+KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt", KubeVirt, status_subresource=True)

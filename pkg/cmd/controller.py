@@ -47,9 +47,7 @@ def controller(
     config = load_config(cluster.kubeconfig)
     options = replace(options, namespace=process.namespace or config.namespace, dry_run=process.dry_run)
     # A dry run writes nothing, the Lease included.
-    elected = not process.dry_run and (
-        config.in_cluster if election.leader_elect is None else election.leader_elect
-    )
+    elected = not process.dry_run and (config.in_cluster if election.leader_elect is None else election.leader_elect)
 
     others = partial(look_at_registered, namespace=options.namespace, remove=controllers.remove_webhooks)
     replica = Replica(
@@ -70,9 +68,7 @@ def _webhooks(
     policy: PolicyOptions, controllers: ControllerOptions, webhooks: WebhookOptions, process: ProcessOptions
 ) -> Webhooks | None:
     """None without webhooks; what the command line says about them is checked all the same. Raises ConfigError."""
-    if not (
-        controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()
-    ):
+    if not (controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()):
         return None
     served = checked(policy, webhooks, process, controllers.only_namespace or ())
     return served if controllers.webhook else None

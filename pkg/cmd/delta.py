@@ -76,9 +76,7 @@ class _Calculator:
 
         check_ratio(options.overhead_ratio)
         self.options = options
-        self.profile = (
-            overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
-        )
+        self.profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
         self.context = Context()
         self._said: set[str] = set()
 

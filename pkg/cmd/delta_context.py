@@ -9,14 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.core import (
-    LimitRange,
-    Namespace,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuota,
-    RuntimeClass,
-)
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, RuntimeClass
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance

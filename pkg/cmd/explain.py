@@ -37,9 +37,7 @@ class CollectedOptions:
 
 
 def explain(
-    vm: Annotated[
-        str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")
-    ],
+    vm: Annotated[str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")],
     report: ReportOptions,
     watching: WatchOptions,
     collected: CollectedOptions,
@@ -60,11 +58,7 @@ def explain(
     if watching.watch:
         reports.follow(cluster.kubeconfig, look, _shown, _lines)
         return
-    answer = (
-        _read(collected.folder, namespace, name)
-        if collected.folder
-        else reports.ask(cluster.kubeconfig, look)
-    )
+    answer = _read(collected.folder, namespace, name) if collected.folder else reports.ask(cluster.kubeconfig, look)
     reports.print_answer(report.output, answer, reports.about_one, _shown)
 
 

@@ -13,8 +13,6 @@ _NOISY = ("asyncio", "aiohttp")
 def set_up(options: LogOptions) -> None:
     """Install the one handler of this process; called once, by the command that runs."""
     handler = stream_handler(as_json=options.log_format is LogFormat.JSON)
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO, handlers=[handler], force=True
-    )
+    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.INFO, handlers=[handler], force=True)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -11,18 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kubeloop.errors import ReportedError
-from pkg.cmd import (
-    collect,
-    controller,
-    delta,
-    explain,
-    plan,
-    quantity,
-    release,
-    status,
-    usage,
-    webhook,
-)
+from pkg.cmd import collect, controller, delta, explain, plan, quantity, release, status, usage, webhook
 from pkg.cmd.flags import add_command
 
 USAGE = 2
@@ -120,9 +109,7 @@ def add_lab(app: typer.Typer) -> None:
         return
     settings = {"ignore_unknown_options": True, "help_option_names": []}
     for name in LAB_COMMANDS:
-        app.command(name, help="Part of the lab, which is not installed.", context_settings=settings)(
-            _missing
-        )
+        app.command(name, help="Part of the lab, which is not installed.", context_settings=settings)(_missing)
 
 
 def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> NoReturn:

@@ -54,13 +54,7 @@ def describe_each(file: str, describe: Callable[[Mapping[str, Any]], Mapping[str
             for place, document in read_objects(stream):
                 try:
                     line = describe(document)
-                except (
-                    ValueError,
-                    OverflowError,
-                    RecursionError,
-                    msgspec.MsgspecError,
-                    ManifestError,
-                ) as error:
+                except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError, ManifestError) as error:
                     raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
                 if line is not None:
                     sys.stdout.write(json.dumps(line) + "\n")

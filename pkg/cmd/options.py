@@ -90,9 +90,7 @@ class ProcessOptions:
         "127.0.0.1:8081", "Address of /healthz and /readyz; 0 switches them off.", metavar="HOST:PORT"
     )
     metrics_bind_address: str | None = option(
-        None,
-        "Address of /metrics; 0 switches it off. Default: the address of the health checks.",
-        metavar="HOST:PORT",
+        None, "Address of /metrics; 0 switches it off. Default: the address of the health checks.", metavar="HOST:PORT"
     )
 
 
@@ -229,9 +227,7 @@ class ElectionOptions:
 
         try:
             return LeaderElectionConfig(
-                self.leader_elect_lease_duration,
-                self.leader_elect_renew_deadline,
-                self.leader_elect_retry_period,
+                self.leader_elect_lease_duration, self.leader_elect_renew_deadline, self.leader_elect_retry_period
             )
         except ValueError as error:
             raise WrongCall(f"--leader-elect-*: {error}") from error
@@ -244,9 +240,7 @@ class WebhookOptions:
     title: ClassVar = "Webhooks"
 
     bind_address: str | None = option(
-        None,
-        "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.",
-        metavar="HOST:PORT",
+        None, "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )
     webhook_url: str | None = option(
         None,

@@ -36,22 +36,16 @@ class PlanOptions(NamespaceOptions):
         metavar="RATIO",
     )
     evacuate: str | None = option(
-        None,
-        "All VMs of this node, each and together; of every namespace unless one is given.",
-        metavar="NODE",
+        None, "All VMs of this node, each and together; of every namespace unless one is given.", metavar="NODE"
     )
     size: bool = option(
         False,
         "How large the namespace's quotas must be: for all its VMs to run, for the largest to migrate, for several.",
         "--size",
     )
-    at_once: int | None = option(
-        None, "With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1
-    )
+    at_once: int | None = option(None, "With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1)
     grow: str | None = option(
-        None,
-        "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.",
-        metavar="VM:LIMITS",
+        None, "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.", metavar="VM:LIMITS"
     )
 
 
@@ -126,30 +120,17 @@ def _size_parts(answer: tuple[Snapshot, Sizes]) -> list[RenderableType]:
 
     snapshot, found = answer
     if not found.quotas:
-        return reports.framed(
-            snapshot, [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
-        )
+        return reports.framed(snapshot, [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")])
     several = f"{found.at_once} at once#"
-    columns = [
-        "resource",
-        "limited#",
-        "used#",
-        "by others#",
-        "all VMs run#",
-        "the largest migrates#",
-        several,
-    ]
+    columns = ["resource", "limited#", "used#", "by others#", "all VMs run#", "the largest migrates#", several]
     parts: list[RenderableType] = []
     for quota in found.quotas:
         rows = [
-            [name, *(shown(amount, name) for amount in structs.astuple(need))]
-            for name, need in quota.needs.items()
+            [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
         ]
         parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
     parts.append(
-        reports.line(
-            "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
-        )
+        reports.line("where headroom manages the quota it adds what migrations need: the base has to let all VMs run")
     )
     return reports.framed(snapshot, parts)
 

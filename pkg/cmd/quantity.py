@@ -19,11 +19,7 @@ def _compare(a: Quantity, b: Quantity) -> int:
     return (a > b) - (a < b)
 
 
-_OPERATIONS: dict[str, _Operation] = {
-    "add": lambda a, b: str(a + b),
-    "sub": lambda a, b: str(a - b),
-    "cmp": _compare,
-}
+_OPERATIONS: dict[str, _Operation] = {"add": lambda a, b: str(a + b), "sub": lambda a, b: str(a - b), "cmp": _compare}
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,7 @@ def release(
         refuses=not installation.force and election.leader_elect is not True,
     )
     released = asyncio.run(releasing.run())
-    for line in [*_lines(released, counted=installation.only in (None, Part.QUOTAS))] or [
-        "nothing to release"
-    ]:
+    for line in [*_lines(released, counted=installation.only in (None, Part.QUOTAS))] or ["nothing to release"]:
         typer.echo(line)
     if released.remark:
         typer.echo(released.remark, err=True)
@@ -192,10 +190,7 @@ class Releasing:
             path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}/scale"
             try:
                 await client.transport.request(
-                    "PATCH",
-                    path,
-                    body=b'{"spec":{"replicas":0}}',
-                    content_type="application/merge-patch+json",
+                    "PATCH", path, body=b'{"spec":{"replicas":0}}', content_type="application/merge-patch+json"
                 )
                 log.info("deployment %s/%s scaled down", self.namespace, name)
             except NotFound:

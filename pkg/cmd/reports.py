@@ -48,9 +48,7 @@ class OutputOptions:
 class ReportOptions(OutputOptions):
     """What a report assumes of the controller."""
 
-    mode: Mode | None = option(
-        None, "Report for this mode. Default: the running controller's, else takeover."
-    )
+    mode: Mode | None = option(None, "Report for this mode. Default: the running controller's, else takeover.")
     estimate: EstimateKind | None = option(
         None, "Report for this estimate. Default: the running controller's, else exact."
     )
@@ -75,10 +73,7 @@ class WatchOptions:
     title: ClassVar = "Options"
 
     watch: bool = option(
-        False,
-        "Go on until Ctrl-C: on a terminal in place, else with a line for each change.",
-        "--watch",
-        "-w",
+        False, "Go on until Ctrl-C: on a terminal in place, else with a line for each change.", "--watch", "-w"
     )
 
     def check(self, output: Output) -> None:
@@ -94,9 +89,7 @@ class NamespaceOptions:
     title: ClassVar = "Options"
 
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
-    namespace: str | None = option(
-        None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None
-    )
+    namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)
 
 
 def check_namespace(name: str | None) -> str:
@@ -149,9 +142,7 @@ def follow(
     ask(kubeconfig, asked)
 
 
-async def _again(
-    client: Client, question: Callable[[Client], Awaitable[T]], show: Callable[[T], None]
-) -> None:
+async def _again(client: Client, question: Callable[[Client], Awaitable[T]], show: Callable[[T], None]) -> None:
     from kubeloop.client.errors import ApiError
 
     answer, failed = await question(client), ""

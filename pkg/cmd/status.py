@@ -156,14 +156,10 @@ def _budget_parts(found: Report) -> list[RenderableType]:
     """A namespace that managed tenant quota looks after."""
     names = ", ".join(found.budgets) or "no budget"
     adds = ", ".join(f"{name} {amount}" for name, amount in sorted(found.additional.items())) or "nothing"
-    parts: list[RenderableType] = [
-        reports.line(f"{found.namespace}   managed tenant quota ({names}): may add {adds}")
-    ]
+    parts: list[RenderableType] = [reports.line(f"{found.namespace}   managed tenant quota ({names}): may add {adds}")]
     if found.lock is not None:
         parts.append(
-            reports.line(
-                f"locked by {found.lock.holder or 'an unknown holder'} for {found.lock.reason or '-'}"
-            )
+            reports.line(f"locked by {found.lock.holder or 'an unknown holder'} for {found.lock.reason or '-'}")
         )
     rows = [
         [raised.quota, name, str(limit), str(raised.hard.get(name, "-")), ", ".join(raised.migrations)]

@@ -90,10 +90,7 @@ async def look_at_registered(management: Management, namespace: str, *, remove: 
 
 
 def checked(
-    policy: PolicyOptions,
-    flags: WebhookOptions,
-    process: ProcessOptions,
-    only_namespaces: Sequence[str] = (),
+    policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions, only_namespaces: Sequence[str] = ()
 ) -> Webhooks:
     """The webhooks that the flags ask for, also those of `headroom controller --webhook`, which has --only-namespace.
 

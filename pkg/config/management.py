@@ -112,9 +112,7 @@ class Management(ControllerFactory):
     @property
     def own_webhooks(self) -> Controller[ValidatingWebhookConfiguration]:
         """The registration of our own webhooks, and no other."""
-        return self.controller(
-            registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME
-        )
+        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME)
 
     def source(self, *, claims: bool = True) -> Source:
         """Where decisions read: the caches of this process. Call before `start`, which waits for them. Without `claims`

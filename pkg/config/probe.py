@@ -62,12 +62,7 @@ def _event(namespace: str) -> dict[str, Any]:
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {"generateName": "headroom-probe-", "labels": {PROBE_LABEL: "true"}},
-        "involvedObject": {
-            "kind": "Namespace",
-            "name": namespace,
-            "namespace": namespace,
-            "apiVersion": "v1",
-        },
+        "involvedObject": {"kind": "Namespace", "name": namespace, "namespace": namespace, "apiVersion": "v1"},
         "reason": "Probe",
         "type": "Normal",
     }

@@ -13,11 +13,7 @@ from pkg.controller.options import Options
 from pkg.controller.resourcequota import register as resourcequota
 from pkg.controller.virtualmachine import register as virtualmachine
 
-_WRITERS_OF_OTHER_KINDS = (
-    namespace.register,
-    virtualmachine.register,
-    managedtenantquota.register,
-)
+_WRITERS_OF_OTHER_KINDS = (namespace.register, virtualmachine.register, managedtenantquota.register)
 
 
 def register_all(management: Management, events: EventRecorder, options: Options) -> None:

@@ -59,18 +59,14 @@ class Replica:
             stack.push_async_callback(health.close)
             refuse = refuse_write if self.options.dry_run else None
             # What every replica writes: the Lease, the webhooks' certificate and registration.
-            replica = await stack.enter_async_context(
-                Client(self.config, user_agent=USER_AGENT, before_write=refuse)
-            )
+            replica = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=refuse))
             kubernetes = await answer(replica, stop)
             if kubernetes is None:
                 return
             health.log_addresses()
             checks.elector = elector = self._elector(replica, stack)
             guard = refuse if elector is None else elector.before_write
-            leader = await stack.enter_async_context(
-                Client(self.config, user_agent=USER_AGENT, before_write=guard)
-            )
+            leader = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=guard))
             management = Management(leader, kubernetes, workers=self.workers, selects=self.options.selects)
             await self._run(stop, checks, management, replica, elector)
 
@@ -123,17 +119,11 @@ class Replica:
 
     def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
         """Call before `management.start`, which waits for the caches that are asked for."""
-        management.virtual_machine_instance_migrations.informer.add_event_handler(
-            observe_wait(leads, management.clock)
-        )
+        management.virtual_machine_instance_migrations.informer.add_event_handler(observe_wait(leads, management.clock))
         # A dry run needs no rights for what it never writes.
         locks = None if self.options.dry_run else management.locks.cache()
         return StateMetrics(
-            management.source(),
-            locks,
-            lock_limit=self.options.lock_limit,
-            leads=leads,
-            clock=management.clock,
+            management.source(), locks, lock_limit=self.options.lock_limit, leads=leads, clock=management.clock
         )
 
     async def _publish(self, management: Management, leading: asyncio.Event | None, checks: Checks) -> None:
@@ -145,16 +135,12 @@ class Replica:
             await Publisher(
                 management.client,
                 self.options.namespace,
-                lambda: Installation(
-                    policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions
-                ),
+                lambda: Installation(policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions),
                 checks.faults,
                 kubernetes.changed,
             ).run()
 
-    async def _look_after(
-        self, management: Management, leading: asyncio.Event | None, state: StateMetrics
-    ) -> None:
+    async def _look_after(self, management: Management, leading: asyncio.Event | None, state: StateMetrics) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""
         kubevirts = management.kubevirts.cache()
         upkeep = Upkeep(

@@ -132,13 +132,10 @@ class StateMetrics(Collector):
         record = record_of(quota)
         if record is not None:
             amounts.append(subtract(hard, parse_resource_list(record.hard)))
-        added = {
-            name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()
-        }
+        added = {name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()}
         begun = self._begun(entries, quota.namespace)
         since = {
-            each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now))
-            for each in entries
+            each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now)) for each in entries
         }
         return _Raised(quota, added, since, frozenset(begun)) if since or added else None
 
@@ -194,9 +191,7 @@ def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     for condition in migration.status.conditions or ():
         if condition.type == constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA:
             return moment(
-                condition.last_transition_time,
-                condition.last_probe_time,
-                migration.metadata.creation_timestamp,
+                condition.last_transition_time, condition.last_probe_time, migration.metadata.creation_timestamp
             )
     return moment(migration.metadata.creation_timestamp)
 

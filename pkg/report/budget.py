@@ -87,10 +87,7 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
     ]
     wanted = next((each for each in window.wanted if each.migration.uid == found.uid), None)
     if wanted is not None:
-        return [
-            *said,
-            f"resource quotas {', '.join(wanted.blocking)} refuse its target pod: {_stage(window)}",
-        ]
+        return [*said, f"resource quotas {', '.join(wanted.blocking)} refuse its target pod: {_stage(window)}"]
     if said:
         return said
     if found.name in window.found.waiting:

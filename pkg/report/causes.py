@@ -19,8 +19,7 @@ from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
-    f"{_PAGE}#{part}"
-    for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
+    f"{_PAGE}#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
 )
 _BLOCKED = (
     (constants.CONDITION_BLOCKED_BY_BACKUP, "KubeVirt waits for a backup of the VM"),
@@ -72,9 +71,7 @@ def of_target(snapshot: Snapshot, target: Pod) -> str:
         if gate.name in _GATES:
             return f"{_GATES[gate.name]} (scheduling gate {gate.name}): {ADMISSION}"
     made = {each.name for each in target.status.resource_claim_statuses or () if each.resource_claim_name}
-    lacking = [
-        each.name for each in target.spec.resource_claims or () if each.template and each.name not in made
-    ]
+    lacking = [each.name for each in target.spec.resource_claims or () if each.template and each.name not in made]
     if lacking:
         limits = "".join(f"; {text}" for text in _device_limits(snapshot, target.namespace))
         return f"ResourceClaims for its devices are not created: {', '.join(sorted(lacking))}{limits}: {PLACEMENT}"

@@ -20,12 +20,7 @@ from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import (
-    KubeVirt,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.report.snapshot import LISTS, Basis, Snapshot
@@ -65,14 +60,7 @@ LABELS: Final = (
     "mtq-lock-server",
     "app.kubernetes.io/",
 )
-WEBHOOK_FIELDS: Final = (
-    "name",
-    "failurePolicy",
-    "namespaceSelector",
-    "objectSelector",
-    "rules",
-    "timeoutSeconds",
-)
+WEBHOOK_FIELDS: Final = ("name", "failurePolicy", "namespaceSelector", "objectSelector", "rules", "timeoutSeconds")
 """Not `clientConfig`: the end of its path is the key by which the API server is known."""
 
 EVENTS_ABOUT: Final = (
@@ -103,23 +91,13 @@ _MORE: Final = (
     ValidatingWebhookConfiguration,
     Event,
 )
-_OF_NAMESPACES: Final = (
-    "quotas",
-    "limit_ranges",
-    "device_claims",
-    "machines",
-    "pods",
-    "instances",
-    "budgets",
-)
+_OF_NAMESPACES: Final = ("quotas", "limit_ranges", "device_claims", "machines", "pods", "instances", "budgets")
 
 
 def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[str] = ()) -> dict[str, bytes]:
     """Contents by file name. `namespaces`: only these; none: those with a managed or raised quota, or a budget."""
     found = status(snapshot)
-    chosen = set(namespaces) or {each.namespace for each in found} | {
-        each.namespace for each in snapshot.budgets
-    }
+    chosen = set(namespaces) or {each.namespace for each in found} | {each.namespace for each in snapshot.budgets}
     document = {
         "headroom": dict(about),
         "now": snapshot.now,
@@ -191,8 +169,7 @@ def allowed(obj: Object) -> dict[str, Any]:
         document["spec"].get("template", {}).pop("metadata", None)
     if "webhooks" in document:
         document["webhooks"] = [
-            {name: each[name] for name in WEBHOOK_FIELDS if name in each}
-            for each in document["webhooks"] or ()
+            {name: each[name] for name in WEBHOOK_FIELDS if name in each} for each in document["webhooks"] or ()
         ]
     for condition in document.get("status", {}).get("conditions") or ():
         condition.pop("message", None)

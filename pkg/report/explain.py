@@ -84,9 +84,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
     found = fits(snapshot, namespace, [vm], rendering)
     verdict, summary = _reason(snapshot, instance, migration, found)
-    asked_about = Asked(
-        migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
-    )
+    asked_about = Asked(migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration))
     return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, asked_about, found)
 
 
@@ -122,10 +120,7 @@ def _reason(
     if waits := causes.kubevirt_waits(migration):
         return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {waits}"
     if not found and _has_target(snapshot, migration):
-        return (
-            Verdict.UNDER_WAY,
-            f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}",
-        )
+        return (Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}")
     short = [fit for fit in found if not fit.fits]
     if short:
         notes = causes.of_instance(snapshot, instance)
@@ -145,9 +140,7 @@ def _reason(
     ahead = causes.of_queue(snapshot, migration) if limit else ""
     busy = [limit, ahead, *causes.of_instance(snapshot, instance)]
     said = "; ".join(filter(None, busy))
-    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (
-        f": {said}" if said else ""
-    )
+    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {said}" if said else "")
 
 
 def _in_the_way(
@@ -167,9 +160,7 @@ def _in_the_way(
     ]
     said = max(failures)[1] if failures else ""
     if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (
-            said or ours[0]
-        )
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (said or ours[0])
     if said:
         why = causes.of_refusal(snapshot, instance.namespace, said)
         return (
@@ -184,10 +175,7 @@ def _failures(
 ) -> list[tuple[str, str]]:
     """When KubeVirt could not create a pod of the VM, since the migration began, and what it said."""
     # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
-    told = {
-        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
-        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
-    }
+    told = {(VIRTUAL_MACHINE_INSTANCES.kind, instance.name), (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name)}
     since = migration.metadata.creation_timestamp or ""
     return [
         (event.last_timestamp or "", event.message)
@@ -221,9 +209,7 @@ def _has_target(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) 
 def _missing(found: Sequence[Fit]) -> str:
     return "; ".join(
         f"{fit.quota} lacks "
-        + ", ".join(
-            f"{shown(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing
-        )
+        + ", ".join(f"{shown(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing)
         for fit in found
     )
 

@@ -28,13 +28,7 @@ from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import (
-    ResourceList,
-    add,
-    parse_resource_list,
-    subtract,
-    total,
-)
+from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.entries import Entries
@@ -79,9 +73,7 @@ def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigrati
     """The migration that does not exist."""
     refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
     return VirtualMachineInstanceMigration(
-        metadata=ObjectMeta(
-            name=f"asked-{instance.name}", namespace=instance.namespace, uid=f"asked-{instance.uid}"
-        ),
+        metadata=ObjectMeta(name=f"asked-{instance.name}", namespace=instance.namespace, uid=f"asked-{instance.uid}"),
         spec=VirtualMachineInstanceMigrationSpec(vmi_name=instance.name),
         status=VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
     )
@@ -93,12 +85,7 @@ def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstan
 
 
 def fits(
-    snapshot: Snapshot,
-    namespace: str,
-    vms: Collection[str],
-    rendering: Rendering | None = None,
-    *,
-    would: bool = False,
+    snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None, *, would: bool = False
 ) -> list[Fit]:
     """The namespace's quotas that count anything of the target pods to come of these VMs, together. `would`: they do
     not migrate, what headroom does is said as what it would do; so it is where no headroom runs."""
@@ -116,9 +103,7 @@ def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) 
     to_come = _to_come(observed, vms)
     needs = _needs(quota, to_come)
     decided = plan(observed, policy)
-    then = msgspec.structs.replace(
-        quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided))
-    )
+    then = msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided)))
     raised = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
     short = {name for name, need in _needs(then, to_come).items() if need.missing}
     return Fit(
@@ -182,9 +167,7 @@ def _action(
     said = "; ".join(_said(decided, vms))
     raises = _raises(quota, decided)
     left = (
-        _unserved(observed, policy, decided, needs)
-        or _volumes(observed, short, vms)
-        or _growth(observed, short, vms)
+        _unserved(observed, policy, decided, needs) or _volumes(observed, short, vms) or _growth(observed, short, vms)
     )
     if raises:
         enough = ", which is not enough" if short else ""
@@ -238,10 +221,7 @@ def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Mapping[str
 
 def _left_missing(needs: Mapping[str, Need], decided: Plan) -> ResourceList:
     raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
-    left = {
-        name: shortage(need.used, need.requested, raised.get(name, need.limited))
-        for name, need in needs.items()
-    }
+    left = {name: shortage(need.used, need.requested, raised.get(name, need.limited)) for name, need in needs.items()}
     return {name: missing for name, missing in left.items() if missing}
 
 

@@ -114,9 +114,7 @@ class Installed:
         if self.problem:
             said.append(f"headroom cannot do its work: {self.problem}")
         for name in self.in_the_way:
-            what = _REFUSED.get(
-                name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused"
-            )
+            what = _REFUSED.get(name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused")
             said.append(f"webhook {name} is registered and does not answer: {what} ({self.unreachable})")
         if self.unreachable and not self.in_the_way:
             said.append(

@@ -50,8 +50,7 @@ class MigrationPlan(Document, frozen=True):
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = "") -> MigrationPlan:
     """Every running VM of the snapshot, or of one node. `ratio` None: as it is configured."""
     instances = sorted(
-        (vmi for vmi in snapshot.instances if not node or vmi.status.node_name == node),
-        key=lambda vmi: vmi.key,
+        (vmi for vmi in snapshot.instances if not node or vmi.status.node_name == node), key=lambda vmi: vmi.key
     )
     namespaces = sorted({vmi.namespace for vmi in instances})
     vms: list[VmPlan] = []

@@ -65,9 +65,7 @@ class Assumed:
     """Headroom's own."""
 
 
-async def take(
-    client: Client, assumed: Assumed, namespace: str = "", *, events: str | None = None
-) -> Snapshot:
+async def take(client: Client, assumed: Assumed, namespace: str = "", *, events: str | None = None) -> Snapshot:
     """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
     `events`: a field selector of those that are read, None for none.
 
@@ -99,9 +97,7 @@ async def take(
         basis=await _basis(client, assumed, said),
         locks=configurations,
         installed=installed,
-        failures=await _settings(client, registry.EVENTS, namespace, fields=events)
-        if events is not None
-        else (),
+        failures=await _settings(client, registry.EVENTS, namespace, fields=events) if events is not None else (),
     )
 
 
@@ -158,9 +154,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _settings(
-    client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
-) -> list[T]:
+async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
     role that names the one object requires it."""
     try:
@@ -172,9 +166,7 @@ async def _settings(
 async def _list(
     client: Client, resource: Resource[T], namespace: str = "", *, selector: str = "", fields: str = ""
 ) -> list[T]:
-    return await list_installed(
-        client.resource(resource), namespace, label_selector=selector, field_selector=fields
-    )
+    return await list_installed(client.resource(resource), namespace, label_selector=selector, field_selector=fields)
 
 
 async def _installed(
@@ -255,9 +247,7 @@ async def _probed(client: Client) -> tuple[str | None, str]:
     """What the API server says of a webhook that it does not reach, "" where it does, None where it can't be asked; and
     the mark of the replica that answered."""
     try:
-        probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(
-            name=PROBE_CONFIGURATION
-        )
+        probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)
         (webhook,) = probing.webhooks or []
         namespace = webhook["namespaceSelector"]["matchLabels"][NAMESPACE_NAME_LABEL]
     except (ApiError, ValueError, KeyError):

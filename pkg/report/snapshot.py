@@ -10,23 +10,11 @@ from typing import Any, Final, cast, get_args, get_origin, get_type_hints
 import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import (
-    Event,
-    LimitRange,
-    Namespace,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuota,
-)
+from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import (
-    KubeVirt,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.util.constants import LABEL_HOLDING, TRUE
@@ -113,15 +101,11 @@ class Snapshot:
 
     def holds(self, namespace: str) -> bool:
         """Whether the API server asks the webhook about pods of the namespace."""
-        return any(
-            each.name == namespace and each.labels.get(LABEL_HOLDING) == TRUE for each in self.namespaces
-        )
+        return any(each.name == namespace and each.labels.get(LABEL_HOLDING) == TRUE for each in self.namespaces)
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The namespace's quotas, sorted by name."""
-        return sorted(
-            (quota for quota in self.quotas if quota.namespace == namespace), key=lambda quota: quota.name
-        )
+        return sorted((quota for quota in self.quotas if quota.namespace == namespace), key=lambda quota: quota.name)
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """How launcher pods are rendered there, now or with another overhead ratio."""

@@ -13,10 +13,7 @@ from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.base import (
-    base_of,
-    is_scaled,
-)
+from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
@@ -164,9 +161,7 @@ def _addition(entry: Entry, vm: Vm | None) -> Addition:
         name = vm.name if vm else entry.vm
         return Addition(name, entry.key, "unexplained", None, entry.resources)
     if vm.stage < Stage.ANNOUNCED:
-        ends = [
-            m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state
-        ]
+        ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
         return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources)
     active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
     oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")

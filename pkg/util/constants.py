@@ -22,11 +22,7 @@ ANNOTATION_SKIP_AUTO_SCALING: Final = "harvesterhci.io/skipResourceQuotaAutoScal
 ANNOTATION_MIGRATION_UID: Final = "harvesterhci.io/migrationUID"
 ANNOTATION_MIGRATION_STATE: Final = "harvesterhci.io/migrationState"
 ANNOTATION_MIGRATION_TARGET: Final = "harvesterhci.io/migrationTargetNodeName"
-VMI_STATE_ANNOTATIONS: Final = (
-    ANNOTATION_MIGRATION_UID,
-    ANNOTATION_MIGRATION_STATE,
-    ANNOTATION_MIGRATION_TARGET,
-)
+VMI_STATE_ANNOTATIONS: Final = (ANNOTATION_MIGRATION_UID, ANNOTATION_MIGRATION_STATE, ANNOTATION_MIGRATION_TARGET)
 ANNOTATION_TIMESTAMP: Final = "harvesterhci.io/timestamp"
 ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: Final = "harvesterhci.io/insufficient-resource-quota"
 ANNOTATION_VOLUME_CLAIM_TEMPLATES: Final = "harvesterhci.io/volumeClaimTemplates"

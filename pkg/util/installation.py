@@ -46,9 +46,7 @@ EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 
 def about(namespace: str) -> ConfigMap:
     """What events about the installation itself are written on, whether it is there or not."""
-    return ConfigMap(
-        api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name=CONFIG_MAP, namespace=namespace)
-    )
+    return ConfigMap(api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name=CONFIG_MAP, namespace=namespace))
 
 
 def read(data: Mapping[str, str]) -> Installation | None:

@@ -9,9 +9,7 @@ from kubeloop.metrics import Metric, table
 _LEADER: Final = "leader"
 _WEBHOOK: Final = "webhook"
 _NAMESPACE: Final = "a namespace; `_others` for all beyond the first 200"
-_WEBHOOK_NAME: Final = (
-    "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"
-)
+_WEBHOOK_NAME: Final = "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"
 
 METRICS: Final = table(
     # -- what migrations wait for
@@ -91,16 +89,11 @@ METRICS: Final = table(
         "headroom_webhook_registered",
         "gauge",
         "1 for each webhook that the API server is configured to ask, whether it is served or not.",
-        {
-            "webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`",
-            "failure_policy": "`Ignore`, `Fail`",
-        },
+        {"webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`", "failure_policy": "`Ignore`, `Fail`"},
         _LEADER,
     ),
     Metric(
-        "headroom_webhook_unreachable",
-        "gauge",
-        "1 while the API server does not reach webhooks that are registered.",
+        "headroom_webhook_unreachable", "gauge", "1 while the API server does not reach webhooks that are registered."
     ),
     Metric(
         "headroom_webhook_last_reached_timestamp_seconds",
@@ -109,10 +102,7 @@ METRICS: Final = table(
         exported=_WEBHOOK,
     ),
     Metric(
-        "headroom_webhook_registration_drift",
-        "gauge",
-        "1 while a replica with other flags answers.",
-        exported=_WEBHOOK,
+        "headroom_webhook_registration_drift", "gauge", "1 while a replica with other flags answers.", exported=_WEBHOOK
     ),
     Metric(
         "headroom_webhook_configuration_writes_total",
@@ -129,12 +119,7 @@ METRICS: Final = table(
         "When the serving certificate expires, seconds since 1970.",
         exported=_WEBHOOK,
     ),
-    Metric(
-        "headroom_webhook_connections",
-        "gauge",
-        "Connections that are open now.",
-        exported=_WEBHOOK,
-    ),
+    Metric("headroom_webhook_connections", "gauge", "Connections that are open now.", exported=_WEBHOOK),
     Metric(
         "headroom_webhook_connections_closed_total",
         "counter",
@@ -195,17 +180,9 @@ METRICS: Final = table(
     ),
     # -- managed tenant quota
     Metric("headroom_mtq_locks_held", "gauge", "Namespaces that are locked now.", exported=_LEADER),
+    Metric("headroom_mtq_oldest_lock_seconds", "gauge", "Age of the oldest lock, 0 without one.", exported=_LEADER),
     Metric(
-        "headroom_mtq_oldest_lock_seconds",
-        "gauge",
-        "Age of the oldest lock, 0 without one.",
-        exported=_LEADER,
-    ),
-    Metric(
-        "headroom_mtq_lock_limit_seconds",
-        "gauge",
-        "After so long a lock is ended (`--lock-limit`).",
-        exported=_LEADER,
+        "headroom_mtq_lock_limit_seconds", "gauge", "After so long a lock is ended (`--lock-limit`).", exported=_LEADER
     ),
     Metric("headroom_mtq_lock_seconds", "histogram", "How long namespaces were locked."),
     Metric(
@@ -214,11 +191,6 @@ METRICS: Final = table(
         "Amount added to quotas during locks: cores, bytes or counts.",
         {"resource": "a name in spec.hard"},
     ),
-    Metric(
-        "headroom_mtq_writes_total",
-        "counter",
-        "Writes of the sequence.",
-        {"step": "the step's name in the code"},
-    ),
+    Metric("headroom_mtq_writes_total", "counter", "Writes of the sequence.", {"step": "the step's name in the code"}),
     Metric("headroom_mtq_lock_limit_reached_total", "counter", "Locks that were ended by their limit."),
 )

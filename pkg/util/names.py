@@ -12,11 +12,7 @@ import hashlib
 import re
 from functools import lru_cache
 
-from pkg.util.constants import (
-    ANNOTATION_MIGRATING_NAME_PREFIX,
-    ANNOTATION_MIGRATING_UID_PREFIX,
-    MIGRATING_NAME_PREFIX,
-)
+from pkg.util.constants import ANNOTATION_MIGRATING_NAME_PREFIX, ANNOTATION_MIGRATING_UID_PREFIX, MIGRATING_NAME_PREFIX
 
 MAX_NAME_PART = 63
 _HASH_LENGTH = 16

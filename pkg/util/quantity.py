@@ -140,9 +140,7 @@ def _exponent_of(text: str, suffix: str) -> int:
     return exponent
 
 
-def _parse_decimal(
-    text: str, sign: str, whole: str, fraction: str, exponent: int, format: Format
-) -> Quantity:
+def _parse_decimal(text: str, sign: str, whole: str, fraction: str, exponent: int, format: Format) -> Quantity:
     digits = (whole or "0") + fraction
     scale = exponent - len(fraction)
     nanos = _shift_up(int(digits), scale + 9)

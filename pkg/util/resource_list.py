@@ -101,9 +101,7 @@ def add_to(result: ResourceList, more: Mapping[str, Quantity]) -> None:
 
 
 def _merge(
-    a: Mapping[str, Quantity],
-    b: Mapping[str, Quantity],
-    combine: Callable[[Quantity, Quantity], Quantity],
+    a: Mapping[str, Quantity], b: Mapping[str, Quantity], combine: Callable[[Quantity, Quantity], Quantity]
 ) -> ResourceList:
     result = dict(a)
     for name, quantity in b.items():

@@ -130,12 +130,7 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers request `uid`."""
     response: dict[str, Any] = {"uid": uid, "allowed": decision.allowed}
     if not decision.allowed:
-        response["status"] = {
-            "status": "Failure",
-            "message": decision.message,
-            "reason": "Forbidden",
-            "code": 403,
-        }
+        response["status"] = {"status": "Failure", "message": decision.message, "reason": "Forbidden", "code": 403}
     if decision.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(list(decision.patch))).decode("ascii")

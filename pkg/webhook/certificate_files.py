@@ -21,9 +21,7 @@ class CertificateFiles:
     """The interface of SharedCertificates. `bundle` None: the configurations' caBundle is left as it is, for
     cert-manager's CA injector."""
 
-    def __init__(
-        self, certificate: Path, key: Path, context: ssl.SSLContext, authority: Path | None = None
-    ) -> None:
+    def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext, authority: Path | None = None) -> None:
         """`authority`: the CA's file; without, a `ca.crt` beside the certificate if there is one."""
         self._certificate = certificate
         self._key = key

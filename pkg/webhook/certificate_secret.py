@@ -15,16 +15,7 @@ from kubeloop.api.core import Secret
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
-from pkg.webhook.certificates import (
-    CertificateError,
-    KeyPair,
-    Material,
-    Policy,
-    check,
-    expiry,
-    issue,
-    step,
-)
+from pkg.webhook.certificates import CertificateError, KeyPair, Material, Policy, check, expiry, issue, step
 from pkg.webhook.metrics import CERTIFICATE_EXPIRY
 from pkg.webhook.tls_context import load
 
@@ -83,9 +74,7 @@ class SharedCertificates:
                 continue
             if (settled := await self._settle(secret)) is not None:
                 return settled
-        raise ConfigError(
-            f"secret {self.namespace}/{self.name} keeps changing: find out which other program writes it"
-        )
+        raise ConfigError(f"secret {self.namespace}/{self.name} keeps changing: find out which other program writes it")
 
     async def _create(self) -> Material | None:
         """None: another replica was first."""

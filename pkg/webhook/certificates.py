@@ -139,21 +139,14 @@ def _serving(authority: KeyPair, hosts: Sequence[str], policy: Policy, now: floa
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(names, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
         .sign(issuer_key, hashes.SHA256())
     )
     return _pair(certificate, key)
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    serial: int,
-    begin: float,
-    end: float,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, serial: int, begin: float, end: float
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -177,9 +170,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
     return KeyPair(
         certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 

@@ -105,10 +105,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
         return []
     make = _Maker(endpoint, options, bundle)
     rule = _rule(["resourcequotas"], ["UPDATE"])
-    conditions = {
-        **_guarded(options),
-        "by-rancher": _matches("request.userInfo.username", options.rancher_users),
-    }
+    conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
     webhook = make.webhook("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
@@ -172,9 +169,7 @@ class _Maker:
         return webhook
 
 
-def _rule(
-    resources: list[str], operations: list[str], *, group: str = "", scope: str = "Namespaced"
-) -> Webhook:
+def _rule(resources: list[str], operations: list[str], *, group: str = "", scope: str = "Namespaced") -> Webhook:
     return {
         "apiGroups": [group],
         "apiVersions": ["v1"],
@@ -186,8 +181,7 @@ def _rule(
 
 def _guarded(options: Options) -> dict[str, str]:
     conditions = {
-        "managed": f"({_labelled(constants.LABEL_DEFAULT_RESOURCE_QUOTA)})"
-        f" || ({_labelled(constants.LABEL_MANAGED)})",
+        "managed": f"({_labelled(constants.LABEL_DEFAULT_RESOURCE_QUOTA)}) || ({_labelled(constants.LABEL_MANAGED)})",
         # Most updates leave the limits alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
@@ -200,9 +194,7 @@ def _guarded(options: Options) -> dict[str, str]:
         f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
     }
     if options.passes:
-        conditions["not-headroom"] = " && ".join(
-            f"request.userInfo.username != '{user}'" for user in options.passes
-        )
+        conditions["not-headroom"] = " && ".join(f"request.userInfo.username != '{user}'" for user in options.passes)
     return conditions
 
 
@@ -214,9 +206,7 @@ def _loses_label() -> str:
     """The label that makes a quota managed goes: that takes all of its headroom."""
     new = "object.metadata.labels"
     labels = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
-    return " || ".join(
-        f"(({_labelled(label)}) && !({_says(new, label, constants.TRUE)}))" for label in labels
-    )
+    return " || ".join(f"(({_labelled(label)}) && !({_says(new, label, constants.TRUE)}))" for label in labels)
 
 
 def _loses_owner() -> str:
@@ -229,10 +219,7 @@ def _loses_owner() -> str:
 def _changes_base() -> str:
     """Of a quota without Rancher."""
     before, after = (_stands(subject, constants.ANNOTATION_BASE) for subject in ("oldObject", "object"))
-    new, old = (
-        f"{subject}.metadata.annotations['{constants.ANNOTATION_BASE}']"
-        for subject in ("object", "oldObject")
-    )
+    new, old = (f"{subject}.metadata.annotations['{constants.ANNOTATION_BASE}']" for subject in ("object", "oldObject"))
     return f"({_labelled(constants.LABEL_MANAGED)}) && ({before}) && !({after} && {new} == {old})"
 
 

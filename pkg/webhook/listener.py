@@ -138,9 +138,7 @@ def _within_the_systems(connections: int) -> int:
 async def _listening(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of a host; all of them on one port. Raises OSError."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False
-    )
+    server = await loop.create_server(asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False)
     try:
         found = [each.dup() for each in server.sockets]
     finally:

@@ -55,14 +55,10 @@ class NamespacePods:
         informer = self._informers.get(namespace)
         if informer is None:
             self._make_room(1)
-            informer = self._informers[namespace] = SharedIndexInformer(
-                self._pods.select(namespace=namespace)
-            )
+            informer = self._informers[namespace] = SharedIndexInformer(self._pods.select(namespace=namespace))
             gone: TTLCache[str, None] = TTLCache(_GONE_MOST, _GONE_SECONDS, self._clock)
             self._gone[namespace] = gone
-            informer.add_event_handler(
-                ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None}))
-            )
+            informer.add_event_handler(ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None})))
             informer.start()
             log.debug("watching the pods of %s", namespace)
             if self._timer is None:

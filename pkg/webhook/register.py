@@ -77,15 +77,7 @@ class Webhooks:
         )
         secrets = client.resource(SECRETS)
         return AdmissionServer(
-            hooks(
-                view,
-                self.policy,
-                options,
-                endpoint,
-                _locks(management),
-                self._accounts(management, options),
-                tell,
-            ),
+            hooks(view, self.policy, options, endpoint, _locks(management), self._accounts(management, options), tell),
             self.files or SharedCertificates(secrets, own, self.secret_name, hosts(endpoint), self.context),
             self.context,
             registrar if self.options.register else None,
@@ -143,7 +135,5 @@ def hooks(
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Puts the mark on; reads nothing."""
     if request.new(Object).metadata.annotations:
-        return Decision(
-            patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}]
-        )
+        return Decision(patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}])
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])

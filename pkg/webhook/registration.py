@@ -20,15 +20,7 @@ from pkg.config.configuration_writes import written
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, NotReached, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
-from pkg.webhook.configurations import (
-    MANAGED_BY,
-    Endpoint,
-    Webhook,
-    fingerprint,
-    mutating,
-    probing,
-    validating,
-)
+from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, probing, validating
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
 
@@ -190,9 +182,7 @@ class Registrar:
         strict = [name for name in WEBHOOKS if self._options.failure_policy_of(name) is FailurePolicy.FAIL]
         if strict:
             await self._withdraw_others(bundle)
-            self._say(
-                f"the API server does not reach the webhooks, writes to {', '.join(strict)} fail: {why}"
-            )
+            self._say(f"the API server does not reach the webhooks, writes to {', '.join(strict)} fail: {why}")
         elif await unregister(self._client, keep_probe=True):
             self._say(f"the webhooks are withdrawn until the API server reaches them again: {why}")
 
@@ -213,9 +203,7 @@ class Registrar:
 
     async def _ensure(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         # Another replica may create, change or delete the same configuration meanwhile.
-        await retry_on_conflict(
-            lambda _: self._write(resource, name, make), errors=(AlreadyExists, Conflict, NotFound)
-        )
+        await retry_on_conflict(lambda _: self._write(resource, name, make), errors=(AlreadyExists, Conflict, NotFound))
 
     async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
         configurations = self._client.resource(resource)
@@ -244,9 +232,7 @@ class Registrar:
     def _is_current(self, found: Configuration, wanted: list[Webhook]) -> bool:
         """Whether nothing has to be written."""
         standing, annotations = found.webhooks or [], self._annotations_of(found.name)
-        is_marked = (
-            MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
-        )
+        is_marked = MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
         return is_marked and standing == _with_their_bundle(wanted, standing)
 
     def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
@@ -263,9 +249,7 @@ class Registrar:
         return self._annotations | mark
 
 
-async def registered(
-    client: Client, resource: Resource[C], name: str = WEBHOOK_CONFIGURATION_NAME
-) -> C | None:
+async def registered(client: Client, resource: Resource[C], name: str = WEBHOOK_CONFIGURATION_NAME) -> C | None:
     """The configuration that stands; None: there is none. Raises ApiError."""
     with contextlib.suppress(NotFound):
         return await client.resource(resource).get(name=name)

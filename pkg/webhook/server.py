@@ -20,15 +20,7 @@ from aiohttp.http import HttpVersion11
 
 from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.server import parse_bind_address
-from pkg.webhook.admission import (
-    AdmissionRequest,
-    BadReview,
-    Decision,
-    TooLarge,
-    decode_review,
-    deny,
-    encode_answer,
-)
+from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, TooLarge, decode_review, deny, encode_answer
 from pkg.webhook.caller import Caller
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
 from pkg.webhook.listener import Limits, Listener
@@ -168,13 +160,7 @@ class WebhookServer:
                     self._last_cost = time.perf_counter() - began
 
     async def _review(
-        self,
-        request: web.BaseRequest,
-        body: bytes,
-        path: str,
-        metrics: WebhookMetrics,
-        *,
-        authenticated: bool,
+        self, request: web.BaseRequest, body: bytes, path: str, metrics: WebhookMetrics, *, authenticated: bool
     ) -> web.Response:
         try:
             review = decode_review(body, authenticated=authenticated)
@@ -203,9 +189,7 @@ class WebhookServer:
             return _refusal(413, _TOO_LARGE)
         return None
 
-    async def _deny_unread(
-        self, request: web.BaseRequest, path: str, metrics: WebhookMetrics
-    ) -> web.Response:
+    async def _deny_unread(self, request: web.BaseRequest, path: str, metrics: WebhookMetrics) -> web.Response:
         """The answer to a review that is too large, once all of it has come: an earlier one could be missed."""
         head = b""
         async with asyncio.timeout(self._limits.body):
@@ -243,9 +227,7 @@ class WebhookServer:
         metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
         return web.Response(body=encode_answer(uid, decision), content_type="application/json")
 
-    async def _read(
-        self, request: web.BaseRequest, kept: contextlib.AsyncExitStack, *, authenticated: bool
-    ) -> bytes:
+    async def _read(self, request: web.BaseRequest, kept: contextlib.AsyncExitStack, *, authenticated: bool) -> bytes:
         """The body. The API server's own do not wait for those of others; of these, a large one has one of few places
         until `kept` ends."""
         small = (request.content_length or 0) <= _LARGE
@@ -258,9 +240,7 @@ class WebhookServer:
         if not self._client_names or request.transport is None:
             return not self._client_names
         certificate = request.transport.get_extra_info("peercert") or {}
-        names = [
-            value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
-        ]
+        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
         names += [value for _kind, value in certificate.get("subjectAltName", ())]
         return not self._client_names.isdisjoint(names)
 

@@ -38,9 +38,7 @@ class Certificates(Protocol):
 class Upkeep:
     """`load` once, then `run` until cancelled. What fails in `run` is logged and tried again."""
 
-    def __init__(
-        self, certificates: Certificates, registrar: Registrar | None, *, poll: float = POLL_SECONDS
-    ) -> None:
+    def __init__(self, certificates: Certificates, registrar: Registrar | None, *, poll: float = POLL_SECONDS) -> None:
         """`registrar` None: another program registers the webhooks."""
         self._certificates = certificates
         self._registrar = registrar

@@ -13,10 +13,7 @@ from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.facts import Facts

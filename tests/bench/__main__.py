@@ -97,10 +97,7 @@ def main() -> int:
         parser.error("--write replaces the whole table: it takes no NAME")
     extent = FULL if asked.full else SHORT
     extent = Extent(
-        asked.rounds or extent.rounds,
-        asked.sizes or extent.sizes,
-        extent.watch_seconds,
-        asked.beside or extent.beside,
+        asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds, asked.beside or extent.beside
     )
     programs = prepare()
     results: list[Result] = []
@@ -119,9 +116,7 @@ def main() -> int:
             results += found
             _compare(found)
     servers = {"Kubernetes": cluster.versions["kubernetes"], "etcd": cluster.versions["etcd"]}
-    programs = replace(
-        programs, notes=(*programs.notes, *failures), versions={**servers, **programs.versions}
-    )
+    programs = replace(programs, notes=(*programs.notes, *failures), versions={**servers, **programs.versions})
     _print(results, programs)
     if asked.write is not None:
         write(asked.write, results, programs, extent.rounds)
@@ -132,9 +127,7 @@ def main() -> int:
 def _compare(results: list[Result]) -> None:
     for result in results:
         if isinstance(result, Comparison):
-            table = Table(
-                title=result.title, title_justify="left", caption=result.note, caption_justify="left"
-            )
+            table = Table(title=result.title, title_justify="left", caption=result.note, caption_justify="left")
             for column in result.columns:
                 table.add_column(column, justify="left" if column in ("", "version") else "right")
             for line in result.lines:

@@ -29,14 +29,10 @@ async def cycles(kubeconfig: Path, programs: Programs, rounds: int) -> list[Resu
                     found = await _in_a_process(argv, kind, keys)
                     measured.setdefault((kind, name, keys), []).append(found)
     lines = tuple(
-        (KINDS[kind], name, *(spread(measured[kind, name, keys]) for keys in KEYS))
-        for kind in KINDS
-        for name in argvs
+        (KINDS[kind], name, *(spread(measured[kind, name, keys]) for keys in KEYS)) for kind in KINDS for name in argvs
     )
     columns = ("", "", *(f"{keys:,} key{'s' if keys > 1 else ''}" for keys in KEYS))
-    note = (
-        "Cycles a second: all keys in, all keys out, by one worker. Priorities: controller-runtime's queue."
-    )
+    note = "Cycles a second: all keys in, all keys out, by one worker. Priorities: controller-runtime's queue."
     plain = [median(measured["plain", "headroom", keys]) for keys in KEYS]
     bars = tuple((name, median(measured["plain", name, 10_000])) for name in argvs)
     return [

@@ -55,9 +55,7 @@ def _verdict(row: Row) -> str:
 def _machine() -> str:
     cpus = Path("/proc/cpuinfo")
     names = [line.partition(":")[2].strip() for line in _lines(cpus) if line.startswith("model name")]
-    memory = next(
-        (line.split()[1] for line in _lines(Path("/proc/meminfo")) if line.startswith("MemTotal")), "0"
-    )
+    memory = next((line.split()[1] for line in _lines(Path("/proc/meminfo")) if line.startswith("MemTotal")), "0")
     name = names[0] if names else platform.machine()
     return f"{os.cpu_count()} cores ({name}), {int(memory) / 2**20:.0f} GiB of memory, {platform.system()}"
 

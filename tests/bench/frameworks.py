@@ -77,19 +77,14 @@ class Proxy:
 
 async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> list[Result]:
     """One table. The Go programs that are not the typed one are left out."""
-    chosen = [
-        p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)
-    ]
+    chosen = [p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)]
     found: dict[Program, list[str]] = {program: [] for program in chosen}
     async with Client(load_config(str(kubeconfig))) as client, _through_proxy(kubeconfig) as (proxy, path):
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(FEW))
         few = {program: await _tried(partial(_peak, program, kubeconfig)) for program in chosen}
         for program in chosen:
-            both = await _tried(partial(_watches, client, program, kubeconfig, names, seconds)) or (
-                None,
-                None,
-            )
+            both = await _tried(partial(_watches, client, program, kubeconfig, names, seconds)) or (None, None)
             found[program] += [figure(value) if value else "–" for value in both]
         for program in chosen:
             found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["it ended", "–"]
@@ -152,10 +147,7 @@ async def _watches(
 ) -> tuple[float | None, float | None]:
     """Events handled in each second of CPU time, and the start; with ten watches, where a program can have them."""
     say(f"start and events: {program.name}")
-    async with (
-        running(program, kubeconfig, WATCHES if program.watches else 1) as it,
-        _writing(client, program, names),
-    ):
+    async with running(program, kubeconfig, WATCHES if program.watches else 1) as it, _writing(client, program, names):
         await asyncio.sleep(1.0)
         before, cpu = await it.events(), it.cpu_so_far
         await asyncio.sleep(seconds)
@@ -183,8 +175,7 @@ async def _away(client: Client, program: Program, kubeconfig: Path, proxy: Proxy
     async with running(program, kubeconfig) as it:
         await proxy.cut()
         await in_parallel(
-            partial(objects.delete, name=name, namespace=NAMESPACE, grace_period_seconds=0)
-            for name in deleted
+            partial(objects.delete, name=name, namespace=NAMESPACE, grace_period_seconds=0) for name in deleted
         )
         await asyncio.sleep(AWAY)
         before, _ = await it.asked()

@@ -42,10 +42,7 @@ def main(paths: Sequence[str]) -> None:
     """Write the picture, and print each slope."""
     reports = [json.loads(Path(path).read_text()) for path in paths]
     reports.sort(key=lambda report: int(report["settings"]["vms"]))
-    lines = {
-        name: [(report["settings"]["vms"], need(report)) for report in reports]
-        for name, need in NEEDS.items()
-    }
+    lines = {name: [(report["settings"]["vms"], need(report)) for report in reports] for name, need in NEEDS.items()}
     PICTURE.write_text(picture(lines))
     for name, line in lines.items():
         print(f"{name}: n to the power of {slope(line):.2f}")

@@ -17,13 +17,7 @@ from lab.headroom import Headroom
 from lab.scale.measurements import percentile
 from lab.scale.removal import in_parallel
 from pkg.util.quantity import Quantity
-from tests.bench.objects import (
-    create_vms,
-    migration,
-    namespace_with_quota,
-    remove_namespaces,
-    set_phase,
-)
+from tests.bench.objects import create_vms, migration, namespace_with_quota, remove_namespaces, set_phase
 from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
 

@@ -48,9 +48,7 @@ def vmi(namespace: str, name: str, size: int = 0) -> dict[str, Any]:
     """A VMI as KubeVirt left one behind, with further disks until its JSON takes about `size` bytes."""
     body: dict[str, Any] = json.loads(_RECORDED.read_text())
     meta = body["metadata"]
-    body["metadata"] = {"name": name, "namespace": namespace} | {
-        k: meta[k] for k in ("labels", "annotations")
-    }
+    body["metadata"] = {"name": name, "namespace": namespace} | {k: meta[k] for k in ("labels", "annotations")}
     del body["status"]["migrationState"]
     disks = body["spec"]["domain"]["devices"].setdefault("disks", [])
     volumes = body["spec"].setdefault("volumes", [])
@@ -91,6 +89,4 @@ async def migration(client: Client, namespace: str, vm: str) -> None:
 async def set_phase(client: Client, namespace: str, name: str, phase: str) -> None:
     """What virt-controller writes when a migration gets on."""
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.merge_patch(
-        {"status": {"phase": phase}}, name=name, namespace=namespace, subresource="status"
-    )
+    await migrations.merge_patch({"status": {"phase": phase}}, name=name, namespace=namespace, subresource="status")

@@ -71,11 +71,7 @@ def as_in_a_pod(kubeconfig: Path) -> ClientConfig:
     cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
     authority, certificate, key = (
         base64.b64decode(text).decode()
-        for text in (
-            cluster["certificate-authority-data"],
-            user["client-certificate-data"],
-            user["client-key-data"],
-        )
+        for text in (cluster["certificate-authority-data"], user["client-certificate-data"], user["client-key-data"])
     )
     return ClientConfig(cluster["server"], tls=TLSSettings(authority, Certificate(certificate, key)))
 

@@ -40,9 +40,7 @@ class QuotaWatch(Watching):
 
     async def wait_until_taken_over(self, namespace: str) -> None:
         """Until the controller has marked the namespace's quota. Raises TimeoutError."""
-        await self._wait_for(
-            namespace, lambda version: constants.ANNOTATION_OWNER in version.quota.annotations
-        )
+        await self._wait_for(namespace, lambda version: constants.ANNOTATION_OWNER in version.quota.annotations)
 
     async def _wait_for(self, namespace: str, done: Callable[[QuotaVersion], bool]) -> None:
         async with asyncio.timeout(TIMEOUT):

@@ -27,11 +27,7 @@ class Row:
 
     @property
     def to_reach(self) -> str:
-        return (
-            ""
-            if self.limit is None
-            else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}".strip()
-        )
+        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}".strip()
 
     @property
     def reached(self) -> bool:
@@ -65,10 +61,7 @@ def figure(value: float) -> str:
 def combined(rounds: Sequence[Sequence[Row]]) -> list[Row]:
     """The same rows of several rounds as one each."""
     found = [tuple(row.value for row in rows) for rows in zip(*rounds, strict=True)]
-    return [
-        replace(row, value=median(values), values=values)
-        for row, values in zip(rounds[0], found, strict=True)
-    ]
+    return [replace(row, value=median(values), values=values) for row, values in zip(rounds[0], found, strict=True)]
 
 
 def spread(values: Sequence[float]) -> str:

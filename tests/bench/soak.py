@@ -64,16 +64,10 @@ async def migrate_for_ever(namespace: Namespace, vm: str, soak: Soak, goal: int)
 async def _state(namespace: Namespace, migration: str) -> str:
     """Why a migration hangs, as its objects show it, in JSON."""
     state: dict[str, Any] = {"at": time.time()}
-    kinds: tuple[Resource[Any], ...] = (
-        VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-        registry.RESOURCE_QUOTAS,
-        BUDGETS,
-    )
+    kinds: tuple[Resource[Any], ...] = (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.RESOURCE_QUOTAS, BUDGETS)
     for resource in kinds:
         found = await namespace.items(resource)
-        unfinished = [
-            each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")
-        ]
+        unfinished = [each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")]
         state[resource.kind] = msgspec.to_builtins(unfinished)
     return f"{namespace}/{migration}: {json.dumps(state)}"
 
@@ -157,14 +151,10 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: St
     await _check(admin, soak, managed, windowed, full)
 
 
-async def _check(
-    admin: Admin, soak: Soak, managed: list[Namespace], windowed: Budgeted, full: dict[str, str]
-) -> None:
+async def _check(admin: Admin, soak: Soak, managed: list[Namespace], windowed: Budgeted, full: dict[str, str]) -> None:
     with contextlib.suppress(AssertionError):
         await windowed.at_rest(full, seconds=30.0)
-    locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
-        label_selector=LOCK_SELECTOR
-    )
+    locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(label_selector=LOCK_SELECTOR)
     soak.left_locked = [lock.name for lock in locks]
     for namespace, quota, hard in [*((each, "", HARD) for each in managed), (windowed, "quota", full)]:
         try:

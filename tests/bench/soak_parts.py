@@ -200,9 +200,7 @@ def _kubeconfig(cluster: Cluster, address: str) -> Path:
 
 
 Part = Callable[[Stage, Soak], Coroutine[Any, Any, None]]
-PARTS: dict[str, Part] = {
-    each.__name__: each for each in (kills, etcd, full, counting, stopped, clock, servers)
-}
+PARTS: dict[str, Part] = {each.__name__: each for each in (kills, etcd, full, counting, stopped, clock, servers)}
 
 
 async def persistent(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -27,10 +27,7 @@ async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: i
             made = size
             found = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
             results += _results(size, await _rounds(kubeconfig, found, size, rounds))
-        for path in (
-            "/api/v1/namespaces/{}/pods",
-            "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances",
-        ):
+        for path in ("/api/v1/namespaces/{}/pods", "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances"):
             # The API server gives up after a minute.
             await client.transport.request("DELETE", path.format(NAMESPACE), timeout=None, repeatable=True)
     return results
@@ -58,19 +55,13 @@ def _results(size: int, figures: Figures) -> list[Result]:
     for pods, what in ((False, "VMIs"), (True, "pods")):
         group = {program: runs for program, runs in figures.items() if program.pods == pods}
         lines = tuple(
-            (
-                program.name,
-                program.version,
-                *(spread([run[n] for run in runs]) if runs else "–" for n in range(3)),
-            )
+            (program.name, program.version, *(spread([run[n] for run in runs]) if runs else "–" for n in range(3)))
             for program, runs in group.items()
         )
         group = {program: runs for program, runs in group.items() if runs}
         bars = tuple((program.name, _median(runs, 1)) for program, runs in group.items())
         title = f"First sync of {size:,} {what} of 4 kB"
-        note = (
-            "The whole process's peak memory. lightkube and kr8s have no cache: a dict is filled. –: failed."
-        )
+        note = "The whole process's peak memory. lightkube and kr8s have no cache: a dict is filled. –: failed."
         columns = ("", "version", "seconds", "CPU s", "peak MB")
         results.append(Comparison(title, columns, lines, "" if pods else note, bars, "CPU s"))
         if group:

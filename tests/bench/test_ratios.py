@@ -46,9 +46,7 @@ def _watched() -> Loops:
     event = {"type": "MODIFIED", "object": vmi("default", "bench", 4000)}
     line = json.dumps(event, separators=(",", ":")).encode()
     decoder = decoder_for(VirtualMachineInstance)
-    return lambda: [decoder.watch_event(line) for _ in range(50)], lambda: [
-        json.loads(line) for _ in range(50)
-    ]
+    return lambda: [decoder.watch_event(line) for _ in range(50)], lambda: [json.loads(line) for _ in range(50)]
 
 
 def _queued() -> Loops:

@@ -41,9 +41,7 @@ async def watch(kubeconfig: Path, programs: Programs, rounds: int, seconds: floa
                 for watches in _watches(program):
                     say(f"watch, round {number + 1}: {program.name}, {watches} times")
                     try:
-                        took, events, used = await _measured(
-                            client, kubeconfig, program, watches, names, seconds
-                        )
+                        took, events, used = await _measured(client, kubeconfig, program, watches, names, seconds)
                     except RuntimeError as error:
                         if program.ours:
                             raise
@@ -120,9 +118,7 @@ def _results(
             "less than a tenth of the events were handled."
         )
         most = STEADY[-1]
-        bars = tuple(
-            (program.name, median(cpu[program, most])) for program in group if (program, most) in cpu
-        )
+        bars = tuple((program.name, median(cpu[program, most])) for program in group if (program, most) in cpu)
         plotted = f"CPU ms per event at {rates[-1]}"
         results.append(Comparison(f"Watching {what} of 4 kB", columns, lines, note, bars, plotted))
         ours = next(program for program in group if program.ours)

@@ -164,9 +164,7 @@ async def _migrating_namespace(client: Client) -> None:
     )
     migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
     await migrations.create(bodies.migration("m1", "vm1"), namespace=NAMESPACE)
-    await migrations.merge_patch(
-        {"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status"
-    )
+    await migrations.merge_patch({"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status")
 
 
 async def _trusting(client: Client) -> ssl.SSLContext:

@@ -38,9 +38,7 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         "registry.example.org:5000/headroom:0.1.0": "at '/image/repository': ",
     }.items(),
 )
-def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_so(
-    repository: str, said: str
-) -> None:
+def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_so(repository: str, said: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         helm("template", "headroom", str(CHART), "--set", f"image.repository={repository}")
     assert said in refused.value.stderr
@@ -132,9 +130,7 @@ def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
 
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
 def test_objects_are_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
-    assert {each["metadata"].get("namespace", "headroom-system") for each in rendered(*values)} == {
-        "headroom-system"
-    }
+    assert {each["metadata"].get("namespace", "headroom-system") for each in rendered(*values)} == {"headroom-system"}
 
 
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
@@ -210,9 +206,7 @@ def test_what_both_processes_decide_by_is_set_once(value: str) -> None:
 def test_the_policies_name_the_chosen_accounts() -> None:
     account = "system:serviceaccount:elsewhere:kubevirt-controller"
     policies = [
-        each
-        for each in rendered(f"kubevirtUsers={{{account}}}")
-        if each["kind"] == "ValidatingAdmissionPolicy"
+        each for each in rendered(f"kubevirtUsers={{{account}}}") if each["kind"] == "ValidatingAdmissionPolicy"
     ]
     about_pods = [each for each in policies if each["metadata"]["name"].startswith("headroom-vm-pods")]
     assert len(about_pods) == 2
@@ -243,9 +237,7 @@ def test_one_process_and_one_account_serve_the_webhooks_too() -> None:
     assert "--webhook" in pods(objects)["headroom-controller"]["containers"][0]["args"]
 
 
-@pytest.mark.parametrize(
-    "file", [each for each in FILES if each.suffix == ".yaml"], ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", [each for each in FILES if each.suffix == ".yaml"], ids=lambda file: file.name)
 def test_nothing_is_allowed_wholesale(file: Path) -> None:
     for body in yaml.safe_load_all(file.read_text("utf-8")):
         for rule in body.get("rules", ()):
@@ -277,9 +269,7 @@ def test_the_addon_comes_with_its_namespace_as_harvesters_own_do(tmp_path: Path)
     assert (addon["spec"]["chart"], addon["spec"]["version"]) == (chart["name"], chart["version"])
     values = tmp_path / "values.yaml"
     values.write_text(addon["spec"]["valuesContent"])
-    assert "registry.example.org/headroom:" in helm(
-        "template", "headroom", str(CHART), "--values", str(values)
-    )
+    assert "registry.example.org/headroom:" in helm("template", "headroom", str(CHART), "--values", str(values))
 
 
 def test_roles_are_there_alone() -> None:
@@ -289,9 +279,7 @@ def test_roles_are_there_alone() -> None:
         ("headroom", "headroom-system"),
         ("headroom-webhook", "headroom-system"),
     ]
-    assert {e["metadata"]["namespace"] for e in objects if e["kind"] in ("Role", "RoleBinding")} == {
-        "headroom-system"
-    }
+    assert {e["metadata"]["namespace"] for e in objects if e["kind"] in ("Role", "RoleBinding")} == {"headroom-system"}
 
 
 WITHOUT_LOCKS = "controller.neverLock={*}"
@@ -302,9 +290,7 @@ CONFIGURATION_RIGHTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("values", "creators", "writers"), CONFIGURATION_RIGHTS.values(), ids=CONFIGURATION_RIGHTS
-)
+@pytest.mark.parametrize(("values", "creators", "writers"), CONFIGURATION_RIGHTS.values(), ids=CONFIGURATION_RIGHTS)
 def test_webhook_configurations_are_created_by_whom_it_needs_and_changed_by_name(
     values: tuple[str, ...], creators: set[str], writers: set[str]
 ) -> None:

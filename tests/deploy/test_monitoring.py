@@ -24,18 +24,7 @@ PROCESS = {
 TABLE = {**METRICS, **FRAMEWORK, **PROCESS}
 OF_THE_TARGET = {"job", "pod", "instance", "le"}
 """Labels that Prometheus adds, and that of a histogram's buckets."""
-FUNCTIONS = {
-    "absent",
-    "count",
-    "histogram_quantile",
-    "increase",
-    "max",
-    "min",
-    "rate",
-    "sum",
-    "time",
-    "vector",
-}
+FUNCTIONS = {"absent", "count", "histogram_quantile", "increase", "max", "min", "rate", "sum", "time", "vector"}
 LANGUAGE = FUNCTIONS | {"and", "on", "or", "unless"}
 
 
@@ -53,9 +42,7 @@ def used(query: str) -> Iterator[tuple[str, dict[str, str], set[str]]]:
     """Name, label matchers and labels of the aggregations around it, for each metric of a query."""
     without_ranges = re.sub(r"\[[^]]*\]", "", query)
     grouped = {
-        label.strip()
-        for labels in re.findall(r"\bby \(([^)]*)\)", without_ranges)
-        for label in labels.split(",")
+        label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", without_ranges) for label in labels.split(",")
     }
     rest = re.sub(r"\b(?:by|on) \([^)]*\)", "", without_ranges)
     for name, matchers in re.findall(r"\b([a-z]\w+)\b(?:\{([^}]*)\})?", rest):

@@ -26,9 +26,7 @@ def test_every_binding_is_for_a_service_account_that_is_made() -> None:
 def test_every_user_may_read_how_headroom_runs_and_nothing_else() -> None:
     """Mode, estimate and version, and whether it runs, for the reports."""
     (role,) = [
-        body
-        for body in manifests()
-        if body["kind"] == "Role" and body["metadata"]["name"] == "headroom-installation"
+        body for body in manifests() if body["kind"] == "Role" and body["metadata"]["name"] == "headroom-installation"
     ]
     assert role["rules"] == [
         {"apiGroups": [group], "resources": [kind], "resourceNames": ["headroom"], "verbs": ["get"]}

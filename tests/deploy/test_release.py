@@ -70,9 +70,7 @@ def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    in_pod = (
-        "--namespace headroom-system exec --stdin deploy/headroom-controller -- headroom explain shop/web 1"
-    )
+    in_pod = "--namespace headroom-system exec --stdin deploy/headroom-controller -- headroom explain shop/web 1"
     assert done.stdout == f"{in_pod}\n"
 
 
@@ -82,9 +80,7 @@ echo '{"metadata": {}, "components": [{"name": "aiohttp", "purl": "pkg:pypi/aioh
 """
 
 
-def test_the_sbom_names_the_wheels_and_the_images_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cyclonedx-py is a script here; `make release` runs the real one."""
 
     def assemble(root: Path, _architecture: str, _scratch: Path) -> None:
@@ -122,12 +118,7 @@ def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
     release.archive(tmp_path / "a.tar.gz", {"b": b"1", "a": b"#!/bin/sh\n"}, WHEN)
     (tmp_path / "c").write_bytes(b"c")
     release.checksums(tmp_path)
-    done = subprocess.run(
-        ["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["a.tar.gz: OK", "c: OK"]
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "a.tar.gz").read_bytes())) as tar:
-        assert [(each.name, each.mtime, each.mode) for each in tar] == [
-            ("a", WHEN, 0o755),
-            ("b", WHEN, 0o644),
-        ]
+        assert [(each.name, each.mtime, each.mode) for each in tar] == [("a", WHEN, 0o755), ("b", WHEN, 0o644)]

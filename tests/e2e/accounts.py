@@ -47,9 +47,7 @@ PATHS = {
 
 def documents(*files: Path) -> list[Raw]:
     """Every object of manifest files."""
-    return [
-        document for file in files for document in yaml.safe_load_all(file.read_text("utf-8")) if document
-    ]
+    return [document for file in files for document in yaml.safe_load_all(file.read_text("utf-8")) if document]
 
 
 def collection(document: Raw) -> str:

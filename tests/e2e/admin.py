@@ -71,14 +71,8 @@ async def admin_of(cluster: Cluster, *, clear: bool = True) -> AsyncIterator[Adm
     async with Client(config) as client:
         body = {
             "metadata": {"name": "e2e-everything"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "cluster-admin",
-            },
-            "subjects": [
-                {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "e2e:everything"}
-            ],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "e2e:everything"}],
         }
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         with contextlib.suppress(Exception):

@@ -129,9 +129,7 @@ def controller(own_kubeconfig: Path, tmp_path: Path) -> Iterator[StartController
 
 
 @pytest.fixture(scope="module")
-def shared_controller(
-    own_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StartController]:
+def shared_controller(own_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartController]:
     """Starts controllers for a whole module, under headroom's own account."""
     controllers = Controllers(own_kubeconfig, tmp_path_factory.mktemp("controllers"))
     yield controllers

@@ -142,14 +142,10 @@ class FaultProxy:
         )
         application = web.Application(client_max_size=_BUFFER)
         application.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5
-        )
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.kubeconfig.write_text(
-            json.dumps(_kubeconfig(f"http://127.0.0.1:{self._runner.addresses[0][1]}"))
-        )
+        self.kubeconfig.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{self._runner.addresses[0][1]}")))
 
     async def _stop(self) -> None:
         await self._change(None, b"")
@@ -175,9 +171,7 @@ class FaultProxy:
             return _break_off(request)
         if self._fault is not None and (said := self._fault.answer(request)) is not None:
             return said
-        headers = {
-            name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers
-        }
+        headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}
         url = URL(self._server + request.raw_path, encoded=True)
         async with self._session.request(
             request.method, url, data=body or None, headers=headers, timeout=None

@@ -139,9 +139,7 @@ async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) ->
 
 
 @contextlib.asynccontextmanager
-async def hanging(
-    client: Client, resource: str, labels: Mapping[str, str], policy: str
-) -> AsyncIterator[None]:
+async def hanging(client: Client, resource: str, labels: Mapping[str, str], policy: str) -> AsyncIterator[None]:
     """Another webhook never answers about a resource's changes, in the namespaces with these labels. The API server
     waits as long as it does by default."""
 

@@ -80,9 +80,7 @@ class QuotaAudit:
         needed = self.record.taken + refusal.requested
         full = any(needed[name] > limit for name, limit in refusal.limited.items())
         by_vm = Counter(pod.vm or "a tenant" for pod in self.record.counted.values())
-        detail = (
-            f"{migration.vm}: {event.message}; room since {event.at - since:.1f} s; pods: {dict(by_vm)}; "
-        )
+        detail = f"{migration.vm}: {event.message}; room since {event.at - since:.1f} s; pods: {dict(by_vm)}; "
         detail += "entries: " + ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in room_of.items())
         (self.refusals if full else self.behind).append(detail)
 
@@ -110,9 +108,7 @@ class QuotaAudit:
 
 
 @contextlib.asynccontextmanager
-async def audited(
-    client: Client, bases: Mapping[str, Mapping[str, str]]
-) -> AsyncIterator[dict[str, QuotaAudit]]:
+async def audited(client: Client, bases: Mapping[str, Mapping[str, str]]) -> AsyncIterator[dict[str, QuotaAudit]]:
     """One for each namespace, from the moment the block begins; `bases` in the words of spec.hard."""
     seen = {name: QuotaAudit(Amounts.within(base)) for name, base in bases.items()}
     async with Watching(client, {name: audit.record for name, audit in seen.items()}, *_FOLLOWED):

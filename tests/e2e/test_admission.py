@@ -43,12 +43,8 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     await namespace.machine()
     prefix = f"can't update the resource quota of namespace {namespace}, error: "
     cases = {
-        quota_text(
-            {**LIMITS, "limitsCpu": "2"}
-        ): "new CPU limit 2 is lower than the current used CPU limit 2015m",
-        quota_text(
-            {"limitsMemory": "1.5Gi"}
-        ): "new Memory limit 1536Mi is lower than the current used Memory limit ",
+        quota_text({**LIMITS, "limitsCpu": "2"}): "new CPU limit 2 is lower than the current used CPU limit 2015m",
+        quota_text({"limitsMemory": "1.5Gi"}): "new Memory limit 1536Mi is lower than the current used Memory limit ",
         quota_text({"limitsCpu": "2e3m"}): "invalid LimitsCPU 2e3m, error: quantities must match the regular "
         "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
         "{": "invalid NamespaceResourceQuota {, error: field.cattle.io/resourceQuota is not JSON: ",

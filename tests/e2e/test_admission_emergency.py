@@ -156,9 +156,9 @@ async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, t
 async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> None:
     # Without an answer of the webhook the quota controller goes on.
     assert "failed calling webhook" in await emergency.limits_quota("alice", "1")
-    assert [
-        await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)
-    ] == [""] * 3
+    assert [await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)] == [
+        ""
+    ] * 3
     said = await emergency.run(ROWS[QUOTAS][0])
     quota = await emergency.managed.quota()
     assert f"released {quota.key}" in said

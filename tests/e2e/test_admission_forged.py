@@ -17,21 +17,14 @@ from lab.counters import samples
 from lab.namespace import NAMESPACES, PODS, Namespace
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.configurations import (
-    MUTATE_RESOURCE_QUOTA,
-    VALIDATE_NAMESPACE,
-    VALIDATE_POD,
-    VALIDATE_RESOURCE_QUOTA,
-)
+from pkg.webhook.configurations import MUTATE_RESOURCE_QUOTA, VALIDATE_NAMESPACE, VALIDATE_POD, VALIDATE_RESOURCE_QUOTA
 from tests.e2e.admin import HARD, RANCHER, Admin
 from tests.program import Program
 
 pytestmark = pytest.mark.cluster
 
 
-async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
-    admin: Admin, running: Program
-) -> None:
+async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(admin: Admin, running: Program) -> None:
     namespace = await admin.namespace(HARD)
     tenant = namespace.by(admin.by("tenant"))
     await namespace.migrating()
@@ -49,9 +42,7 @@ async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(
     assert not await namespace.events("ResourceQuotaCorrected")
 
 
-async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(
-    admin: Admin, running: Program
-) -> None:
+async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(admin: Admin, running: Program) -> None:
     """Who may read webhook configurations knows the registered paths."""
     namespace = await admin.namespace(HARD)
     await namespace.migrating()
@@ -90,9 +81,7 @@ async def forged(namespace: Namespace) -> dict[str, dict[str, Any]]:
         MUTATE_RESOURCE_QUOTA: {"object": lowered, "oldObject": quota, "operation": "UPDATE"},
         VALIDATE_NAMESPACE: {"object": changed, "oldObject": found, "operation": "UPDATE"},
         LOCK_PATH: {"object": pod, "operation": "CREATE", "resource": {"resource": "pods"}},
-    } | {
-        f"{VALIDATE_POD}/{'0' * 32}": {"object": pod, "operation": "CREATE"},
-    }
+    } | {f"{VALIDATE_POD}/{'0' * 32}": {"object": pod, "operation": "CREATE"}}
 
 
 async def forge(url: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,7 @@ class Tenant:
         while True:
             await asyncio.sleep(0.5)
             if len(self._pods) >= _PLACES - 1:
-                await pods.delete(
-                    name=self._pods.pop(0), namespace=self._namespace.name, grace_period_seconds=0
-                )
+                await pods.delete(name=self._pods.pop(0), namespace=self._namespace.name, grace_period_seconds=0)
 
 
 async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> None:

@@ -85,9 +85,7 @@ class Callers:
     async def follow_the_bundle(self) -> None:
         """By a watch, as an API server does."""
         configurations = self.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-        async with configurations.watch(
-            field_selector=f"metadata.name={WEBHOOK_CONFIGURATION_NAME}"
-        ) as versions:
+        async with configurations.watch(field_selector=f"metadata.name={WEBHOOK_CONFIGURATION_NAME}") as versions:
             async for version in versions:
                 bundle = bundle_of(version.object)
                 if bundle and bundle != self._bundle:
@@ -134,9 +132,7 @@ class Callers:
             line.close()
 
 
-async def test_certificates_are_renewed_under_load_without_a_failed_call(
-    cluster: Cluster, admin: Admin
-) -> None:
+async def test_certificates_are_renewed_under_load_without_a_failed_call(cluster: Cluster, admin: Admin) -> None:
     """The clock by which certificates age is pushed on; what they are valid for is always now."""
     policy = Policy(serving_life=120.0, backdated=7200.0)
     ahead = 0.0
@@ -214,9 +210,7 @@ async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, a
         other.stop()
 
 
-async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(
-    cluster: Cluster, admin: Admin
-) -> None:
+async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(cluster: Cluster, admin: Admin) -> None:
     repaired = Quantity.parse("5515m")
     with headroom(cluster, "controller"):
         webhook = program(cluster, "webhook")
@@ -260,9 +254,7 @@ async def cpu_of(namespace: Namespace) -> Quantity:
 
 
 async def registered_bundle(client: Client) -> bytes:
-    found = await client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).get(
-        name=WEBHOOK_CONFIGURATION_NAME
-    )
+    found = await client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)
     return bundle_of(found)
 
 

@@ -24,11 +24,7 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
     cluster: Cluster, own_kubeconfig: Path
 ) -> None:
     async with admin_of(cluster) as admin:
-        managed, garbage, windowed = (
-            await admin.namespace(HARD),
-            await admin.namespace(HARD),
-            await made(admin),
-        )
+        managed, garbage, windowed = (await admin.namespace(HARD), await admin.namespace(HARD), await made(admin))
         await managed.machine()
         await managed.migrate(running=LASTING)
         await garbage.annotate("{nope")
@@ -62,9 +58,7 @@ async def test_with_everything_switched_on_and_everything_to_do_it_asks_for_no_w
         assert await windowed.lock() is None
 
 
-async def test_the_webhooks_alone_ask_for_no_write_either(
-    cluster: Cluster, api: Api, own_kubeconfig: Path
-) -> None:
+async def test_the_webhooks_alone_ask_for_no_write_either(cluster: Cluster, api: Api, own_kubeconfig: Path) -> None:
     forget(api)
     since = (cluster.directory / "audit.log").stat().st_size
     with headroom(cluster, "webhook", "--kubeconfig", str(own_kubeconfig), "--dry-run"):

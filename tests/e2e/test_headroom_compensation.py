@@ -31,13 +31,7 @@ GROWN = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
 FOUR_GROWN = {"limits.cpu": "8060m", "limits.memory": "22729845252"}
 SEED_SMALL = {"limits.cpu": "5", "limits.memory": "10865341313"}
 SEED_LARGER = {"limits.cpu": "5", "limits.memory": "11913917313"}
-LOWERED = {
-    "limits.cpu": "4",
-    "limits.memory": "9500M",
-    "requests.cpu": "250m",
-    "requests.memory": "6600M",
-    "pods": "1",
-}
+LOWERED = {"limits.cpu": "4", "limits.memory": "9500M", "requests.cpu": "250m", "requests.memory": "6600M", "pods": "1"}
 HARVESTER = ("--estimate", "harvester")
 
 
@@ -112,9 +106,7 @@ async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_
 
     async with watched(small) as (versions,):
         on.run(*HARVESTER)
-        await small.until_phase(
-            pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"
-        )
+        await small.until_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
 
         async def given_back() -> bool:
             found = await compensations(versions)
@@ -139,9 +131,7 @@ async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_
         assert compensated == [raised, more, raised]
 
 
-async def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(
-    on: Environment, grown: Grown
-) -> None:
+async def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Environment, grown: Grown) -> None:
     on.run()
     async with watched(grown.four, grown.small) as (four, small):
         await grown.move(linger=1.0)

@@ -15,16 +15,7 @@ from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.conftest import ONE_LOOP
 from tests.e2e.headroom.amounts import Amounts, Versions, minus, plus, watched
 from tests.e2e.headroom.environment import METER, Environment, grant_what_is_used, meter
-from tests.e2e.headroom.shapes import (
-    COUNTED,
-    LIMITS,
-    SHAPES,
-    SIDECARS,
-    SMALL_CONTAINERS,
-    Shape,
-    limit_range,
-    start,
-)
+from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape, limit_range, start
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP]
 

@@ -45,9 +45,7 @@ async def held(versions: Versions, pod: str) -> None:
 class TestHeld:
     """Whatever happens meanwhile, the source's room stays as long as the source counts."""
 
-    async def test_the_next_migration_is_not_refused_while_the_old_source_lingers(
-        self, on: Environment
-    ) -> None:
+    async def test_the_next_migration_is_not_refused_while_the_old_source_lingers(self, on: Environment) -> None:
         on.run(ALONE)
         namespace = await on.running("vm1", "vm2", limits=TWO)
         source = await move(namespace, "vm1")

@@ -21,9 +21,7 @@ from tests.e2e.headroom.shapes import SEED, SHAPES, Shape, start
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP, pytest.mark.usefixtures("cleared")]
 
-PRIORITY_CLASSES = Resource(
-    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", Object, namespaced=False
-)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", Object, namespaced=False)
 HIGH, LOCAL = "headroom-test-high", "headroom-test-local"
 MANAGED = {"headroom.harvesterhci.io/managed": "true"}
 RESOURCES = {
@@ -95,9 +93,7 @@ async def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_
         await namespace.settle(base)
 
     async with watched(*(namespace for namespace, _ in filled)) as seen:
-        await asyncio.gather(
-            *(goes_through(name, *each) for name, each in zip(RESOURCES, filled, strict=True))
-        )
+        await asyncio.gather(*(goes_through(name, *each) for name, each in zip(RESOURCES, filled, strict=True)))
         for name, (_, base), versions in zip(RESOURCES, filled, seen, strict=True):
             assert await versions.hards() == [base, plus(base, base), base], name
 
@@ -118,11 +114,7 @@ async def test_disks_that_move_are_added_where_an_administrator_lets_them(on: En
     base = {"requests.storage": "1Gi", "persistentvolumeclaims": "1"}
     await namespace.make_quota("disks", base, labels=MANAGED)
     await _claim(namespace, "old")
-    moved = {
-        "volumeName": "root",
-        "sourcePVCInfo": {"claimName": "old"},
-        "destinationPVCInfo": {"claimName": "new"},
-    }
+    moved = {"volumeName": "root", "sourcePVCInfo": {"claimName": "old"}, "destinationPVCInfo": {"claimName": "new"}}
     await namespace.patch(VMIS, "vm1", {"status": {"migratedVolumes": [moved]}})
     with pytest.raises(Forbidden, match="exceeded quota: disks"):
         await _claim(namespace, "new")

@@ -75,9 +75,7 @@ async def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, api: Api, nam
     made = 0
     for number in range(12):
         labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
-        made += allowed(
-            policy, mallory.create, PODS.path(namespace.name), pod(f"forged-{number}", labels=labels)
-        )
+        made += allowed(policy, mallory.create, PODS.path(namespace.name), pod(f"forged-{number}", labels=labels))
         await asyncio.sleep(0.1)
     assert made <= 3
     assert await highest(namespace) == Quantity.parse("3")
@@ -106,10 +104,7 @@ async def test_a_vm_that_never_ran_raises_nothing(policy: bool, api: Api, namesp
     """500 CPU, and a migration of it; a status that the tenant writes along."""
     mallory = tenant_of(api, namespace.name)
     huge: Raw = Shape(
-        {
-            "cpu": {"cores": 500},
-            "resources": {"limits": {"cpu": "500", "memory": "1Ti"}, "requests": {"memory": "1Gi"}},
-        }
+        {"cpu": {"cores": 500}, "resources": {"limits": {"cpu": "500", "memory": "1Ti"}, "requests": {"memory": "1Gi"}}}
     ).body("huge")
     status = {"phase": "Running", "nodeName": "node-0", "migrationState": {"sourcePod": "virt-launcher-huge"}}
     mallory.create(VMIS.path(namespace.name), {**huge, "status": status})
@@ -119,9 +114,7 @@ async def test_a_vm_that_never_ran_raises_nothing(policy: bool, api: Api, namesp
 
 
 @pytest.mark.parametrize(
-    "value",
-    [str(10**15), "1", "-1000000000000000", "9" * 5000],
-    ids=["a petabyte", "a byte", "minus", "5,000 digits"],
+    "value", [str(10**15), "1", "-1000000000000000", "9" * 5000], ids=["a petabyte", "a byte", "minus", "5,000 digits"]
 )
 async def test_an_annotation_adds_no_more_than_kubevirt_renders(
     policy: bool, on: Environment, api: Api, namespace: Namespace, value: str, kubeconfig: Path

@@ -23,16 +23,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import eventually
 from tests.deploy.renderings import RENDERINGS
-from tests.e2e.accounts import (
-    BY_HAND,
-    NAMESPACE,
-    apply,
-    documents,
-    forget,
-    kubeconfig_of,
-    remove,
-    requests,
-)
+from tests.e2e.accounts import BY_HAND, NAMESPACE, apply, documents, forget, kubeconfig_of, remove, requests
 from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import HARD, RAISED, SKIP
@@ -44,10 +35,7 @@ DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/headroom-release"
 DEFINED_ELSEWHERE = {
     "cert-manager.io": ("v1", {"certificates": "Certificate", "issuers": "Issuer"}),
-    "monitoring.coreos.com": (
-        "v1",
-        {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"},
-    ),
+    "monitoring.coreos.com": ("v1", {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}),
 }
 
 
@@ -67,12 +55,7 @@ def definitions() -> list[Raw]:
                         "name": version,
                         "served": True,
                         "storage": True,
-                        "schema": {
-                            "openAPIV3Schema": {
-                                "type": "object",
-                                "x-kubernetes-preserve-unknown-fields": True,
-                            }
-                        },
+                        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
                     }
                 ],
             },
@@ -146,9 +129,7 @@ class Node:
         """The container's own; addresses are those of this machine, and the kubeconfig stands for the token file."""
         (container,) = pod["containers"]
         kubeconfig = kubeconfig_of(self.api, pod["serviceAccountName"], self.folder)
-        given = [
-            each for each in container["args"] if not each.startswith(("--metrics-bind", "--health-bind"))
-        ]
+        given = [each for each in container["args"] if not each.startswith(("--metrics-bind", "--health-bind"))]
         here = {"--bind-address=:9443": f"--bind-address=127.0.0.1:{self.port}"}
         arguments = [here.get(each, each) for each in given]
         return [*arguments, f"--kubeconfig={kubeconfig}"]
@@ -156,9 +137,7 @@ class Node:
     def test(self) -> str:
         """What the Job of `helm test` prints."""
         hooks = helm(self.api, "get", "hooks", "headroom").stdout
-        (job,) = [
-            each for each in yaml.safe_load_all(hooks) if each and each["metadata"]["name"] == "headroom-test"
-        ]
+        (job,) = [each for each in yaml.safe_load_all(hooks) if each and each["metadata"]["name"] == "headroom-test"]
         pod = job["spec"]["template"]["spec"]
         done = run(*self._arguments(pod), **self._environment(pod, 0))
         return done.stdout + done.stderr
@@ -184,9 +163,7 @@ class Node:
     def _stop_scaled_down(self) -> None:
         for name in ("headroom-controller", "headroom-webhook"):
             eventually(partial(self._is_scaled_down, name), 30)
-        for program in reversed(
-            self.programs
-        ):  # the webhook first: the Lease shows that the others have ended
+        for program in reversed(self.programs):  # the webhook first: the Lease shows that the others have ended
             program.stop()
 
 
@@ -201,9 +178,7 @@ def traces(api: Api) -> set[str]:
     """Whatever of headroom is left on the cluster; the CRD is kept on purpose."""
     kept = ("roles", "rolebindings", "serviceaccounts", "secrets", "configmaps", "services")
     paths = [f"{CORE}/namespaces/{NAMESPACE}/{each}" for each in kept[2:]]
-    paths += [
-        f"/apis/rbac.authorization.k8s.io/v1/{each}" for each in ("clusterroles", "clusterrolebindings")
-    ]
+    paths += [f"/apis/rbac.authorization.k8s.io/v1/{each}" for each in ("clusterroles", "clusterrolebindings")]
     paths += [f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/{each}" for each in kept[:2]]
     paths += [f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"]
     paths += [
@@ -224,9 +199,7 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
 ) -> None:
     port = free_ports(1)[0]
     since = (cluster.directory / "audit.log").stat().st_size
-    remove(
-        api, documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml")
-    )  # what another test left
+    remove(api, documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml"))  # what another test left
     forget(api)
     before = traces(api)
     values = [
@@ -241,9 +214,7 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
     try:
         first, second = node.start("headroom-controller")
         node.start("headroom-webhook")
-        leader = eventually(
-            lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None)
-        )
+        leader = eventually(lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None))
         namespace = await tenant()
         await namespace.vm()
         migration = await namespace.refused()
@@ -304,9 +275,7 @@ async def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: M
         pod = {
             "metadata": {"name": "p"},
             "spec": {
-                "containers": [
-                    {"name": "c", "image": "i", "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}
-                ]
+                "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}]
             },
         }
         api.create(f"{path}/pods", pod)

@@ -16,16 +16,7 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually, until
-from tests.e2e.accounts import (
-    BY_HAND,
-    NAMESPACE,
-    Request,
-    apply,
-    documents,
-    kubeconfig_of,
-    requests,
-    twin,
-)
+from tests.e2e.accounts import BY_HAND, NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.relay import Relay
@@ -57,11 +48,7 @@ class Pair:
         own = kubeconfig_of(self.api, name, self.folder)
         own.write_text(own.read_text().replace(self.api.address, self.relays[name].address))
         arguments = ["controller", "--kubeconfig", str(own), "--estimate", "harvester", "--leader-elect"]
-        for flag, seconds in (
-            ("lease-duration", LEASE_SECONDS),
-            ("renew-deadline", DEADLINE),
-            ("retry-period", RETRY),
-        ):
+        for flag, seconds in (("lease-duration", LEASE_SECONDS), ("renew-deadline", DEADLINE), ("retry-period", RETRY)):
             arguments += [f"--leader-elect-{flag}", str(seconds)]
         program = self.programs[name] = Program(self.folder / f"{name}.log", *arguments)
         return program.start()
@@ -79,9 +66,7 @@ class Pair:
 
     def writes(self) -> list[Request]:
         """Everything that was written but the Lease, in the order in which the API server got it."""
-        found = [
-            r for r in requests(self.cluster.directory, self._since) if r.writes and r.resource != "leases"
-        ]
+        found = [r for r in requests(self.cluster.directory, self._since) if r.writes and r.resource != "leases"]
         return sorted(found, key=lambda request: request.at)
 
     def check_one_at_a_time(self, *order: str) -> None:
@@ -136,9 +121,7 @@ async def test_killed(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     pair.check_one_at_a_time(leader, standby)
 
 
-async def test_stopped_for_longer_than_its_lease_and_continued(
-    pair: Pair, migrating: tuple[Tenant, str, str]
-) -> None:
+async def test_stopped_for_longer_than_its_lease_and_continued(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     namespace, leader, standby = migrating
     stopped = pair.programs[leader]
     stopped.process.send_signal(signal.SIGSTOP)

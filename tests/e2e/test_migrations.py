@@ -18,10 +18,7 @@ from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP, pytest.mark.usefixtures("cleared")]
 
-CHOICES = {
-    "takeover with Harvester's numbers": ["takeover"],
-    "beside Harvester": ["assist", "--foreign-grace", "8"],
-}
+CHOICES = {"takeover with Harvester's numbers": ["takeover"], "beside Harvester": ["assist", "--foreign-grace", "8"]}
 
 
 @pytest_asyncio.fixture(loop_scope="module")

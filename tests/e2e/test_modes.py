@@ -40,9 +40,7 @@ async def key_of(mode: str, namespace: Tenant) -> str:
     return f"harvesterhci.io/migrating{name}"
 
 
-async def test_entry_and_marks_from_the_raise_to_the_end(
-    mode: str, headroom: Program, tenant: MakeTenant
-) -> None:
+async def test_entry_and_marks_from_the_raise_to_the_end(mode: str, headroom: Program, tenant: MakeTenant) -> None:
     """3 CPU / 5000Mi → 5 CPU / 9980344313 → 3 CPU / 5000Mi, whatever others do to spec.hard meanwhile."""
     namespace = await tenant()
     await namespace.vm()
@@ -74,9 +72,7 @@ async def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
     await namespace.until_hard(RAISED)
 
 
-async def test_a_migration_that_is_deleted_leaves_no_entry(
-    mode: str, headroom: Program, tenant: MakeTenant
-) -> None:
+async def test_a_migration_that_is_deleted_leaves_no_entry(mode: str, headroom: Program, tenant: MakeTenant) -> None:
     namespace = await tenant()
     await namespace.vm()
     migration = await namespace.moving()
@@ -104,9 +100,7 @@ async def test_a_vmi_that_turns_up_after_its_migration_is_served(
     assert list(await namespace.entries()) == [await key_of(mode, namespace)]
 
 
-async def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(
-    headroom: Program,
-) -> None:
+async def test_nothing_above_left_a_traceback_a_failed_reconcile_or_an_unhealthy_program(headroom: Program) -> None:
     assert "Traceback" not in headroom.text()
     assert headroom.get("/healthz") == (200, "ok")
     assert headroom.get("/readyz") == (200, "ok")

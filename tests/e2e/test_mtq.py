@@ -62,9 +62,7 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
 async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Budgeted) -> None:
     hard = await namespace.fill()
     async with watched(namespace) as seen:
-        await namespace.budget(
-            {"limits.cpu": "2", "limits.memory": "64Mi", "requests.memory": "2Gi", "pods": "1"}
-        )
+        await namespace.budget({"limits.cpu": "2", "limits.memory": "64Mi", "requests.memory": "2Gi", "pods": "1"})
         migration = await namespace.migrate()
         await namespace.until_refused(migration)
         event = await namespace.told("NotEnoughResourceToRelease", "VirtualMachineInstanceMigration")
@@ -133,9 +131,7 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user])
-    body = lock_body(
-        namespace.name, admitting(hook, ["a/vm1", "b/vm2"]), now=time.time(), holder="", reason=""
-    )
+    body = lock_body(namespace.name, admitting(hook, ["a/vm1", "b/vm2"]), now=time.time(), holder="", reason="")
     virt_controller = namespace.by(admin.by(user))
 
     async def is_refused(migration: str, vm: str) -> bool:
@@ -203,9 +199,7 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster,
         await until(unlocked, "the end of the lock")
 
     async def gone() -> bool:
-        return namespace.name not in {
-            each.name for each in await namespace.client.resource(NAMESPACES).list()
-        }
+        return namespace.name not in {each.name for each in await namespace.client.resource(NAMESPACES).list()}
 
     await until(gone, "the end of the namespace", seconds=40)
 

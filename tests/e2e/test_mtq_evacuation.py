@@ -37,8 +37,6 @@ async def test_twenty_vms_evacuated_at_once_share_locks_that_end_as_soon_as_thei
         took = await evacuated()
         await namespace.at_rest(hard)
     assert seen.since is None
-    print(
-        f"{len(seen.locked)} locks for {seen.seconds:.1f} s, {took:.1f} s in all, {free:.1f} s without a lock"
-    )
+    print(f"{len(seen.locked)} locks for {seen.seconds:.1f} s, {took:.1f} s in all, {free:.1f} s without a lock")
     assert seen.seconds <= max(3 * free, COUNT * 0.25)
     assert len(seen.locked) < COUNT, "a lock each: nothing was shared"

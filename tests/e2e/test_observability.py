@@ -30,9 +30,7 @@ from tests.program import Program
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("HEADROOM_OBSERVABILITY"), reason="needs Prometheus: make observability"
-    ),
+    pytest.mark.skipif(not os.environ.get("HEADROOM_OBSERVABILITY"), reason="needs Prometheus: make observability"),
 ]
 
 QUIET = 12.0

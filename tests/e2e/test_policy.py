@@ -102,9 +102,7 @@ def test_a_pod_cannot_become_a_vm_s_afterwards(attacked: AttackedNamespace) -> N
 
 
 @pytest.mark.parametrize("subresource", ["resize", "ephemeralcontainers"])
-def test_a_subresource_that_tenants_write_carries_no_mark_in(
-    attacked: AttackedNamespace, subresource: str
-) -> None:
+def test_a_subresource_that_tenants_write_carries_no_mark_in(attacked: AttackedNamespace, subresource: str) -> None:
     """`edit` may write them in some releases; the API server keeps a pod's labels as they are there."""
     path = f"{attacked.pods}/plain"
     plain = attacked.mallory.create(attacked.pods, pod("plain"))
@@ -142,9 +140,7 @@ def test_a_launcher_s_marks_are_kubevirt_s_alone(attacked: AttackedNamespace) ->
     for change in CHANGES.values():
         refused(attacked.mallory.patch, path, {"metadata": change})
     mallory = attacked.mallory
-    mallory.patch(
-        path, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}, "finalizers": ["a/b"]}}
-    )
+    mallory.patch(path, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}, "finalizers": ["a/b"]}})
     mallory.patch(path, {"metadata": {"labels": {"team": None}, "finalizers": None}})
     for change in CHANGES.values():
         attacked.kubevirt.patch(path, {"metadata": change})
@@ -166,9 +162,7 @@ RESIZED: Raw = {
 }
 
 
-@pytest.mark.parametrize(
-    "mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"]
-)
+@pytest.mark.parametrize("mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"])
 def test_a_vm_s_pod_is_resized_by_kubevirt_and_kubelets_alone(attacked: AttackedNamespace, mark: str) -> None:
     """One that shrinks leaves room that its migration takes once more."""
     if "pods/resize" not in {each["name"] for each in attacked.api.get("/api/v1")["resources"]}:
@@ -196,25 +190,19 @@ def test_pods_that_carry_no_mark_are_not_concerned(attacked: AttackedNamespace) 
     for number, metadata in enumerate(ordinary):
         name = f"plain-{number}"
         attacked.mallory.create(attacked.pods, pod(name, **metadata))
-        attacked.mallory.patch(
-            f"{attacked.pods}/{name}", {"metadata": {"labels": {"kubevirt.io": "virt-handler"}}}
-        )
+        attacked.mallory.patch(f"{attacked.pods}/{name}", {"metadata": {"labels": {"kubevirt.io": "virt-handler"}}})
         attacked.mallory.delete(f"{attacked.pods}/{name}", gracePeriodSeconds="0")
 
 
 def test_a_tenant_s_deployments_and_jobs_forge_nothing_either(attacked: AttackedNamespace) -> None:
     """The pods of a ReplicaSet are created by Kubernetes' controllers, which are no KubeVirt."""
-    controller = attacked.api.as_user(
-        "system:serviceaccount:kube-system:replicaset-controller", "system:masters"
-    )
+    controller = attacked.api.as_user("system:serviceaccount:kube-system:replicaset-controller", "system:masters")
     refused(controller.create, attacked.pods, pod("from-a-template", labels=LAUNCHER))
 
 
 def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(attacked: AttackedNamespace) -> None:
     path = f"{attacked.pods}/launcher"
-    attacked.kubevirt.create(
-        attacked.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[attacked.owner])
-    )
+    attacked.kubevirt.create(attacked.pods, pod("launcher", labels=LAUNCHER, ownerReferences=[attacked.owner]))
     vmi = VMIS.path(attacked.name, "vm1")
     attacked.api.delete(vmi, propagationPolicy="Orphan")
     eventually(lambda: attacked.api.find(vmi) is None or None, 60)  # it learns of new kinds every 30 s
@@ -233,9 +221,7 @@ class TestMigrationBudgets:
         assert failure.value.status == 403, failure.value
         assert "only by users who may update resourcequotas in the namespace" in failure.value.message
 
-    def test_none_is_created_or_enlarged_by_who_may_not_update_quotas(
-        self, attacked: AttackedNamespace
-    ) -> None:
+    def test_none_is_created_or_enlarged_by_who_may_not_update_quotas(self, attacked: AttackedNamespace) -> None:
         all_of_them, path = self.of(attacked)
         mallory = attacked.mallory
         self.refused(mallory.create, all_of_them, budget(**{"limits.cpu": "47"}))

@@ -150,9 +150,7 @@ def test_nothing_is_missing(asked: list[Request]) -> None:
     assert asked
     # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
     elsewhere = {("leases", "harvester-system"), ("leases", "default")}
-    assert [
-        each for each in asked if each.is_denied and (each.resource, each.namespace) not in elsewhere
-    ] == []
+    assert [each for each in asked if each.is_denied and (each.resource, each.namespace) not in elsewhere] == []
 
 
 def test_nothing_is_spare(asked: list[Request]) -> None:

@@ -89,14 +89,10 @@ class Onlooker(threading.Thread):
                 items = self._api.get(VMIMS)["items"]
             except Exception:  # the CRD comes and goes
                 continue
-            self.migrations |= {
-                item["metadata"]["uid"]: item.get("status", {}).get("phase", "") for item in items
-            }
+            self.migrations |= {item["metadata"]["uid"]: item.get("status", {}).get("phase", "") for item in items}
 
 
-def test_its_figures_are_what_others_count_and_nothing_is_left(
-    bare: Cluster, bare_api: Api, tmp_path: Path
-) -> None:
+def test_its_figures_are_what_others_count_and_nothing_is_left(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
     tenant = f"{CORE}/namespaces/tenant"
     bare_api.create(f"{CORE}/namespaces", bodies.namespace("tenant", bodies.granting(HARD)))
     standing = bare_api.create(f"{tenant}/resourcequotas", bodies.default_quota("default-abc", HARD))
@@ -165,9 +161,7 @@ def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: A
     assert everything(bare_api) != before
     registered = bare_api.get(f"{ADMISSION}/validatingwebhookconfigurations/headroom.harvesterhci.io")
     for each in registered["webhooks"]:
-        assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], (
-            "tenants' objects are not asked about"
-        )
+        assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], "tenants' objects are not asked about"
     done = run("scale", "--clean", "--kubeconfig", str(bare.kubeconfig), timeout=300, CI="true")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     nothing_is_left(bare_api, before)

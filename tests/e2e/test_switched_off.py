@@ -31,11 +31,7 @@ WHERE = [(kind, field) for kind in ("quota", "namespace") for field in ("labels"
 
 def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:
     """What the API server warns of when a person patches an object."""
-    headers = {
-        "Content-Type": MERGE_PATCH,
-        "Impersonate-User": "alice",
-        "Impersonate-Group": "e2e:everything",
-    }
+    headers = {"Content-Type": MERGE_PATCH, "Impersonate-User": "alice", "Impersonate-Group": "e2e:everything"}
     connection = api.connection()
     try:
         connection.request("PATCH", path, json.dumps(patch), headers)

@@ -164,10 +164,7 @@ DRAINS: dict[str, tuple[dict[str, str], dict[str, dict[str, Any]], str | None, s
     "by force": ({DRAIN_FORCED: "true"}, {"a": {"status": PINNED}, "b": {}}, "running", {"a"}, False),
     "VMs whose label says so": (
         {},
-        {
-            "a": {"labels": {STRATEGY: "Shutdown"}},
-            "b": {"labels": {STRATEGY: "ShutdownAndRestartAfterEnable"}},
-        },
+        {"a": {"labels": {STRATEGY: "Shutdown"}}, "b": {"labels": {STRATEGY: "ShutdownAndRestartAfterEnable"}}},
         "running",
         {"a", "b"},
         False,

@@ -15,13 +15,7 @@ from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.loading import load_config
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster, Options
-from tests.examples import (
-    test_keypair,
-    test_nodedrain,
-    test_schedulevmbackup,
-    test_storageclass,
-    test_template,
-)
+from tests.examples import test_keypair, test_nodedrain, test_schedulevmbackup, test_storageclass, test_template
 
 PORTS = (test_template, test_keypair, test_storageclass, test_schedulevmbackup, test_nodedrain)
 KINDS = [test_keypair.KEY_PAIRS, *(kind for port in PORTS for kind in getattr(port, "KINDS", ()))]
@@ -31,12 +25,7 @@ BUILT_IN = ("", "batch", "storage.k8s.io")
 
 def definition(kind: Resource[Any]) -> dict[str, Any]:
     """A CustomResourceDefinition that keeps every field."""
-    names = {
-        "plural": kind.plural,
-        "singular": kind.kind.lower(),
-        "kind": kind.kind,
-        "listKind": f"{kind.kind}List",
-    }
+    names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind, "listKind": f"{kind.kind}List"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     served = {"name": kind.version, "served": True, "storage": True, "schema": schema}
     if kind.status_subresource:
@@ -45,10 +34,7 @@ def definition(kind: Resource[Any]) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": kind.group_resource}
     if kind.group.endswith("k8s.io"):
         metadata["annotations"] = {"api-approved.kubernetes.io": "unapproved, for a test"}
-    return {
-        "metadata": metadata,
-        "spec": {"group": kind.group, "scope": scope, "names": names, "versions": [served]},
-    }
+    return {"metadata": metadata, "spec": {"group": kind.group, "scope": scope, "names": names, "versions": [served]}}
 
 
 async def install(client: Client) -> None:

@@ -37,23 +37,11 @@ from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import settle, virtual_time
 
-KINDS = (
-    SCHEDULE_VM_BACKUPS,
-    VIRTUAL_MACHINE_BACKUPS,
-    CRON_JOBS,
-    BACKUPS,
-    VOLUME_SNAPSHOTS,
-    VOLUME_SNAPSHOT_CONTENTS,
-)
+KINDS = (SCHEDULE_VM_BACKUPS, VIRTUAL_MACHINE_BACKUPS, CRON_JOBS, BACKUPS, VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
 FIRST, SECOND, THIRD, FAILING = "20240717.0827", "20240717.0829", "20240717.0833", "20240717.0830"
 UID = "841f1346-ce15-4495-a5f6-fae76d11f92e"
 SOURCE = {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm"}
-SPEC = {
-    "cron": "0 * * * *",
-    "retain": 3,
-    "maxFailure": 2,
-    "vmbackup": {"type": "backup", "source": SOURCE},
-}
+SPEC = {"cron": "0 * * * *", "retain": 3, "maxFailure": 2, "vmbackup": {"type": "backup", "source": SOURCE}}
 OK, BAD = {"readyToUse": True}, {"readyToUse": False, "error": {"message": "x"}}
 
 
@@ -81,11 +69,7 @@ class Rig:
         return self.cluster.put(VIRTUAL_MACHINE_BACKUPS, {"metadata": metadata, "status": status})
 
     def put_job(self, **fields: Any) -> None:
-        metadata = {
-            "namespace": NAMESPACE,
-            "name": f"svmb-{UID}",
-            "annotations": {SCHEDULE_ID: "default/svmbackup"},
-        }
+        metadata = {"namespace": NAMESPACE, "name": f"svmb-{UID}", "annotations": {SCHEDULE_ID: "default/svmbackup"}}
         self.cluster.put(CRON_JOBS, {"metadata": metadata, **fields})
 
     async def synced(self) -> Handler:
@@ -207,8 +191,7 @@ async def test_a_longhorn_backup_that_goes_on_after_its_backup_failed() -> None:
     )
     longhorn = {"namespace": "longhorn-system", "name": "backup-1"}
     rig.cluster.put(
-        BACKUPS,
-        {"metadata": longhorn, "spec": {"snapshotName": "snapshot-1"}, "status": {"state": "InProgress"}},
+        BACKUPS, {"metadata": longhorn, "spec": {"snapshotName": "snapshot-1"}, "status": {"state": "InProgress"}}
     )
     rig.put_job()
     await rig.running()

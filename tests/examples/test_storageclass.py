@@ -16,12 +16,7 @@ from examples.storageclass.controller import (
     are_equal,
     register,
 )
-from examples.storageclass.kinds import (
-    CDIS,
-    STORAGE_PROFILES,
-    VOLUME_SNAPSHOT_CLASSES,
-    StorageProfileClaimPropertySets,
-)
+from examples.storageclass.kinds import CDIS, STORAGE_PROFILES, VOLUME_SNAPSHOT_CLASSES, StorageProfileClaimPropertySets
 from kubeloop.api.registry import STORAGE_CLASSES
 from kubeloop.client.client import Client
 from kubeloop.controllers.factory import ControllerFactory

@@ -28,9 +28,7 @@ KINDS = (TEMPLATES, TEMPLATE_VERSIONS, IMAGES)
 NAMESPACED = {"namespace": "default"}
 
 
-def template(
-    default_id: str = "", default: int = 0, latest: int = 0, **metadata: Any
-) -> VirtualMachineTemplate:
+def template(default_id: str = "", default: int = 0, latest: int = 0, **metadata: Any) -> VirtualMachineTemplate:
     return VirtualMachineTemplate(
         metadata=ObjectMeta(name="test", namespace="default", uid="u", **metadata),
         spec=VirtualMachineTemplateSpec(default_version_id=default_id),
@@ -47,18 +45,12 @@ def version(name: str, template_id: str, number: int) -> dict[str, Any]:
     }
 
 
-UPSTREAM: dict[
-    str, tuple[VirtualMachineTemplate | None, dict[str, Any] | None, tuple[int, int] | type[Exception]]
-] = {
+UPSTREAM: dict[str, tuple[VirtualMachineTemplate | None, dict[str, Any] | None, tuple[int, int] | type[Exception]]] = {
     # upstream's name: template, its version -> (default, latest) of its status afterwards, or the error
     "nil resource": (None, None, (0, 0)),
     "deleted resource": (template(deletion_timestamp="2026-01-01T00:00:00Z"), None, (0, 0)),
     "blank default version ID": (template(), None, (0, 0)),
-    "not corresponding version template": (
-        template("default/test"),
-        version("fake", "default/test", 1),
-        NotFound,
-    ),
+    "not corresponding version template": (template("default/test"), version("fake", "default/test", 1), NotFound),
     "directly return as the template version is the same": (
         template("default/test", 1),
         version("test", "fake_template_id", 1),
@@ -82,9 +74,7 @@ async def test_upstreams_table(case: str) -> None:
     await management.start()
     await management.wait_for_sync()
     if isinstance(expected, type):
-        with pytest.raises(
-            expected, match=r'^virtualmachinetemplateversions\.harvesterhci\.io "test" not found$'
-        ):
+        with pytest.raises(expected, match=r'^virtualmachinetemplateversions\.harvesterhci\.io "test" not found$'):
             await handler.on_changed("default/test", given)
     else:
         await handler.on_changed("default/test", given)
@@ -119,9 +109,7 @@ async def scenario(client: Client) -> None:
     found = await versions.list("default")
     assert sorted(v.status.version for v in found) == [1, 2, 3]
     assert {v.labels[TEMPLATE_LABEL] for v in found} == {"test"}
-    assert {owner.kind for v in found for owner in v.metadata.owner_references or ()} == {
-        "VirtualMachineTemplate"
-    }
+    assert {owner.kind for v in found for owner in v.metadata.owner_references or ()} == {"VirtualMachineTemplate"}
     assert not await ready()
     imported = {"status": {"conditions": [{"type": "Imported", "status": "True"}]}}
     await images.merge_patch(imported, name="os", namespace="default")

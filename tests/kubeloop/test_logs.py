@@ -63,16 +63,10 @@ async def test_every_line_says_what_is_being_handled(capsys: pytest.CaptureFixtu
     with logging_as_it_was():
         logs.set_up(LogOptions(log_format=LogFormat.JSON))
         await handled()
-    lines = [
-        line for line in map(json.loads, capsys.readouterr().err.splitlines()) if " of " in line["message"]
-    ]
+    lines = [line for line in map(json.loads, capsys.readouterr().err.splitlines()) if " of " in line["message"]]
     said = [(line["message"], line["kind"], line["key"]) for line in lines]
-    assert sorted(said) == [
-        (f"{who} of ns/{n}", "configmaps", f"ns/{n}") for who in ("handler", "task") for n in "ab"
-    ]
-    numbers = {
-        line["key"]: {other["reconcile"] for other in lines if other["key"] == line["key"]} for line in lines
-    }
+    assert sorted(said) == [(f"{who} of ns/{n}", "configmaps", f"ns/{n}") for who in ("handler", "task") for n in "ab"]
+    numbers = {line["key"]: {other["reconcile"] for other in lines if other["key"] == line["key"]} for line in lines}
     (a,), (b,) = numbers["ns/a"], numbers["ns/b"]
     assert a != b, "one number for each call"
 

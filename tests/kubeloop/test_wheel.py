@@ -72,9 +72,7 @@ if __name__ == "__main__":
 def _wheel(folder: str, scratch: Path) -> Path:
     """Built from a copy: setuptools leaves its own folders beside the sources."""
     source = scratch / "source"
-    shutil.copytree(
-        ROOT / folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
-    )
+    shutil.copytree(ROOT / folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
     (made,) = scratch.glob("*.whl")

@@ -33,12 +33,7 @@ class RecordBuilder:
         self._version = 100
 
     def quota(
-        self,
-        at: float,
-        hard: tuple[str, str],
-        used: tuple[str, str] = ("0", "0"),
-        *keys: str,
-        text: str = "{}",
+        self, at: float, hard: tuple[str, str], used: tuple[str, str] = ("0", "0"), *keys: str, text: str = "{}"
     ) -> None:
         annotations = dict.fromkeys(keys, text)
         body = build(
@@ -51,25 +46,14 @@ class RecordBuilder:
         )
         self.record.see_quota(body)
 
-    def migration(
-        self, at: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False
-    ) -> None:
+    def migration(self, at: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False) -> None:
         conditions = [{"type": REJECTED, "status": "True"}] if refused else None
         status = {"phase": phase or None, "conditions": conditions}
         spec = {"vmiName": vm}
-        self.record.see_migration(
-            build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(at))
-        )
+        self.record.see_migration(build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(at)))
 
     def pod(
-        self,
-        at: float,
-        name: str,
-        phase: str,
-        *,
-        vm: str = "vm1",
-        of: str = "",
-        takes: tuple[str, str] | None = None,
+        self, at: float, name: str, phase: str, *, vm: str = "vm1", of: str = "", takes: tuple[str, str] | None = None
     ) -> None:
         self.record.see_pod(self._pod(at, name, phase, vm, of, takes or ONE))
 
@@ -79,9 +63,7 @@ class RecordBuilder:
     def instance(self, name: str, **status: str) -> None:
         self.record.see_instance(build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE))
 
-    def event(
-        self, at: float, message: str, about: str = "vm1", *, name: str = "", count: int | None = None
-    ) -> None:
+    def event(self, at: float, message: str, about: str = "vm1", *, name: str = "", count: int | None = None) -> None:
         involved = {"name": about, "kind": "VirtualMachineInstance"}
         content = {"involvedObject": involved, "reason": "FailedCreate", "message": message, "count": count}
         metadata = {"name": name or f"{about}.{self._version}", **self._meta(at)}
@@ -112,9 +94,7 @@ class Watching:
         await asyncio.sleep(timeout / 10)
 
 
-def driver_of(
-    builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False
-) -> Driver:
+def driver_of(builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False) -> Driver:
     """A driver of steps without a cluster, or with what the test gives it."""
     watching: Any = Watching()
     return Driver(cluster, client, builder.record, watching, Report(), speed=1.0, deserted=lambda: deserted)

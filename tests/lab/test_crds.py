@@ -10,12 +10,7 @@ from kubeloop.api import registry
 from kubeloop.testing.cluster.readiness import load_crds
 from lab.cluster import CRDS as CRD_FILES
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in load_crds(CRD_FILES)}

@@ -91,9 +91,7 @@ def test_what_happened_to_a_migration() -> None:
     assert questions.state_of(builder.record, "m2") == "new, never refused"
     builder.pod(22, "next", "Pending", of="m2")
     builder.pod(22, "of another VM", "Running", vm="vm2")
-    moved = [
-        (questions.source_of(builder.record, m), questions.target_of(builder.record, m)) for m in ("m1", "m2")
-    ]
+    moved = [(questions.source_of(builder.record, m), questions.target_of(builder.record, m)) for m in ("m1", "m2")]
     names = [(source and source.name, target and target.name) for source, target in moved]
     assert names == [("source", "target"), ("target", "next")]
 
@@ -165,9 +163,7 @@ def refusal(limited: str) -> str:
     [
         pytest.param("limits.cpu=3,limits.memory=5000Mi", 0, id="by the base, however late the event comes"),
         pytest.param("limits.cpu=3", 0, id="by the base, one resource"),
-        pytest.param(
-            "limits.cpu=4,limits.memory=9980344313", 0, id="by limits that were never these together"
-        ),
+        pytest.param("limits.cpu=4,limits.memory=9980344313", 0, id="by limits that were never these together"),
         pytest.param("limits.cpu=5,limits.memory=9980344313", 2, id="by the raised limit"),
         pytest.param("limits.memory=9980344313", 2, id="by the raised limit, one resource"),
     ],
@@ -184,9 +180,7 @@ def test_a_refusal_after_the_raise_is_told_by_quotas_own_words(limited: str, cou
     ("key", "limited", "count"),
     [
         pytest.param("harvesterhci.io/migrating-vm2", "limits.cpu=5", 0, id="raised for another VM"),
-        pytest.param(
-            "harvesterhci.io/migratingUID-uid-vm1", "limits.cpu=5", 1, id="an entry by the VMI's uid"
-        ),
+        pytest.param("harvesterhci.io/migratingUID-uid-vm1", "limits.cpu=5", 1, id="an entry by the VMI's uid"),
         pytest.param("", "limits.cpu=5", 1, id="raised without entries"),
         pytest.param("", "limits.cpu=3", 0, id="raised without entries, not yet enforced"),
     ],

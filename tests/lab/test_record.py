@@ -15,9 +15,7 @@ WORDS = "exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, lim
 
 def test_what_was_asked_for_and_the_limits_are_read_from_admissions_own_words() -> None:
     found = Refusal.of(f'Error creating pod: pods "a" is forbidden: {WORDS}')
-    assert found == Refusal(
-        WORDS, by_value({"limits.cpu": "2015m"}), by_value({"limits.cpu": "3", "pods": "1"})
-    )
+    assert found == Refusal(WORDS, by_value({"limits.cpu": "2015m"}), by_value({"limits.cpu": "3", "pods": "1"}))
 
 
 def test_what_is_no_refusal_and_what_cannot_be_read() -> None:
@@ -75,11 +73,7 @@ def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up
     builder.migration(3, "Pending", name="m2")
     builder.migration(3, "Pending", name="m3", vm="vm2")
     builder.event(3, "no")
-    assert [(event.about, event.count) for event in builder.record.events] == [
-        ("m1", 1),
-        ("m1", 2),
-        ("m2", 1),
-    ]
+    assert [(event.about, event.count) for event in builder.record.events] == [("m1", 1), ("m1", 2), ("m2", 1)]
 
 
 def test_the_listener_hears_everything_in_order() -> None:

@@ -72,9 +72,7 @@ class Prometheus:
 
     def firing(self) -> set[str]:
         """The alerts that fire now."""
-        return {
-            each["metric"]["alertname"] for each in self._ask("query", query='ALERTS{alertstate="firing"}')
-        }
+        return {each["metric"]["alertname"] for each in self._ask("query", query='ALERTS{alertstate="firing"}')}
 
     def fired(self) -> set[str]:
         """Those that have fired since the start."""

@@ -96,11 +96,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
     """Whether exactly these alerts (name to severity) fire within the hour."""
-    series = [
-        {"series": name, "values": values}
-        for name, values in {**HEALTHY, **changes}.items()
-        if values != GONE
-    ]
+    series = [{"series": name, "values": values} for name, values in {**HEALTHY, **changes}.items() if values != GONE]
     fires = 'max by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
     samples = [
         {"labels": f'{{alertname="{name}",severity="{severity}"}}', "value": 1}
@@ -112,9 +108,7 @@ def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
         "promql_expr_test": [{"expr": fires, "eval_time": "59m", "exp_samples": samples}],
     }
     file = folder / "test.yaml"
-    file.write_text(
-        json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}), "utf-8"
-    )
+    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}), "utf-8")
     done = promtool("test", "rules", file)
     assert done.returncode == 0, done.stderr + done.stdout
 

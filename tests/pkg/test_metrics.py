@@ -44,6 +44,4 @@ def test_labels_name_webhooks_as_flags_do() -> None:
         each.strip(" `") for each in METRICS["headroom_admission_denials_total"].labels["webhook"].split(",")
     }
     WebhookMetrics("/validate-pod").decided(allowed=True, patched=False)
-    assert REGISTRY.get_sample_value(
-        "headroom_admission_decisions_total", {"webhook": "pods", "decision": "allowed"}
-    )
+    assert REGISTRY.get_sample_value("headroom_admission_decisions_total", {"webhook": "pods", "decision": "allowed"})

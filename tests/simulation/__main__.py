@@ -22,9 +22,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, metavar="N", help="tell so many stories")
     parser.add_argument("--first", type=int, default=0, help="the first of them; default: random")
     parser.add_argument("--hours", type=float, default=1.0, help="without --seeds: for so long")
-    parser.add_argument(
-        "--writes", action="store_true", help="with --seed: show every write, and do not shrink"
-    )
+    parser.add_argument("--writes", action="store_true", help="with --seed: show every write, and do not shrink")
     parser.add_argument("--planted", default="", help="with this rule of headroom's broken (planted.py)")
     parser.add_argument("--without", nargs="*", default=(), metavar="ACTION", help="leave these out")
     parser.add_argument("--digests", action="store_true", help="say what each story came to")
@@ -44,9 +42,7 @@ def _tell_one(given: argparse.Namespace) -> int:
 
     story = story_of(given.seed, given.without)
     outcome = tell(story, _show if given.writes else None)
-    print(
-        f"{story}\n{outcome.broken or 'every promise was kept'}\n{outcome.steps} writes, {outcome.digest[:16]}"
-    )
+    print(f"{story}\n{outcome.broken or 'every promise was kept'}\n{outcome.steps} writes, {outcome.digest[:16]}")
     if outcome.broken is None or given.writes:
         return int(outcome.broken is not None)
     story = shrunk(story, outcome.broken.promise)

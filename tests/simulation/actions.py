@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS
 from kubeloop.client.errors import AlreadyExists, ApiError
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
@@ -107,9 +103,7 @@ async def forge(world: World, vm: str, cpu: str) -> None:
     launcher, migration = world.launcher(vm), world.migration(vm)
     if launcher is None:
         return
-    metadata = {
-        key: launcher["metadata"].get(key) or {} for key in ("labels", "annotations", "ownerReferences")
-    }
+    metadata = {key: launcher["metadata"].get(key) or {} for key in ("labels", "annotations", "ownerReferences")}
     job = migration["metadata"]["uid"] if migration else "none"
     metadata["labels"] = {**metadata["labels"], LABEL_MIGRATION_JOB_UID: job}
     await world.create_pod(namespace, cpu, {**metadata, "generateName": f"virt-launcher-{name}-"})

@@ -23,14 +23,7 @@ from kubeloop.testing.fake.patches import Raw, json_patched
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
-from pkg.webhook.admission import (
-    AdmissionRequest,
-    BadReview,
-    Decision,
-    GroupVersionResource,
-    UserInfo,
-    deny,
-)
+from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, GroupVersionResource, UserInfo, deny
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
 from pkg.webhook.server import Hook
 from tests.simulation import server
@@ -78,9 +71,7 @@ class Admission(server.Admission):
             decision = await self._call(webhook, write)
             if decision is not None and new is not None and decision.patch:
                 new = json_patched(new, list(decision.patch))
-        asked = [
-            self._call(webhook, write) for webhook in self._webhooks(VALIDATING_WEBHOOK_CONFIGURATIONS, write)
-        ]
+        asked = [self._call(webhook, write) for webhook in self._webhooks(VALIDATING_WEBHOOK_CONFIGURATIONS, write)]
         for decision in await asyncio.gather(*asked):
             if decision is not None and not decision.allowed:
                 raise Forbidden(f"admission webhook denied the request: {decision.message}", status=403)

@@ -32,9 +32,7 @@ class QuotaController:
 
     def _see(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> None:
         ended = resource is PODS and (new is None or new["status"].get("phase") in ("Succeeded", "Failed"))
-        changed = (
-            resource is RESOURCE_QUOTAS and new is not None and (old is None or old["spec"] != new["spec"])
-        )
+        changed = resource is RESOURCE_QUOTAS and new is not None and (old is None or old["spec"] != new["spec"])
         if ended or changed:
             self._count_soon(key.partition("/")[0])
 
@@ -43,9 +41,7 @@ class QuotaController:
         if namespace in self._due:
             return
         now = loop.time()
-        self._due[namespace] = max(now, self._back_at) + self._cluster.random.uniform(
-            *self._cluster.traits.counted
-        )
+        self._due[namespace] = max(now, self._back_at) + self._cluster.random.uniform(*self._cluster.traits.counted)
         loop.call_at(self._due[namespace], self._count, namespace)
 
     def _count(self, namespace: str) -> None:
@@ -93,6 +89,4 @@ class Kubelets:
 
 
 def pods_of(cluster: Cluster, namespace: str) -> list[Pod]:
-    return [
-        msgspec.convert(raw, Pod) for key, raw in cluster.raw(PODS).items() if key.startswith(f"{namespace}/")
-    ]
+    return [msgspec.convert(raw, Pod) for key, raw in cluster.raw(PODS).items() if key.startswith(f"{namespace}/")]

@@ -44,9 +44,7 @@ def targets() -> None:
     """A migration's target passes the reserve whatever its size."""
 
     async def is_target(request: AdmissionRequest, _: Management) -> bool:
-        return request.user_info.username == KUBEVIRT and LABEL_MIGRATION_JOB_UID.encode() in bytes(
-            request.object
-        )
+        return request.user_info.username == KUBEVIRT and LABEL_MIGRATION_JOB_UID.encode() in bytes(request.object)
 
     _lets_through(VALIDATE_POD, is_target)
 
@@ -79,9 +77,7 @@ def clock() -> None:
 
     async def is_over(request: AdmissionRequest, management: Management) -> bool:
         lock = management.locks.cache().get(name=f"lock.{request.namespace}.com")
-        return (
-            lock is not None and time.time() - moment(lock.metadata.creation_timestamp) > programs.LOCK_LIMIT
-        )
+        return lock is not None and time.time() - moment(lock.metadata.creation_timestamp) > programs.LOCK_LIMIT
 
     _lets_through(LOCK_PATH, is_over)
 
@@ -161,8 +157,5 @@ def dry_run() -> None:
 
 FAULTS: dict[str, Callable[[], None]] = {
     each.__name__: each
-    for each in (
-        *(targets, windows, label, unread, clock, defaults, retries),
-        *(memory, greedy, locked, dry_run),
-    )
+    for each in (*(targets, windows, label, unread, clock, defaults, retries), *(memory, greedy, locked, dry_run))
 }

@@ -11,13 +11,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.registry import (
-    NAMESPACES,
-    PODS,
-    RESOURCE_QUOTAS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    Resource,
-)
+from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.testing.fake.patches import Raw
 from lab.rancher.limits import render
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -68,9 +62,7 @@ class Promises:
         """By namespace: by how much it is above its base because that was lowered."""
         self._lowered: dict[str, ResourceList] = {}
         """By namespace: a base of before, until quota admission has heard of a lower one."""
-        self._excesses: defaultdict[str, deque[tuple[float, ResourceList]]] = defaultdict(
-            lambda: deque(maxlen=200)
-        )
+        self._excesses: defaultdict[str, deque[tuple[float, ResourceList]]] = defaultdict(lambda: deque(maxlen=200))
         self._sides: dict[str, tuple[str, str]] = {}
         """Uid of a pod that KubeVirt itself created → its VM instance, its launcher."""
         self._edited: dict[str, ResourceList] = {}
@@ -88,9 +80,7 @@ class Promises:
             if _is_harvesters(quota) or quota.name != "quota":
                 continue
             if hard != base and hard != self._edited.get(key):
-                self._break(
-                    "at rest a quota is at its base", f"{key} has {_text(hard)}, its base is {_text(base)}"
-                )
+                self._break("at rest a quota is at its base", f"{key} has {_text(hard)}, its base is {_text(base)}")
         for raw in self._locks():
             self._break("at rest nothing is locked", raw["metadata"]["name"])
 
@@ -100,9 +90,7 @@ class Promises:
             age = self._age_of_lock(write.namespace)
             strange = write.user not in (KUBEVIRT, HEADROOM)  # only KubeVirt creates targets
             if decision.allowed and strange and 0.25 < age < LOCK_LIMIT - 1 and write.operation == "CREATE":
-                self._break(
-                    "a lock holds until its end", f"{write.user} created {write.name} after {age:.0f} s"
-                )
+                self._break("a lock holds until its end", f"{write.user} created {write.name} after {age:.0f} s")
             if not decision.allowed and age > LOCK_LIMIT + GRACE:
                 self._break("no lock refuses past its end", f"{write.namespace} after {age:.0f} s")
 
@@ -179,9 +167,7 @@ class Promises:
         """Kubernetes itself goes by a limit of before until its quota controller has looked."""
         namespace, _, name = key.partition("/")
         hard = parse_resource_list((raw.get("status") or {}).get("hard") or {})
-        if name == "quota" and all(
-            hard.get(each, ZERO) <= limit for each, limit in self.base(namespace).items()
-        ):
+        if name == "quota" and all(hard.get(each, ZERO) <= limit for each, limit in self.base(namespace).items()):
             self._lowered.pop(namespace, None)
 
     def _tolerate(self, namespace: str) -> None:
@@ -201,13 +187,8 @@ class Promises:
         }
         if over:
             base = self.base(namespace)
-            how = ", ".join(
-                f"{name} {base[name] + more} of {base[name]}" for name, more in sorted(over.items())
-            )
-            self._break(
-                "used is never above the base and what was granted",
-                f"{namespace}, migrations left out: {how}",
-            )
+            how = ", ".join(f"{name} {base[name] + more} of {base[name]}" for name, more in sorted(over.items()))
+            self._break("used is never above the base and what was granted", f"{namespace}, migrations left out: {how}")
         for name, most in tolerated.items():
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
 
@@ -294,9 +275,7 @@ def _limits_of(namespace: Raw) -> ResourceList:
 def _is_harvesters(quota: ResourceQuota) -> bool:
     """A person has switched headroom off for it."""
     skipped = quota.annotations.get(ANNOTATION_SKIP_AUTO_SCALING) == "true"
-    return quota.labels.get(LABEL_MANAGED) == "false" or (
-        skipped and ANNOTATION_OWNER not in quota.annotations
-    )
+    return quota.labels.get(LABEL_MANAGED) == "false" or (skipped and ANNOTATION_OWNER not in quota.annotations)
 
 
 def largest(usages: Iterable[ResourceList]) -> ResourceList:

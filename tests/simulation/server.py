@@ -73,13 +73,7 @@ class ApiServer(FakeTransport):
         self.admission = admission
 
     async def serve(
-        self,
-        user: str,
-        method: str,
-        path: str,
-        params: Mapping[str, str],
-        body: bytes | None,
-        content_type: str,
+        self, user: str, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str
     ) -> bytes:
         if path.endswith("/selfsubjectreviews"):
             return msgspec.json.encode({"status": {"userInfo": {"username": user}}})
@@ -100,14 +94,10 @@ class ApiServer(FakeTransport):
         event = msgspec.json.decode(body or b"{}")
         resource, namespace, _, _ = self._parsed(path)
         event["metadata"] |= {"name": "event", "namespace": namespace, "uid": str(uuid.uuid4())}
-        new = await self.admission.review(
-            Write(user, self.name, resource, "", namespace, "event", None, event)
-        )
+        new = await self.admission.review(Write(user, self.name, resource, "", namespace, "event", None, event))
         return msgspec.json.encode(new)
 
-    async def _write_object(
-        self, user: str, method: str, path: str, body: bytes | None, content_type: str
-    ) -> bytes:
+    async def _write_object(self, user: str, method: str, path: str, body: bytes | None, content_type: str) -> bytes:
         path, subresource = _own_subresource(path)
         resource, namespace, name, parsed = self._parsed(path)
         subresource = subresource or parsed
@@ -126,9 +116,7 @@ class ApiServer(FakeTransport):
             return msgspec.json.encode(self._delete_pod(current, sent))
         if subresource in ("resize", "binding"):
             new = _changed(current, sent, method, content_type)
-            self.admission.charge(
-                Write(user, self.name, resource, subresource, namespace, name, current, new)
-            )
+            self.admission.charge(Write(user, self.name, resource, subresource, namespace, name, current, new))
             return msgspec.json.encode(self.cluster.store(resource, key_of(namespace, name), current, new))
         if admitted != new:
             body = msgspec.json.encode(admitted)
@@ -137,9 +125,7 @@ class ApiServer(FakeTransport):
 
     async def _create_object(self, user: str, resource: Resource[Any], namespace: str, sent: Raw) -> bytes:
         """The name and the uid are there before admission looks at it."""
-        sent["metadata"].setdefault(
-            "name", f"{sent['metadata'].get('generateName', '')}{uuid.uuid4().hex[:5]}"
-        )
+        sent["metadata"].setdefault("name", f"{sent['metadata'].get('generateName', '')}{uuid.uuid4().hex[:5]}")
         name = sent["metadata"]["name"]
         sent["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339()}
         if namespace:
@@ -247,9 +233,7 @@ class Connection(FakeTransport):
         serving = outside(server.serve(self.user, method, path, params, body, content_type))
         serving.add_done_callback(_looked_at)
         answer = await asyncio.shield(serving)
-        self.server_clock.heard(
-            format_datetime(datetime.fromtimestamp(START + monotonic(), UTC), usegmt=True)
-        )
+        self.server_clock.heard(format_datetime(datetime.fromtimestamp(START + monotonic(), UTC), usegmt=True))
         await self._latency()
         if self._process:
             await self._process.alive(self._life)
@@ -257,11 +241,7 @@ class Connection(FakeTransport):
 
     @contextlib.asynccontextmanager
     async def stream(
-        self,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        read_timeout: float = 0.0,
-        accept: str = "",
+        self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = 0.0, accept: str = ""
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """See Transport."""
         if self._process:
@@ -285,10 +265,7 @@ class Connection(FakeTransport):
 
 
 def client(
-    servers: Sequence[ApiServer],
-    user: str,
-    process: Process | None = None,
-    before_write: BeforeWrite | None = None,
+    servers: Sequence[ApiServer], user: str, process: Process | None = None, before_write: BeforeWrite | None = None
 ) -> Client:
     return Client(Connection(servers, user, process, before_write))
 

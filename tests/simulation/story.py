@@ -43,9 +43,7 @@ class Story:
             for field in fields(Traits)
             if getattr(self.traits, field.name) != getattr(SIMPLEST, field.name)
         ]
-        return "\n".join(
-            [f"seed {self.seed}: {', '.join(unusual) or 'the simplest cluster'}", *map(str, self.actions)]
-        )
+        return "\n".join([f"seed {self.seed}: {', '.join(unusual) or 'the simplest cluster'}", *map(str, self.actions)])
 
 
 @dataclass(frozen=True)
@@ -257,9 +255,7 @@ def shrunk(story: Story, promise: str, seconds: float = 300.0) -> Story:
             story = others
     size = max(1, len(story.actions) // 2)
     while size and time.perf_counter() < until:
-        shorter = next(
-            (each for each in _without(story, size) if time.perf_counter() < until and breaks(each)), None
-        )
+        shorter = next((each for each in _without(story, size) if time.perf_counter() < until and breaks(each)), None)
         story, size = (shorter, size) if shorter else (story, size // 2)
     for field in fields(Traits):
         simpler = replace(story, traits=replace(story.traits, **{field.name: getattr(SIMPLEST, field.name)}))

@@ -127,16 +127,8 @@ class World:
         status = {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}
         put(KUBEVIRTS, {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "status": status})
         registered: tuple[tuple[Resource[Any], str, Any], ...] = (
-            (
-                VALIDATING_WEBHOOK_CONFIGURATIONS,
-                WEBHOOK_CONFIGURATION_NAME,
-                validating(ENDPOINT, WEBHOOKS, b"CA"),
-            ),
-            (
-                MUTATING_WEBHOOK_CONFIGURATIONS,
-                WEBHOOK_CONFIGURATION_NAME,
-                mutating(ENDPOINT, WEBHOOKS, b"CA"),
-            ),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME, validating(ENDPOINT, WEBHOOKS, b"CA")),
+            (MUTATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME, mutating(ENDPOINT, WEBHOOKS, b"CA")),
             (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION, probing(ENDPOINT, WEBHOOKS, b"CA")),
         )
         for kind, name, webhooks in registered:
@@ -180,8 +172,7 @@ class World:
         return [
             raw
             for key, raw in self.cluster.raw(PODS).items()
-            if key.startswith(f"{namespace}/virt-launcher-{name}-")
-            and raw["status"].get("phase") not in FINAL
+            if key.startswith(f"{namespace}/virt-launcher-{name}-") and raw["status"].get("phase") not in FINAL
         ]
 
     def launcher(self, vm: str) -> Raw | None:
@@ -212,9 +203,7 @@ class World:
         containers[0]["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), "cpu": cpu}}
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "resize")
         body = json.dumps({"spec": {"containers": containers}}).encode()
-        await self.tenant.transport.request(
-            "PATCH", path, body=body, content_type="application/merge-patch+json"
-        )
+        await self.tenant.transport.request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     async def patch_quota(self, namespace: str, patch: Raw) -> None:
         await self.admin.resource(RESOURCE_QUOTAS).merge_patch(patch, name="quota", namespace=namespace)
@@ -231,9 +220,7 @@ class World:
             until = monotonic() + seconds
             while monotonic() < until:
                 with suppress(ApiError):
-                    await self.create_pod(
-                        namespace, "100m", {"generateName": "retry-"}, **{actions.DEVICE: "1"}
-                    )
+                    await self.create_pod(namespace, "100m", {"generateName": "retry-"}, **{actions.DEVICE: "1"})
                 await asyncio.sleep(0.1)
 
         self._wanting.extend(outside(client()) for _ in range(clients))
@@ -245,9 +232,7 @@ class World:
 
     async def _try_pod(self, namespace: str, cpu: str) -> None:
         """Until it is there, or has been refused a few times."""
-        need = parse_resource_list(
-            {f"limits.{name}": amount for name, amount in {"cpu": cpu, **SMALL}.items()}
-        )
+        need = parse_resource_list({f"limits.{name}": amount for name, amount in {"cpu": cpu, **SMALL}.items()})
         for _ in range(4):
             asked_at = monotonic()
             try:

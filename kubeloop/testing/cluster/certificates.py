@@ -31,9 +31,7 @@ class Authority:
         self.certificate = folder / "ca.crt"
         _write(self.certificate, self._authority.cert_pem.bytes())
 
-    def issue(
-        self, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()
-    ) -> KeyPair:
+    def issue(self, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()) -> KeyPair:
         """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name)
         in `group` (organization)."""
         # A critical list of alternative names that is empty is not taken by Go.

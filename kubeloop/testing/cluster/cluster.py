@@ -138,11 +138,7 @@ class EmbeddedCluster:
     """
 
     def __init__(
-        self,
-        directory: Path | None = None,
-        *,
-        options: Options | None = None,
-        progress: Progress | None = None,
+        self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
     ) -> None:
         self._given = directory
         self._options = options or Options()
@@ -166,18 +162,14 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ClusterError(
-            f"{directory} cannot be used as the cluster's directory: {error.strerror}"
-        ) from error
+        raise ClusterError(f"{directory} cannot be used as the cluster's directory: {error.strerror}") from error
     # Minutes, the first time: a folder that can't be used is said before.
     binaries = ensure_binaries(progress, release=options.kubernetes)
     paths = Paths(directory.absolute())
     with locked(paths.lock, timeout=_LOCK_TIMEOUT):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
         if "kube-apiserver" in running:
-            raise AlreadyRunning(
-                f"a cluster runs in {directory}: run `down` first, or choose another directory"
-            )
+            raise AlreadyRunning(f"a cluster runs in {directory}: run `down` first, or choose another directory")
         _down(paths)
         try:
             began = time.monotonic()
@@ -225,9 +217,7 @@ async def _start(plane: ControlPlane, options: Options) -> str:
         if options.kwok:
             names = node_names(options.nodes)
             await patience.until("the nodes are not ready", lambda: readiness.nodes_ready(client, names))
-        await patience.until(
-            "the controller manager does not work yet", lambda: readiness.controllers_work(client)
-        )
+        await patience.until("the controller manager does not work yet", lambda: readiness.controllers_work(client))
         version = await readiness.server_version(client)
     patience.check()
     return version

@@ -209,16 +209,11 @@ def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> No
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": NAME,
-        "clusters": [
-            {"name": NAME, "cluster": {"server": url, "certificate-authority-data": _data(authority)}}
-        ],
+        "clusters": [{"name": NAME, "cluster": {"server": url, "certificate-authority-data": _data(authority)}}],
         "users": [
             {
                 "name": NAME,
-                "user": {
-                    "client-certificate-data": _data(user.certificate),
-                    "client-key-data": _data(user.key),
-                },
+                "user": {"client-certificate-data": _data(user.certificate), "client-key-data": _data(user.key)},
             }
         ],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],

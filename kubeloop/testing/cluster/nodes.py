@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_CAPACITY = {
-    "cpu": "1000",
-    "memory": "16Ti",
-    "ephemeral-storage": "16Ti",
-    "pods": "1000",
-}
+_CAPACITY = {"cpu": "1000", "memory": "16Ti", "ephemeral-storage": "16Ti", "pods": "1000"}
 
 
 def node_names(count: int) -> list[str]:
@@ -43,9 +38,7 @@ def fake_node(name: str) -> dict[str, Any]:
                 "architecture": "amd64",
                 "operatingSystem": "linux",
                 "kubeletVersion": "fake",
-                **dict.fromkeys(
-                    ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"), ""
-                ),
+                **dict.fromkeys(("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"), ""),
                 **dict.fromkeys(("machineID", "osImage", "systemUUID"), ""),
             },
         },

@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: The releases that the cluster runs: the version of each minor release.
-KUBERNETES = {
-    "1.30": "v1.30.14",
-    "1.34": "v1.34.4",
-    "1.36": "v1.36.3",
-    "1.37": "v1.37.2",
-}
+KUBERNETES = {"1.30": "v1.30.14", "1.34": "v1.34.4", "1.36": "v1.36.3", "1.37": "v1.37.2"}
 #: What runs unless another one is asked for.
 KUBERNETES_DEFAULT = "1.36"
 ETCD = "v3.6.5"

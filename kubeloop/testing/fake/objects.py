@@ -184,10 +184,7 @@ class Objects:
                 raise errors.Gone("The provided continue parameter is too old")
             items, version = self._pages.pop(token)
         else:
-            items, version = (
-                sorted(filter(matches, self.raw(resource).values()), key=raw_key),
-                self._version,
-            )
+            items, version = (sorted(filter(matches, self.raw(resource).values()), key=raw_key), self._version)
         metadata: Raw = {"resourceVersion": str(version)}
         if limit and len(items) > limit:
             metadata |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(items) - limit}
@@ -196,8 +193,7 @@ class Objects:
         shown = items[:limit] if limit else items
         if "." not in resource.group or resource.group.endswith("k8s.io"):
             shown = [
-                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
-                for item in shown
+                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")} for item in shown
             ]
         return {
             "apiVersion": resource.api_version,

@@ -15,13 +15,7 @@ Raw = dict[str, Any]
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")
 
 _FIELDS = {
-    "pods": (
-        "spec.nodeName",
-        "spec.restartPolicy",
-        "spec.serviceAccountName",
-        "status.phase",
-        "status.podIP",
-    ),
+    "pods": ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase", "status.podIP"),
     "events": ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "reason", "type"),
     "secrets": ("type",),
     "namespaces": ("status.phase",),

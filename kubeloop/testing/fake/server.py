@@ -69,20 +69,14 @@ class FakeTransport(Transport):
             return msgspec.json.encode(answer)
         resource, namespace, name, subresource = self._parsed(path)
         sent: Any = msgspec.json.decode(body) if body else None
-        verb = {"GET": "get" if name else "list", "POST": "create", "PUT": "update"}.get(
-            method, method.lower()
-        )
+        verb = {"GET": "get" if name else "list", "POST": "create", "PUT": "update"}.get(method, method.lower())
         options = dict(params or {})
         key = key_of(namespace, name) if name else namespace
-        await self._react(
-            Request(verb, resource.plural, key, subresource, options if verb == "list" else sent)
-        )
+        await self._react(Request(verb, resource.plural, key, subresource, options if verb == "list" else sent))
         if verb == "list":
             matches = _selected(resource, namespace, options)
             return msgspec.json.encode(
-                self._cluster.page(
-                    resource, matches, int(options.get("limit") or 0), options.get("continue", "")
-                )
+                self._cluster.page(resource, matches, int(options.get("limit") or 0), options.get("continue", ""))
             )
         with self._cluster.dry_run("dryRun" in (sent if verb == "delete" and sent else options)):
             if verb == "create" and not subresource:
@@ -99,11 +93,7 @@ class FakeTransport(Transport):
 
     @contextlib.asynccontextmanager
     async def stream(
-        self,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        read_timeout: float = 0.0,
-        accept: str = "",
+        self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = 0.0, accept: str = ""
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """See Transport."""
         await asyncio.sleep(0)
@@ -153,10 +143,7 @@ class FakeTransport(Transport):
                 if resource.group:
                     groups.setdefault(resource.group, set()).add(resource.api_version)
             listed = [
-                {
-                    "name": group,
-                    "versions": [{"groupVersion": v, "version": v.split("/")[1]} for v in sorted(versions)],
-                }
+                {"name": group, "versions": [{"groupVersion": v, "version": v.split("/")[1]} for v in sorted(versions)]}
                 for group, versions in groups.items()
             ]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
@@ -178,9 +165,7 @@ class FakeTransport(Transport):
     def _create(self, resource: Resource[Any], namespace: str, body: Raw) -> Raw:
         if resource.namespaced and not namespace:
             raise errors.ApiError(
-                "the server does not allow this method on the requested resource",
-                status=405,
-                reason="MethodNotAllowed",
+                "the server does not allow this method on the requested resource", status=405, reason="MethodNotAllowed"
             )
         if resource.group and "kind" not in body:
             message = f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
@@ -196,18 +181,12 @@ class FakeTransport(Transport):
         if not namespace:
             del metadata["namespace"]
         name = _new_name(resource, metadata)
-        if name in {
-            key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace
-        }:
+        if name in {key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace}:
             message = f'{resource.group_resource} "{name}" already exists'
             raise errors.AlreadyExists(message)
         for given in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(given, None)
-        metadata |= {
-            "name": name,
-            "uid": str(uuid.uuid4()),
-            "creationTimestamp": rfc3339(self._cluster.clock()),
-        }
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": rfc3339(self._cluster.clock())}
         if resource.group:
             metadata["generation"] = 1
         if resource.status_subresource:
@@ -221,17 +200,13 @@ class FakeTransport(Transport):
             message = "the name of the object does not match the name on the URL"
             raise errors.BadRequest(message)
         if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
-            why = (
-                "the object has been modified; please apply your changes to the latest version and try again"
-            )
+            why = "the object has been modified; please apply your changes to the latest version and try again"
             raise _conflict(resource, was["name"], why)
         if metadata.get("uid") not in (None, "", was["uid"]):
             problem = f'metadata.uid: Invalid value: "{metadata["uid"]}": field is immutable'
             raise errors.Invalid(f'{resource.kind} "{was["name"]}" is invalid: {problem}')
         if resource.status_subresource is None and changed.get("status") != current.get("status"):
-            raise ValueError(
-                f"say status_subresource of {resource.kind}: the fake cannot know whether it has one"
-            )
+            raise ValueError(f"say status_subresource of {resource.kind}: the fake cannot know whether it has one")
         new = copy.deepcopy(current if subresource else changed)
         if subresource or resource.status_subresource:
             source = changed if subresource else current
@@ -271,8 +246,7 @@ class FakeTransport(Transport):
                 raise _conflict(
                     resource,
                     metadata["name"],
-                    f"Precondition failed: {name} in precondition: {wanted}, "
-                    f"{name} in object meta: {metadata[field]}",
+                    f"Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {metadata[field]}",
                 )
         key = raw_key(current)
         if not metadata.get("finalizers"):
@@ -281,10 +255,7 @@ class FakeTransport(Transport):
         if metadata.get("deletionTimestamp"):
             return current
         marked = copy.deepcopy(current)
-        marked["metadata"] |= {
-            "deletionTimestamp": rfc3339(self._cluster.clock()),
-            "deletionGracePeriodSeconds": 0,
-        }
+        marked["metadata"] |= {"deletionTimestamp": rfc3339(self._cluster.clock()), "deletionGracePeriodSeconds": 0}
         return self._cluster.store(resource, key, current, marked)
 
 
@@ -294,9 +265,7 @@ def _patched(current: Raw, sent: Any, content_type: str) -> Raw:
         return result
     if content_type == JSON_PATCH:
         return json_patched(current, sent)
-    raise errors.ApiError(
-        f"{content_type} is not supported by the fake", status=415, reason="UnsupportedMediaType"
-    )
+    raise errors.ApiError(f"{content_type} is not supported by the fake", status=415, reason="UnsupportedMediaType")
 
 
 def _new_name(resource: Resource[Any], metadata: Raw) -> str:

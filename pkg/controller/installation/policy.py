@@ -25,10 +25,7 @@ def problems(
         if policy is None:
             found.append(f"there is no ValidatingAdmissionPolicy {name}")
             continue
-        found += [
-            f"ValidatingAdmissionPolicy {name} {what}"
-            for what in _weaknesses(policy.spec, operation, accounts)
-        ]
+        found += [f"ValidatingAdmissionPolicy {name} {what}" for what in _weaknesses(policy.spec, operation, accounts)]
         if binding is None or not _binds(binding.spec, name):
             found.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
     return found
@@ -39,9 +36,7 @@ def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]
     if spec.get("failurePolicy", "Fail") != "Fail":
         found.append("lets pods pass when it fails")
     rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
-    if not any(
-        "pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules
-    ):
+    if not any("pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules):
         found.append(f"is not about {operation} of pods")
     expressions = " ".join(str(each.get("expression", "")) for each in spec.get("validations") or [])
     missing = [account for account in accounts if f"'{account}'" not in expressions]

@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kubeloop.api.meta import Object
-from kubeloop.api.registry import (
-    VALIDATING_ADMISSION_POLICIES,
-    VALIDATING_ADMISSION_POLICY_BINDINGS,
-)
+from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient

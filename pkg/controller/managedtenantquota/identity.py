@@ -8,10 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from kubeloop.api.registry import (
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-)
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import NotFound
 from kubeloop.controllers.cache_reader import CacheReader
@@ -61,9 +58,7 @@ class LockMaker:
             await self.probe()
         except NotReached as exc:
             raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
-        return lock_webhook(
-            namespace, where, holders=await self._users(), virt_controllers=self._virt_controllers()
-        )
+        return lock_webhook(namespace, where, holders=await self._users(), virt_controllers=self._virt_controllers())
 
     async def _where(self) -> dict[str, Any] | None:
         """From the configuration that is probed next: a broken registration is not copied."""
@@ -80,9 +75,7 @@ class LockMaker:
         own = await self._user()
         users: list[Any] = [own, *self.holders] if own else [*self.holders]
         if not users:
-            raise CannotLock(
-                "the API server does not report headroom's user name: set it with --controller-user"
-            )
+            raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
         return users
 
     async def _user(self) -> str:

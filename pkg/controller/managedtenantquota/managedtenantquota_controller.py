@@ -17,23 +17,11 @@ from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.util.constants import (
-    EVENT_LOCK_LIMIT,
-    EVENT_RESTORE_REFUSED,
-    EVENT_UNLOCK_REFUSED,
-)
+from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
 from pkg.util.managedtenantquota.lock import Lock, age_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import is_in_use, record_of
-from pkg.util.managedtenantquota.sequence import (
-    Decision,
-    Opening,
-    Restore,
-    Unlock,
-    Wait,
-    Write,
-    decide,
-)
+from pkg.util.managedtenantquota.sequence import Decision, Opening, Restore, Unlock, Wait, Write, decide
 from pkg.util.managedtenantquota.window import is_overdue
 from pkg.util.metrics import METRICS
 
@@ -132,9 +120,7 @@ class Handler:
         except ApiError as exc:
             match step:
                 case Restore(quota=quota):
-                    message = (
-                        f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
-                    )
+                    message = f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_RESTORE_REFUSED, message, quota.name, quota))
                     return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
                 case Unlock(lock=lock):

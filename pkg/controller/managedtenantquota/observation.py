@@ -14,12 +14,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
 from pkg.controller.managedtenantquota.writer import Clients
 from pkg.util.constants import UPSTREAM_LEASE
-from pkg.util.managedtenantquota.lock import (
-    Lock,
-    lock_name,
-    moment,
-    recognise,
-)
+from pkg.util.managedtenantquota.lock import Lock, lock_name, moment, recognise
 from pkg.util.managedtenantquota.missing_targets import with_running
 from pkg.util.managedtenantquota.model import Observed, Timers
 from pkg.util.managedtenantquota.record import record_of
@@ -120,9 +115,7 @@ class Observer:
         except ApiError as exc:
             return CannotLock(f"the API server does not say whether KubeVirt's own controller runs: {exc}")
         held = [lease for lease in found if _is_held(lease, now)]
-        return (
-            f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {held[0].key}" if held else ""
-        )
+        return f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {held[0].key}" if held else ""
 
     async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
         """What only a lock needs is no reason not to restore, whatever the API server answers to it."""

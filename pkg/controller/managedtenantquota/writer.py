@@ -31,16 +31,7 @@ from pkg.util.constants import (
 from pkg.util.managedtenantquota.lock import Lock, lock_body, recognise
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import members_of
-from pkg.util.managedtenantquota.sequence import (
-    Clear,
-    MakeLock,
-    Raise,
-    Restore,
-    Save,
-    Unlock,
-    UpdateLock,
-    Write,
-)
+from pkg.util.managedtenantquota.sequence import Clear, MakeLock, Raise, Restore, Save, Unlock, UpdateLock, Write
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import parse_resource_list
@@ -118,12 +109,7 @@ class Writer:
         assert self.locks is not None
         holder = await self.locks.holder()
         body = lock_body(
-            observed.namespace,
-            step.webhook,
-            now=now,
-            holder=holder,
-            reason=step.reason,
-            longest=step.longest,
+            observed.namespace, step.webhook, now=now, holder=holder, reason=step.reason, longest=step.longest
         )
         try:
             made = await self.clients.locks.create(body)
@@ -197,9 +183,7 @@ class Writer:
         log.info("%s: unlocked after %.2f s", observed.namespace, seconds)
         still = f"the resource quotas are still to be restored: {', '.join(step.raised)}"
         self._tell(
-            observed,
-            EVENT_UNLOCKED,
-            f"unlocked, {still if step.raised else 'the resource quotas are as before'}",
+            observed, EVENT_UNLOCKED, f"unlocked, {still if step.raised else 'the resource quotas are as before'}"
         )
         return replace(observed, lock=None)
 

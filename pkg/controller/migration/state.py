@@ -8,10 +8,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested, is_finished
 
-_STATES = {
-    constants.PHASE_UNSET: constants.STATE_PENDING,
-    constants.PHASE_PENDING: constants.STATE_PENDING,
-}
+_STATES = {constants.PHASE_UNSET: constants.STATE_PENDING, constants.PHASE_PENDING: constants.STATE_PENDING}
 """Phase to state; every other phase that is not final is "Migrating"."""
 
 
@@ -51,9 +48,7 @@ def _completed(vmi: VirtualMachineInstance) -> set[str]:
     return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
 
 
-def unknown_migration(
-    vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
-) -> str | None:
+def unknown_migration(vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]) -> str | None:
     """The UID of the migration that the VMI shows, when nothing is known of it."""
     shown = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
     if not shown or shown in _completed(vmi) or any(m.uid == shown for m in migrations):

@@ -18,9 +18,7 @@ from pkg.util.kubevirt.migration import is_finished, may_attach, stage_of
 class VMIMHandler:
     """Handles VirtualMachineInstanceMigrations."""
 
-    def __init__(
-        self, quotas: Controller[ResourceQuota], instances: Controller[VirtualMachineInstance] | None
-    ) -> None:
+    def __init__(self, quotas: Controller[ResourceQuota], instances: Controller[VirtualMachineInstance] | None) -> None:
         """`instances` None: nothing shows the state of migrations (a dry run)."""
         self._quotas = quotas
         self._quota_cache = quotas.cache()

@@ -139,9 +139,7 @@ class Handler:
             await self._ensure(namespace)
         except ApiError as exc:
             log.warning(
-                "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s",
-                namespace,
-                exc,
+                "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
             )
             return
         left = self._counts_from.get(namespace, float("-inf")) - self.clock()

@@ -69,11 +69,7 @@ def _watch(management: Management) -> None:
 
     def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
         state = claim.name.startswith(backend_storage.PREFIX) or moves_volumes(claim.namespace)
-        return [
-            q.key
-            for q in quotas.cache().list(claim.namespace)
-            if state and any(map(counts_of_claims, q.hard))
-        ]
+        return [q.key for q in quotas.cache().list(claim.namespace) if state and any(map(counts_of_claims, q.hard))]
 
     def beside_devices(claim: ResourceClaim) -> list[str]:
         return [q.key for q in quotas.cache().list(claim.namespace) if any(map(counts_of_claims, q.hard))]

@@ -35,14 +35,7 @@ from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.timers import (
-    LONGEST,
-    UNTIL_COUNTED,
-    Timers,
-    batch_until,
-    is_urgent,
-    may_lower_after,
-)
+from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +121,7 @@ class Handler:
             observed = await self._observe_live(observed)
             quota, decided = observed.quota, self._plan(observed, kept)
         lower_since = before.lower_since if decided.hard else None
-        kept.timers = replace(
-            decided.timers, decided_at=now, written_at=before.written_at, lower_since=lower_since
-        )
+        kept.timers = replace(decided.timers, decided_at=now, written_at=before.written_at, lower_since=lower_since)
         self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
             return decided
@@ -174,9 +165,7 @@ class Handler:
             return  # later than that: the clock was set back
         migrations = source.migrations.list(quota.namespace)
         urgent = is_urgent(
-            quota.annotations,
-            migrations,
-            lambda name: source.instances.get(name=name, namespace=quota.namespace),
+            quota.annotations, migrations, lambda name: source.instances.get(name=name, namespace=quota.namespace)
         )
         since = kept.timers.written_at if urgent else kept.timers.decided_at
         left = batch_until(quota.annotations, since, urgent=urgent) - now
@@ -209,9 +198,7 @@ class Handler:
         wait(used)
         return used
 
-    async def _write(
-        self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList
-    ) -> None:
+    async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList) -> None:
         now, patch = self.clock(), decided.patch(quota, used)
         kept.written = await self.quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         kept.timers = replace(kept.timers, written_at=now, decided_at=now, lower_since=None)
@@ -244,16 +231,13 @@ class Handler:
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
     """Whether the plan adds headroom somewhere."""
     return any(
-        to is not None and Quantity.parse(to) > quantity_of(quota.hard, name)
-        for name, to in decided.hard.items()
+        to is not None and Quantity.parse(to) > quantity_of(quota.hard, name) for name, to in decided.hard.items()
     )
 
 
 def _exceeds(used: RawResourceList, decided: Plan) -> bool:
     """Whether more is counted than the plan leaves."""
-    return any(
-        to is not None and quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items()
-    )
+    return any(to is not None and quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items())
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:

@@ -13,13 +13,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.constants import (
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    REQUESTS_CPU,
-    REQUESTS_MEMORY,
-    REQUESTS_STORAGE,
-)
+from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quantity import Quantity, QuantityError
@@ -32,12 +26,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
 
-_CHECKED: Final = (
-    (LIMITS_CPU, "cpu"),
-    (REQUESTS_CPU, "cpu"),
-    (LIMITS_MEMORY, "memory"),
-    (REQUESTS_MEMORY, "memory"),
-)
+_CHECKED: Final = ((LIMITS_CPU, "cpu"), (REQUESTS_CPU, "cpu"), (LIMITS_MEMORY, "memory"), (REQUESTS_MEMORY, "memory"))
 """Resource, and what the reason calls it; the first that is short is named."""
 _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""

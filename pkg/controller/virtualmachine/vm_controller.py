@@ -13,13 +13,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.controller.virtualmachine.check import (
-    has_pod,
-    is_running,
-    run_strategy,
-    shortage_of,
-    wants_to_run,
-)
+from pkg.controller.virtualmachine.check import has_pod, is_running, run_strategy, shortage_of, wants_to_run
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default

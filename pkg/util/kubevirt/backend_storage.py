@@ -181,11 +181,7 @@ def _worth(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering:
 
 
 def _new_claim(
-    vmi: VirtualMachineInstance,
-    rendering: Rendering,
-    like: PersistentVolumeClaim | None,
-    *,
-    its_class: bool = False,
+    vmi: VirtualMachineInstance, rendering: Rendering, like: PersistentVolumeClaim | None, *, its_class: bool = False
 ) -> PersistentVolumeClaim:
     """A claim as KubeVirt would create it now. Its class is the CR's; where that names none the cluster's default,
     which is taken to be that of `like` still."""

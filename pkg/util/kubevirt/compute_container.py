@@ -60,8 +60,7 @@ def compute_resources(
     domain, profile = vmi.spec.domain, rendering.profile
     developer = rendering.kubevirt.developer_configuration or DeveloperConfiguration()
     renderer = _Renderer(
-        limits=parse_resource_list(domain.resources.limits),
-        requests=parse_resource_list(domain.resources.requests),
+        limits=parse_resource_list(domain.resources.limits), requests=parse_resource_list(domain.resources.requests)
     )
     asked = auto_limits(rendering) - renderer.limits.keys()
     _ephemeral_storage(renderer)
@@ -199,9 +198,7 @@ def _emulator_thread(renderer: _Renderer, limit: Quantity, pool: int | None) -> 
         renderer.requests[CPU] += extra
 
 
-def _shared_cpus(
-    renderer: _Renderer, domain: DomainSpec, profile: Profile, ratio: int, *, auto_limit: bool
-) -> None:
+def _shared_cpus(renderer: _Renderer, domain: DomainSpec, profile: Profile, ratio: int, *, auto_limit: bool) -> None:
     vcpus = number_of_vcpus(domain.cpu) if domain.cpu is not None else 1
     pool = _pool_threads(domain) if profile.supplemental_pool is SupplementalPool.AS_VCPUS else 0
     total = vcpus + pool

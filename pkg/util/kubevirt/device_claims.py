@@ -40,9 +40,7 @@ def device_claims(
 
     def usages(side: Side) -> _Usages:
         return {
-            name: device_usage(claim, releases)
-            for name, claim in _made(side.launcher, claims).items()
-            if name in asked
+            name: device_usage(claim, releases) for name, claim in _made(side.launcher, claims).items() if name in asked
         }
 
     home = [usages(side) for side in sides.home]
@@ -66,8 +64,5 @@ def concerning(pods: Iterable[Pod], claims: Mapping[str, ResourceClaim]) -> Sequ
 
 def _made(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
     """The claims that were made for a pod, by the name that it has for each."""
-    made = {
-        each.name: claims.get(each.resource_claim_name or "")
-        for each in pod.status.resource_claim_statuses or ()
-    }
+    made = {each.name: claims.get(each.resource_claim_name or "") for each in pod.status.resource_claim_statuses or ()}
     return {name: claim for name, claim in made.items() if claim is not None}

@@ -125,9 +125,7 @@ class ControlledPods:
 
 
 def sides_of(
-    vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    pods: ControlledPods,
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
     namings = namings_of(vmi, migrations, pods.names)
@@ -147,18 +145,14 @@ def sides_of(
 
 
 def ended_launchers(
-    vmi: VirtualMachineInstance,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    pods: ControlledPods,
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> list[Pod]:
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended(vmi.uid)
     namings = namings_of(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
-        pod
-        for pod in ended
-        if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
+        pod for pod in ended if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
     ]
 
 
@@ -218,9 +212,7 @@ def _home(
     return tuple(side for side in live if side not in target and is_home(side.launcher))
 
 
-def _left_over(
-    sides: Sequence[Side], home: Sequence[Side], namings: Sequence[MigrationPods]
-) -> tuple[Side, ...]:
+def _left_over(sides: Sequence[Side], home: Sequence[Side], namings: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """The sides that these migrations name and in which the VM does not live."""
     return tuple(
         side
@@ -243,12 +235,7 @@ def _pair(namings: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
         if source is None or target is None or source is target:
             continue
         same_vm = _controller(source.launcher, _VMI) == _controller(target.launcher, _VMI)
-        if (
-            same_vm
-            and naming.known
-            and naming.is_source(source.launcher)
-            and naming.is_target(target.launcher)
-        ):
+        if same_vm and naming.known and naming.is_source(source.launcher) and naming.is_target(target.launcher):
             return Sides((target,), (), (source,))
     return Sides()
 

@@ -51,11 +51,7 @@ _SIDECAR_PINNED = _Support("sidecar", None, ("200m", "64M"))
 
 
 def render_containers(
-    vmi: VirtualMachineInstance,
-    rendering: Rendering,
-    *,
-    overhead: int,
-    digests_known: bool = False,
+    vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
     """The containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first.
 
@@ -141,9 +137,7 @@ def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:
     return Quantity.of(overhead, Format.DECIMAL_SI if request else Format.BINARY_SI)
 
 
-def _container(
-    name: str, requests: ResourceList, limits: ResourceList, restart_policy: str | None = None
-) -> Container:
+def _container(name: str, requests: ResourceList, limits: ResourceList, restart_policy: str | None = None) -> Container:
     rendered = ResourceRequirements(
         limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests))
     )
@@ -198,18 +192,12 @@ def _console_log(vmi: VirtualMachineInstance, rendering: Rendering, pinned: bool
     restart_policy = RESTART_ALWAYS if rendering.profile.console_log is ConsoleLog.SIDECAR else None
     return [
         _support_container(
-            "guest-console-log",
-            _GUEST_CONSOLE_LOG,
-            kubevirt,
-            pinned=pinned,
-            restart_policy=restart_policy,
+            "guest-console-log", _GUEST_CONSOLE_LOG, kubevirt, pinned=pinned, restart_policy=restart_policy
         )
     ]
 
 
-def _container_disks(
-    vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration, pinned: bool
-) -> list[Container]:
+def _container_disks(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration, pinned: bool) -> list[Container]:
     volumes = [volume.name for volume in vmi.spec.volumes or () if volume.container_disk is not None]
     names = [name for name in volumes if name != _KERNEL_BOOT_VOLUME]
     firmware = vmi.spec.domain.firmware
@@ -217,9 +205,7 @@ def _container_disks(
         names.append(_KERNEL_BOOT_VOLUME)
     storage = {_EPHEMERAL_STORAGE: Quantity.parse("50M")}
     return [
-        _support_container(
-            f"{_DISK_PREFIX}{name}", _CONTAINER_DISK, kubevirt, pinned=pinned, extra_requests=storage
-        )
+        _support_container(f"{_DISK_PREFIX}{name}", _CONTAINER_DISK, kubevirt, pinned=pinned, extra_requests=storage)
         for name in names
     ]
 

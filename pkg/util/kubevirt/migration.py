@@ -31,11 +31,7 @@ class Stage(IntEnum):
     """Likewise, and quota refused its target pod, which KubeVirt has not got past yet."""
 
 
-_STAGES = {
-    "": Stage.CREATED,
-    constants.PHASE_SUCCEEDED: Stage.FINISHED,
-    constants.PHASE_FAILED: Stage.FINISHED,
-}
+_STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
 
 
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:

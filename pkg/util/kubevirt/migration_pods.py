@@ -72,9 +72,7 @@ class MigrationPods:
 
 
 def namings_of(
-    vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    names: Collection[str],
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
 ) -> list[MigrationPods]:
     """What is said of the launcher pods with these names, and perhaps of others."""
     handed_over = vmi.status.migration_state if vmi else None
@@ -99,9 +97,7 @@ def _names_any(
     return not state.source_pod or state.source_pod in names or state.target_pod in names
 
 
-def naming_of(
-    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None
-) -> MigrationPods:
+def naming_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
     """What its status says, and where that leaves something open the VMI's."""
     of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()

@@ -41,9 +41,7 @@ def architecture(vmi: VirtualMachineInstance) -> str:
     return vmi.spec.architecture or "amd64"
 
 
-def overhead_of(
-    vmi: VirtualMachineInstance, rendering: Rendering, profile: Profile | None = None
-) -> OverheadParts:
+def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering, profile: Profile | None = None) -> OverheadParts:
     """The overhead of the VMI's next launcher pod, by the installed release or another one."""
     return overhead_parts(
         vmi.spec,
@@ -103,9 +101,7 @@ def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterat
     unlimited = replace(rendering, quota_limits=frozenset())
     limits, requests = compute_resources(vmi, unlimited, ZERO)
     compute = compute_container(pod)
-    resources = (
-        [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
-    )
+    resources = [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
     for of_pod, without in resources:
         have = parse_resource_list(of_pod).get(MEMORY, ZERO)
         if MEMORY in without and have > without[MEMORY]:

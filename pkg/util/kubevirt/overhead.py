@@ -107,9 +107,7 @@ def overhead_parts(
         multiplied += qos
     else:
         on_top += qos
-    return (
-        OverheadParts(multiplied, on_top) if profile.has_ratio else OverheadParts(ZERO, multiplied + on_top)
-    )
+    return OverheadParts(multiplied, on_top) if profile.has_ratio else OverheadParts(ZERO, multiplied + on_top)
 
 
 def memory_overhead(
@@ -200,9 +198,7 @@ def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
 def is_sev(domain: DomainSpec, profile: Profile) -> bool:
     """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
     security = domain.launch_security
-    return security is not None and (
-        security.sev is not None or (profile.knows_snp and security.snp is not None)
-    )
+    return security is not None and (security.sev is not None or (profile.knows_snp and security.snp is not None))
 
 
 def _network_bindings(

@@ -6,10 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pkg.api.kubevirt import KubeVirtConfiguration
-from pkg.util.constants import (
-    DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER,
-    DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE,
-)
+from pkg.util.constants import DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER, DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,7 @@ _V1_4_1 = replace(  # 1.5: virtlogd 25Mi; WithIOThreads; AutoResourceLimitsGate 
     gates=frozenset({GATE_AUTO_RESOURCE_LIMITS}),
     auto_limits=False,
 )
-_V1_4 = replace(
-    _V1_4_1, virtqemud=35 * MI, tpm_can_be_disabled=False
-)  # 1.4.1: virtqemud 40Mi; pkg/tpm HasDevice
+_V1_4 = replace(_V1_4_1, virtqemud=35 * MI, tpm_can_be_disabled=False)  # 1.4.1: virtqemud 40Mi; pkg/tpm HasDevice
 _V1_3 = replace(_V1_4, target_claims=False)  # 1.4: CreatePVCForMigrationTarget
 _V1_2 = replace(_V1_3, passt_all_ports=800 * MI)  # 1.3: the first passt binding is gone
 _V1_1 = replace(_V1_2, attachment_requests=("100m", "80M"))  # 1.2: hotplugContainerRequests
@@ -168,17 +166,7 @@ PROFILES: Mapping[str, Profile] = {
 }
 """By the first release that has them; "main" is what comes after 1.9, as it stood in August 2026."""
 
-_AMOUNTS = (
-    "launcher_monitor",
-    "launcher",
-    "virtlogd",
-    "virtqemud",
-    "qemu",
-    "video",
-    "qos",
-    "passt",
-    "passt_all_ports",
-)
+_AMOUNTS = ("launcher_monitor", "launcher", "virtlogd", "virtqemud", "qemu", "video", "qos", "passt", "passt_all_ports")
 _AT_MOST = replace(
     _MAIN,
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},

@@ -26,6 +26,4 @@ def of_devices(message: str, expected: Collection[str]) -> str:
     if not base or not other:
         return ""
     devices = ", ".join(other)
-    return (
-        f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that"
-    )
+    return f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that"

@@ -39,13 +39,7 @@ from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import (
-    REQUESTS_PREFIX,
-    apply_limit_ranges,
-    counted,
-    is_extended,
-    pod_usage,
-)
+from pkg.util.quotacount.usage import REQUESTS_PREFIX, apply_limit_ranges, counted, is_extended, pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, total
 
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
@@ -92,9 +86,7 @@ def target_usage(
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    return total(
-        [launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec)]
-    )
+    return total([launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec)])
 
 
 def side_as_it_was(
@@ -149,18 +141,12 @@ def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod
     known = {c.name for c in (*today.spec.containers, *(today.spec.init_containers or ()))}
     return _with_spec(
         _with_todays_overhead(pod, rendering),
-        containers=[
-            _with_added(compute, source),
-            *_added(pod.spec.containers, today.spec.containers[1:], known),
-        ],
-        init_containers=_added(pod.spec.init_containers or (), today.spec.init_containers or (), known)
-        or None,
+        containers=[_with_added(compute, source), *_added(pod.spec.containers, today.spec.containers[1:], known)],
+        init_containers=_added(pod.spec.init_containers or (), today.spec.init_containers or (), known) or None,
     )
 
 
-def _added(
-    source: Iterable[Container], today: Iterable[Container], known: Collection[str]
-) -> list[Container]:
+def _added(source: Iterable[Container], today: Iterable[Container], known: Collection[str]) -> list[Container]:
     return [*today, *(c for c in source if c.name not in known and not is_kubevirts(c.name))]
 
 
@@ -215,10 +201,7 @@ def _with_todays_limits(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
 
 
 def _overhead_since(
-    vmi: VirtualMachineInstance,
-    pod: Pod,
-    usage: Mapping[str, Quantity],
-    rendering: Rendering,
+    vmi: VirtualMachineInstance, pod: Pod, usage: Mapping[str, Quantity], rendering: Rendering
 ) -> ResourceList:
     """What today's overhead makes of each name that the source counts under: nothing of a limit that a
     LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
@@ -302,9 +285,7 @@ def bound_of(
     return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
 
 
-def within(
-    usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance
-) -> ResourceList:
+def within(usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance) -> ResourceList:
     """`usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from one of
     its networks, whose definition is not read: as many as it has interfaces."""
     interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))

@@ -63,9 +63,7 @@ def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) ->
     return found
 
 
-def doubled(
-    found: Iterable[Move], claims: Mapping[str, PersistentVolumeClaim], releases: Releases
-) -> Doubled:
+def doubled(found: Iterable[Move], claims: Mapping[str, PersistentVolumeClaim], releases: Releases) -> Doubled:
     """Raises QuantityError when a claim's quantity is none."""
     result = Doubled()
     for move in found:
@@ -94,16 +92,12 @@ def _asked(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
     now = {each.name: _claim_of(each) for each in vmi.spec.volumes or ()}
     then = {each.name: _claim_of(each) for each in machine.spec.template.spec.volumes or ()}
     return [
-        Move(name, source, then[name])
-        for name, source in sorted(now.items())
-        if name in then and then[name] != source
+        Move(name, source, then[name]) for name, source in sorted(now.items()) if name in then and then[name] != source
     ]
 
 
 def _claim(requests: RawResourceList | None) -> PersistentVolumeClaim:
-    return PersistentVolumeClaim(
-        spec=PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=requests))
-    )
+    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=requests)))
 
 
 def _claim_of(volume: Volume) -> str:

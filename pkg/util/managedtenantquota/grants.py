@@ -28,11 +28,7 @@ class Grant:
     """One quota, what is added to it for the migrations that are let in so far, and what their targets will use."""
 
     def __init__(
-        self,
-        quota: ResourceQuota,
-        record: Record | None,
-        observed: Observed,
-        most: Mapping[str, Quantity],
+        self, quota: ResourceQuota, record: Record | None, observed: Observed, most: Mapping[str, Quantity]
     ) -> None:
         """`record`: how it was, where it is raised; `most`: what may be added. Raises QuantityError."""
         hard = quota.spec.hard if record is None else record.hard
@@ -63,8 +59,7 @@ class Grant:
         added, alone = self._sum({**self._under_way, **self._added, **own}), self._sum({**self._added, **own})
         has_grown = {name for name, amount in need.items() if amount > own[missing.vmi.name].get(name, ZERO)}
         return {
-            name: limit + (alone if name in has_grown else added).get(name, ZERO)
-            for name, limit in self.hard.items()
+            name: limit + (alone if name in has_grown else added).get(name, ZERO) for name, limit in self.hard.items()
         }
 
     def let_in(self, missing: Missing, *, pending: bool) -> None:

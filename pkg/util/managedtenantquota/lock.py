@@ -184,10 +184,7 @@ def lock_webhook(
         "timeoutSeconds": TIMEOUT_SECONDS,
         "matchConditions": [
             {"name": "not-the-holder", "expression": f"!({_OF_QUOTAS} && {_is_one_of(holders)})"},
-            {
-                "name": _TARGETS,
-                "expression": f"!({_IS_TARGET} && {_is_one_of(virt_controllers)})",
-            },
+            {"name": _TARGETS, "expression": f"!({_IS_TARGET} && {_is_one_of(virt_controllers)})"},
             {
                 "name": "not-the-end-of-the-namespace",
                 "expression": f"!(request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)})",
@@ -205,10 +202,7 @@ def admitting(webhook: Mapping[str, Any], entries: Collection[str]) -> Webhook:
     """The lock's webhook with the migrations whose target launchers the API server lets through by itself: what others
     take is looked at, for they could take what is added for these."""
     conditions = [
-        {
-            **each,
-            "expression": f"{each['expression'].removesuffix(')')}{_ADMITTED}{json.dumps(sorted(entries))}))",
-        }
+        {**each, "expression": f"{each['expression'].removesuffix(')')}{_ADMITTED}{json.dumps(sorted(entries))}))"}
         if each["name"] == _TARGETS
         else each
         for each in webhook.get("matchConditions", ())
@@ -227,13 +221,7 @@ def admitted_by(lock: Lock) -> Collection[str]:
 
 
 def lock_body(
-    namespace: str,
-    webhook: Mapping[str, Any],
-    *,
-    now: float,
-    holder: str,
-    reason: str,
-    longest: float = 0.0,
+    namespace: str, webhook: Mapping[str, Any], *, now: float, holder: str, reason: str, longest: float = 0.0
 ) -> Webhook:
     """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when that is not known."""
     return {
@@ -259,9 +247,7 @@ def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
         return False
     standing = lock.webhooks[0]
     return all(
-        standing.get(key) == value
-        for key, value in wanted.items()
-        if key != "matchConditions" or key in standing
+        standing.get(key) == value for key, value in wanted.items() if key != "matchConditions" or key in standing
     )
 
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kubeloop.api.core import (
-    LimitRange,
-    LimitRangeItem,
-    LimitRangeSpec,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuotaSpec,
-)
+from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, PersistentVolumeClaim, Pod, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -70,14 +63,10 @@ def target_pods(
 ) -> list[Pod]:
     """The migration's target launcher, if it was created, whatever became of it."""
     labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_CREATED_BY: vmi.uid}
-    return [
-        pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()
-    ]
+    return [pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()]
 
 
-def need_of(
-    missing: Missing, rendering: Rendering, spec: ResourceQuotaSpec
-) -> tuple[ResourceList, ResourceList]:
+def need_of(missing: Missing, rendering: Rendering, spec: ResourceQuotaSpec) -> tuple[ResourceList, ResourceList]:
     """What a quota will count of the pod that is created next, with the claim before it, and of all that the target
     still lacks.
 

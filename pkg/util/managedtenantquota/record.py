@@ -38,9 +38,7 @@ class Record:
 
     def text(self, quota: str) -> str:
         """The value of the quota's annotation."""
-        return msgspec.json.encode(
-            _Annotation({quota: dict(self.hard)}, dict(self.added)), order="sorted"
-        ).decode()
+        return msgspec.json.encode(_Annotation({quota: dict(self.hard)}, dict(self.added)), order="sorted").decode()
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
@@ -110,9 +108,7 @@ def to_raise(hard: Mapping[str, RawQuantity], record: Record) -> dict[str, str]:
     that, or more than it would be raised to, stays. Raises QuantityError."""
     now, before, added = _parsed(hard, record)
     raised = {name: limit + added.get(name, ZERO) for name, limit in before.items()}
-    return difference(
-        hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n] < raised[n]}
-    )
+    return difference(hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n] < raised[n]})
 
 
 def to_restore(hard: Mapping[str, RawQuantity], record: Record, *, exactly: bool) -> dict[str, str]:
@@ -129,9 +125,7 @@ def to_restore(hard: Mapping[str, RawQuantity], record: Record, *, exactly: bool
     return difference(hard, ours)
 
 
-def _parsed(
-    hard: Mapping[str, RawQuantity], record: Record
-) -> tuple[ResourceList, ResourceList, ResourceList]:
+def _parsed(hard: Mapping[str, RawQuantity], record: Record) -> tuple[ResourceList, ResourceList, ResourceList]:
     return parse_resource_list(hard), parse_resource_list(record.hard), parse_resource_list(record.added)
 
 

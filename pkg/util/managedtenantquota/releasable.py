@@ -55,12 +55,7 @@ class Releases:
 
 
 def releases(
-    observed: Observed,
-    policy: Policy,
-    records: Mapping[str, Record],
-    members: Collection[str],
-    *,
-    closed: bool = False,
+    observed: Observed, policy: Policy, records: Mapping[str, Record], members: Collection[str], *, closed: bool = False
 ) -> Releases:
     """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is for,
     `closed` to others."""
@@ -112,9 +107,7 @@ class _Run:
         node = missing.vmi.status.node_name or ""
         limits = limits_of(self.observed.facts.rendering.kubevirt)
         hindered = missing.launcher and hindrance(self.observed.facts.running, node, limits)
-        return bool(hindered) and self._let_wait(
-            missing, self.policy.recheck, f"KubeVirt's limits: {hindered}"
-        )
+        return bool(hindered) and self._let_wait(missing, self.policy.recheck, f"KubeVirt's limits: {hindered}")
 
     def _let_wait(self, missing: Missing, seconds: float, why: str) -> bool:
         self.found.waiting[missing.migration.name] = why

@@ -186,9 +186,7 @@ def _status(window: Window, records: Mapping[str, Record]) -> dict[str, Any]:
     return {"originalBlockingResourceQuotas": saved, "migrationsToBlockingResourceQuotas": members}
 
 
-def _instead_of(
-    budget: VirtualMachineMigrationResourceQuota, additional: Mapping[str, RawQuantity]
-) -> dict[str, Any]:
+def _instead_of(budget: VirtualMachineMigrationResourceQuota, additional: Mapping[str, RawQuantity]) -> dict[str, Any]:
     """What the status says to be added; a merge patch has to take out by name what it says and is not."""
     return dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
 
@@ -215,9 +213,7 @@ def _restore(window: Window) -> Step | None:
 def _await_restore(window: Window) -> Step | None:
     """The others are restored; those that could not be are tried again soon."""
     refused = window.observed.not_restored
-    return (
-        Wait(None, "; ".join(f"{name}: {why}" for name, why in sorted(refused.items()))) if refused else None
-    )
+    return Wait(None, "; ".join(f"{name}: {why}" for name, why in sorted(refused.items()))) if refused else None
 
 
 def _await_enforcement(window: Window) -> Step | None:
@@ -248,10 +244,7 @@ def _mirror(window: Window) -> Step | None:
 
 
 def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Clear:
-    status = {
-        **dict.fromkeys(_JOURNAL),
-        "additionalMigrationResources": _instead_of(budget, budget.additional) or None,
-    }
+    status = {**dict.fromkeys(_JOURNAL), "additionalMigrationResources": _instead_of(budget, budget.additional) or None}
     return Clear(budget, _bound(budget, status))
 
 

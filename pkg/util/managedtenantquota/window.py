@@ -175,9 +175,7 @@ def window_of(observed: Observed, policy: Policy) -> Window:
     paused = {uid: until for uid, until in observed.timers.paused.items() if until > observed.now}
     timers = replace(observed.timers, short_since=found.short_since, paused=paused, refused="")
     return _with_purpose(
-        replace(
-            window, found=found, problems=found.problems, timers=timers, recheck_after=found.recheck_after
-        )
+        replace(window, found=found, problems=found.problems, timers=timers, recheck_after=found.recheck_after)
     )
 
 
@@ -214,9 +212,7 @@ def _refused(window: Window, wanted: Sequence[Releasable]) -> Window:
     observed, policy, timers = window.observed, window.policy, window.timers
     # An answer that is long in coming keeps the namespace locked: it is left open for as long first, then for longer.
     first = max(policy.first_pause, window.age)
-    seconds = min(
-        first * 2.0**timers.refusals, first * policy.sweep / policy.first_pause, policy.longest_pause
-    )
+    seconds = min(first * 2.0**timers.refusals, first * policy.sweep / policy.first_pause, policy.longest_pause)
     paused = {**timers.paused, **{each.migration.uid: observed.now + seconds for each in wanted}}
     timers = replace(timers, paused=paused, refusals=min(timers.refusals + 1, 20))
     why = observed.timers.refused
@@ -265,23 +261,17 @@ def _upstream(observed: Observed) -> Problem:
 
 def _several(observed: Observed) -> Problem:
     names = ", ".join(sorted(budget.name for budget in observed.budgets))
-    message = (
-        f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
-    )
+    message = f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
     return observed.problem(EVENT_SEVERAL_BUDGETS, message, names)
 
 
 def _no_lock(observed: Observed) -> Problem:
-    message = (
-        f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {observed.why_not}"
-    )
+    message = f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {observed.why_not}"
     # What the API server says behind the colon differs each time, by the name of the probe's object.
     return observed.problem(EVENT_LOCK_UNAVAILABLE, message, observed.why_not.partition(":")[0])
 
 
-def _closed(
-    window: Window, problem: Problem, recheck_after: float | None, timers: Timers | None = None
-) -> Window:
+def _closed(window: Window, problem: Problem, recheck_after: float | None, timers: Timers | None = None) -> Window:
     problems = [*window.problems, problem]
     timers = timers or window.timers
     return replace(window, wanted=(), problems=problems, timers=timers, recheck_after=recheck_after)

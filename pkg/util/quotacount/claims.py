@@ -44,14 +44,10 @@ def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceLi
     if _STORAGE in requests:
         size = _whole(requests[_STORAGE])
         if release.allocated_storage:
-            size = max(
-                size, _whole(parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size))
-            )
+            size = max(size, _whole(parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size)))
         usage[_REQUESTS_STORAGE] = size
     storage_class = claim.annotations.get(_ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
-    by_class = (
-        {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
-    )
+    by_class = {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
     return {f"count/{_CLAIMS}": _ONE} | usage | by_class
 
 

@@ -12,13 +12,7 @@ from kubeloop.api.core import Container, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawQuantity, RawResourceList
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.quantity import Quantity
-from pkg.util.quotacount.pod_resources import (
-    HUGEPAGES_PREFIX,
-    aggregate,
-    is_pod_level,
-    spec_limits,
-    spec_requests,
-)
+from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, aggregate, is_pod_level, spec_limits, spec_requests
 from pkg.util.quotacount.releases import PodLevelDefaults
 from pkg.util.resource_list import ResourceList, parse_wire
 
@@ -56,9 +50,7 @@ def default_pod_level(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequirem
     return ResourceRequirements(limits=default_list(limits) or None, requests=default_list(requests) or None)
 
 
-def _complete_requests(
-    requests: RawResourceList, limits: RawResourceList, container_requests: ResourceList
-) -> None:
+def _complete_requests(requests: RawResourceList, limits: RawResourceList, container_requests: ResourceList) -> None:
     for name in (CPU, MEMORY):
         if name in container_requests:
             requests.setdefault(name, str(container_requests[name]))

@@ -55,25 +55,19 @@ class Release:
 
 
 _V1_37 = Release()
-_V1_36 = (
-    replace(  # 1.37: aggregateContainerResourcesByFn; PodLevelResourcesFixDefaulting, …FixKubeletQOSClass
-        _V1_37,
-        container_status=StatusRule.BY_CONTAINER,
-        pod_level_defaults=PodLevelDefaults.WHEN_READ,
-        empty_pod_level_decides=True,
-    )
+_V1_36 = replace(  # 1.37: aggregateContainerResourcesByFn; PodLevelResourcesFixDefaulting, …FixKubeletQOSClass
+    _V1_37,
+    container_status=StatusRule.BY_CONTAINER,
+    pod_level_defaults=PodLevelDefaults.WHEN_READ,
+    empty_pod_level_decides=True,
 )
 _V1_35 = replace(_V1_36, device_class_claims=False)  # 1.36: DRAExtendedResource
 _V1_34 = replace(_V1_35, device_class_requests=False)  # 1.35: pods.go isExtendedResourceNameForQuota
 _V1_33 = replace(  # 1.34: PodLevelResources
-    _V1_34,
-    pod_level_resources=False,
-    pod_level_defaults=PodLevelDefaults.NONE,
+    _V1_34, pod_level_resources=False, pod_level_defaults=PodLevelDefaults.NONE
 )
 _V1_32 = replace(  # 1.33: InPlacePodVerticalScaling; resource_claims.go FirstAvailable
-    _V1_33,
-    container_status=StatusRule.IGNORED,
-    prioritized_devices=False,
+    _V1_33, container_status=StatusRule.IGNORED, prioritized_devices=False
 )
 _V1_30 = replace(  # 1.32: RecoverVolumeExpansionFailure; pods.go Handles
     _V1_32, allocated_storage=False, resize_is_charged=False
@@ -117,9 +111,7 @@ def doubt(versions: Sequence[str]) -> str:
     """Why more is counted than one release does, as a sentence; "" where one release that is known counts."""
     if releases_of(versions) is UNKNOWN:
         unknown = ", ".join(repr(version) for version in versions if not is_known(version)) or "''"
-        return (
-            f"Kubernetes version {unknown} is not known to headroom: the largest count of any release holds"
-        )
+        return f"Kubernetes version {unknown} is not known to headroom: the largest count of any release holds"
     differ = len(releases_of(versions)) > 1
     return f"API servers differ ({', '.join(versions)}): the larger count holds" if differ else ""
 

@@ -34,9 +34,7 @@ def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWES
     """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
     A scope that is unknown, or for other objects, matches no pod."""
     requirements = _requirements(spec)
-    return any(
-        all(_matches(pod, requirement, release) for requirement in requirements) for release in releases
-    )
+    return any(all(_matches(pod, requirement, release) for requirement in requirements) for release in releases)
 
 
 def is_terminating(pod: Pod) -> bool:

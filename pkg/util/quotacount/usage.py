@@ -76,9 +76,7 @@ def _names_of(resources: ResourceRequirements) -> frozenset[str]:
     """What of it a container names; the API server takes a limit for a request that is missing."""
     limits = resources.limits or {}
     requests = (
-        counted
-        for name in {**limits, **(resources.requests or {})}
-        for counted in _REQUEST_NAMES.get(name, ())
+        counted for name in {**limits, **(resources.requests or {})} for counted in _REQUEST_NAMES.get(name, ())
     )
     return frozenset((*requests, *(_LIMIT_NAMES[name] for name in limits if name in _LIMIT_NAMES)))
 

@@ -73,9 +73,7 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
         elif isinstance(value, str):
             limits[RESOURCE_NAMES[name]] = value
         elif value is not None:
-            raise InvalidNamespaceAnnotation(
-                f"field.cattle.io/resourceQuota: {key} must be a string, not {value!r}"
-            )
+            raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {key} must be a string, not {value!r}")
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
@@ -91,9 +89,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
             base[name] = Quantity.parse(text)
         except QuantityError as exc:
             if name in (LIMITS_CPU, LIMITS_MEMORY):
-                raise InvalidBaseQuantity(
-                    f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: {exc}"
-                ) from exc
+                raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: {exc}") from exc
         else:
             if base[name] < ZERO and is_scaled(name):
                 raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
@@ -126,11 +122,7 @@ def _extended(key: str, value: object) -> dict[str, str]:
 
 # ---- what a quota grants, by the names of its spec.hard ------------------------------------------------------
 
-_ALIASES = (
-    ("cpu", "requests.cpu"),
-    ("memory", "requests.memory"),
-    ("ephemeral-storage", "requests.ephemeral-storage"),
-)
+_ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
 _PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
@@ -299,11 +291,7 @@ def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> Resourc
 
 def difference(hard: Mapping[str, RawQuantity], wanted: Mapping[str, Quantity]) -> dict[str, str]:
     """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
-    return {
-        name: str(value)
-        for name, value in wanted.items()
-        if name not in hard or quantity_of(hard, name) != value
-    }
+    return {name: str(value) for name, value in wanted.items() if name not in hard or quantity_of(hard, name) != value}
 
 
 def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:

@@ -50,11 +50,7 @@ class Caps:
         """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
         whose quotas may limit different things, those that are no resource that headroom adds."""
         absent = {name: "spec.hard does not have it" for name in self._on_quota if name not in hard}
-        never = {
-            name: "quotas do not count it of pods or claims"
-            for name in self._on_namespace
-            if not is_added(name)
-        }
+        never = {name: "quotas do not count it of pods or claims" for name in self._on_namespace if not is_added(name)}
         return [
             ResourceQuotaError(f"max-extra of {name} caps nothing: {why}", EVENT_IDLE_CAP)
             for found in (absent, never)

@@ -60,8 +60,7 @@ def lack(
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
     used = {name: quantity_of(quota.used, name) for name in growth}
     short = {
-        name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name]))
-        for name, most in growth.items()
+        name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name])) for name, most in growth.items()
     }
     lacking = maximum(short, minimum(stands, growth))
     return {name: amount for name, amount in lacking.items() if amount > ZERO}
@@ -123,9 +122,7 @@ def compensate_as_harvester(
     quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
 ) -> None:
     """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
-    refused = [
-        vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)
-    ]
+    refused = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)]
     need = max(((vm.need or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
     limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:

@@ -10,14 +10,7 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, subtract
-from pkg.util.resourcequota.base import (
-    HARVESTERS,
-    applied_to,
-    base_of,
-    difference,
-    limits_are_empty,
-    quantity_of,
-)
+from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
@@ -26,11 +19,7 @@ from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.policy import EXACT
 
 _WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
-_MARKS = (
-    constants.ANNOTATION_RESYNC_NEEDED,
-    constants.ANNOTATION_SKIP_AUTO_SCALING,
-    constants.ANNOTATION_OWNER,
-)
+_MARKS = (constants.ANNOTATION_RESYNC_NEEDED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
 _RECORDS = (constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE)
 
 
@@ -66,9 +55,7 @@ def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
     Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
     added = entries.readable()
     _keep_under_way(facts, entries)
-    entries.remove(
-        constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
-    )
+    entries.remove(constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
     try:
         kept = {name: amount for name, amount in entries.added().items() if name in HARVESTERS}
     except InvalidEntry:  # Harvester leaves spec.hard alone too
@@ -76,9 +63,7 @@ def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
     return lowered(facts, added, kept)
 
 
-def lowered(
-    facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None
-) -> dict[str, str]:
+def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None) -> dict[str, str]:
     """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
     the base; where nothing says what that is, less what was added. Garbage: nothing changes."""
     quota, kept = facts.quota, kept or {}

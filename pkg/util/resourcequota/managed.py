@@ -38,8 +38,7 @@ def switched_off(*objects: Object) -> bool:
     """Whether a person has switched headroom off, by label or annotation, on one of them: a quota, or its namespace.
     "false" anywhere wins over "true"."""
     return any(
-        constants.FALSE
-        in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
+        constants.FALSE in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
         for obj in objects
     )
 

@@ -9,22 +9,11 @@ from typing import Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import (
-    LimitRange,
-    Namespace,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuota,
-)
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import (
-    KubeVirt,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.profiles import Profile
@@ -141,8 +130,7 @@ class Observer:
             claims=claims,
             machines={} if claims is None else {vm.name: vm for vm in source.machines.list(name)},
             device_claims={} if claims is None else {c.name: c for c in source.device_claims.list(name)},
-            storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION)
-            == constants.TRUE,
+            storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION) == constants.TRUE,
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),

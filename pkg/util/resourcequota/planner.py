@@ -30,16 +30,7 @@ from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
-from pkg.util.resourcequota.writing import (
-    Wanted,
-    drop,
-    drop_unexplained,
-    enter,
-    hold,
-    is_marked,
-    mark,
-    wanted_of,
-)
+from pkg.util.resourcequota.writing import Wanted, drop, drop_unexplained, enter, hold, is_marked, mark, wanted_of
 
 _COMPENSATION = constants.ANNOTATION_MIGRATING_COMPENSATION
 _AFTER_GRACE = 0.05

@@ -115,9 +115,7 @@ def _last(annotations: Mapping[str, str], now: float) -> Touched | None:
 def _due(last: Touched | None, refused: Collection[float], changed: float) -> float:
     """The next touch: a pause after the last one, or soon after a migration was refused for the first time. A change of
     spec.hard or status.hard is an event too, which may come too early: the pause begins anew with it, up to twice."""
-    waits = (
-        (last.at, last.next - last.at) if last and first <= last.at else (first, FIRST) for first in refused
-    )
+    waits = ((last.at, last.next - last.at) if last and first <= last.at else (first, FIRST) for first in refused)
     return min(min(max(since, changed) + pause, since + min(2 * pause, LONGEST)) for since, pause in waits)
 
 

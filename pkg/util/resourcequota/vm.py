@@ -80,9 +80,7 @@ class Vm:
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         self.stage = self._stage()
-        self._work_out(
-            facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on()
-        )
+        self._work_out(facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
 
     def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
         sides = self._sides
@@ -140,9 +138,7 @@ class Vm:
         """The wanted entry, whatever the present one is."""
         if self.stage > Stage.ANNOUNCED:
             self.wanted = add(self.left_over, self.need or {})
-        self.upper_bound = add(
-            self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {}))
-        )
+        self.upper_bound = add(self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {})))
         """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
         migration would be granted today if it goes on after all."""
 
@@ -274,9 +270,7 @@ class Vm:
         if vmi is None or not self._sides.home:
             return Bound({}, {})
         launcher = self._sides.home[0].launcher
-        return self._rendered(
-            "bound", [launcher], lambda rendering, spec: bound_of(vmi, rendering, spec, launcher)
-        )
+        return self._rendered("bound", [launcher], lambda rendering, spec: bound_of(vmi, rendering, spec, launcher))
 
     def _rendered(
         self, what: Hashable, pods: Sequence[Pod], render: Callable[[Rendering, ResourceQuotaSpec], _T]

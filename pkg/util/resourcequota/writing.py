@@ -65,9 +65,7 @@ def hold(
 def mark(entries: Entries, rules: Rules, base: Base) -> None:
     """The quota is ours: Harvester leaves it alone, or its base is recorded."""
     if rules.mark:
-        entries.set(
-            {constants.ANNOTATION_SKIP_AUTO_SCALING: "true", constants.ANNOTATION_OWNER: constants.OWNER}
-        )
+        entries.set({constants.ANNOTATION_SKIP_AUTO_SCALING: "true", constants.ANNOTATION_OWNER: constants.OWNER})
     elif base.record is not None:
         entries.put(constants.ANNOTATION_BASE, base.record)
 

@@ -30,9 +30,7 @@ async def fill(client: AsyncClient, cache: dict[tuple[str, str], object]) -> str
     return listed.resourceVersion
 
 
-async def follow(
-    client: AsyncClient, cache: dict[tuple[str, str], object], version: str, measured: Measured
-) -> None:
+async def follow(client: AsyncClient, cache: dict[tuple[str, str], object], version: str, measured: Measured) -> None:
     async for kind, vmi in client.watch(VMI, namespace="*", resource_version=version):
         cache[vmi.metadata.namespace, vmi.metadata.name] = vmi
         if kind == "DELETED":

@@ -79,9 +79,7 @@ def prepare() -> Programs:
     found = [Program(OURS, "", ours, "vmis"), Program(OURS, "", ours, "pods")]
     go = _built(notes)
     if go is not None:
-        said: dict[str, str] = json.loads(
-            subprocess.run([go, "version"], capture_output=True, check=True).stdout
-        )
+        said: dict[str, str] = json.loads(subprocess.run([go, "version"], capture_output=True, check=True).stdout)
         versions |= said
         found += [Program(f"client-go {kind}", said["client-go"], (str(go),), kind) for kind in _GO_KINDS]
     python = _installed(notes)
@@ -112,9 +110,7 @@ def _built(notes: list[str]) -> Path | None:
         notes.append(f"client-go: not measured ({error})")
         return None
     command = [str(go), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(target), "."]
-    done = subprocess.run(
-        command, cwd=HERE / "go", env=go_environment(os.environ), capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=HERE / "go", env=go_environment(os.environ), capture_output=True, text=True)
     if done.returncode != 0:
         notes.append(f"client-go: not measured (it does not build: {_last_line(done.stderr)})")
         return None

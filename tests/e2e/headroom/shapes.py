@@ -64,19 +64,13 @@ SHAPES: Mapping[str, Shape] = {
         {
             "cpu": {"cores": 2, "sockets": 1, "threads": 1, "dedicatedCpuPlacement": True},
             "memory": {"guest": "2Gi"},
-            "resources": {
-                "limits": {"cpu": "2", "memory": "2Gi"},
-                "requests": {"cpu": "2", "memory": "2Gi"},
-            },
+            "resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "2", "memory": "2Gi"}},
         }
     ),
     "huge pages": Shape(
         {
             "memory": {"guest": "2Gi", "hugepages": {"pageSize": "2Mi"}},
-            "resources": {
-                "limits": {"cpu": "2", "memory": "2Gi"},
-                "requests": {"cpu": "1", "memory": "2Gi"},
-            },
+            "resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "1", "memory": "2Gi"}},
         },
         names=("requests.hugepages-2Mi",),
     ),
@@ -99,15 +93,10 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "exec probes and a TPM": Shape(
         _devices(tpm={}),
-        spec={
-            "livenessProbe": {"exec": {"command": ["true"]}},
-            "readinessProbe": {"exec": {"command": ["true"]}},
-        },
+        spec={"livenessProbe": {"exec": {"command": ["true"]}}, "readinessProbe": {"exec": {"command": ["true"]}}},
     ),
     "a persistent TPM": Shape(_devices(tpm={"persistent": True})),
-    "no screen and no console": Shape(
-        _devices(autoattachGraphicsDevice=False, autoattachSerialConsole=False)
-    ),
+    "no screen and no console": Shape(_devices(autoattachGraphicsDevice=False, autoattachSerialConsole=False)),
     "no limits under a quota on limits": Shape(
         {"resources": {"requests": {"memory": "1Gi"}}, "memory": {"guest": "1Gi"}}
     ),
@@ -118,10 +107,7 @@ SHAPES: Mapping[str, Shape] = {
     "Guaranteed, with a reserve": Shape(
         {
             "memory": {"guest": "2Gi", "reservedOverhead": {"addedOverhead": "100Mi"}},
-            "resources": {
-                "limits": {"cpu": "2", "memory": "3Gi"},
-                "requests": {"cpu": "2", "memory": "3Gi"},
-            },
+            "resources": {"limits": {"cpu": "2", "memory": "3Gi"}, "requests": {"cpu": "2", "memory": "3Gi"}},
         }
     ),
 }

@@ -58,9 +58,7 @@ class Thing(Object):
 
 
 def thing(**spec: Any) -> Thing:
-    return Thing(
-        metadata=ObjectMeta(name="a", namespace="ns", uid="1", resource_version="7"), spec=Spec(**spec)
-    )
+    return Thing(metadata=ObjectMeta(name="a", namespace="ns", uid="1", resource_version="7"), spec=Spec(**spec))
 
 
 DIFFERENCES: dict[str, tuple[Spec, Spec, dict[str, Any]]] = {
@@ -68,11 +66,7 @@ DIFFERENCES: dict[str, tuple[Spec, Spec, dict[str, Any]]] = {
     "a field that changed": (Spec(text="x", maybe=1), Spec(text="y", maybe=1), {"text": "y"}),
     "a field that is gone is null": (Spec(maybe=1), Spec(), {"maybe": None}),
     "a text that is empty is sent as that": (Spec(text="x"), Spec(), {"text": ""}),
-    "a struct's fields one by one": (
-        Spec(size=Port(number=1)),
-        Spec(size=Port(number=2)),
-        {"size": {"number": 2}},
-    ),
+    "a struct's fields one by one": (Spec(size=Port(number=1)), Spec(size=Port(number=2)), {"size": {"number": 2}}),
     "an empty struct that comes": (Spec(), Spec(port=Port()), {"port": {}}),
     "an empty struct that goes": (Spec(port=Port()), Spec(), {"port": None}),
     "an empty mapping that comes": (Spec(), Spec(nested={}), {"nested": {}}),
@@ -109,9 +103,7 @@ def test_difference(case: str) -> None:
 
 
 @pytest.mark.parametrize("containers", [None, [], [Container(name="b")]])
-def test_a_list_whose_items_are_only_partly_declared_is_not_rewritten(
-    containers: list[Container] | None,
-) -> None:
+def test_a_list_whose_items_are_only_partly_declared_is_not_rewritten(containers: list[Container] | None) -> None:
     boxes = Spec(boxes=[Box(containers={"a": [Container()]})])
     with pytest.raises(PartlyDeclared, match=r"Spec\.boxes .* Box declares only a part"):
         difference(Spec(), boxes)
@@ -151,22 +143,13 @@ def test_edit_changes_nested_fields_and_leaves_the_object_as_it_was() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a misspelt name": ({"spek": {}}, "Thing has no field spek"),
-    "a name as it stands in JSON": (
-        {"spec": {"runStrategy": "Halted"}},
-        "Spec has no field runStrategy",
-    ),
+    "a name as it stands in JSON": ({"spec": {"runStrategy": "Halted"}}, "Spec has no field runStrategy"),
     "a misspelt name further in": ({"spec": {"port": {"nr": 1}}}, "Port has no field nr"),
-    "a value of another type": (
-        {"spec": {"maybe": "twelve"}},
-        r"Spec\.maybe: Expected `int | null`, got `str`",
-    ),
+    "a value of another type": ({"spec": {"maybe": "twelve"}}, r"Spec\.maybe: Expected `int | null`, got `str`"),
     "a list of another type": ({"spec": {"names": ["a", 2]}}, r"Spec\.names: .* `\$\[1\]`"),
     "a label that is not a text": ({"metadata": {"labels": {"a": 1}}}, r"ObjectMeta\.labels: Expected `str`"),
     "None where there is always something": ({"spec": {"text": None}}, r"Spec\.text: Expected `str`"),
-    "a mapping for a struct in a list": (
-        {"spec": {"ports": [{"nr": 1}]}},
-        r"Spec\.ports: structs are given as",
-    ),
+    "a mapping for a struct in a list": ({"spec": {"ports": [{"nr": 1}]}}, r"Spec\.ports: structs are given as"),
 }
 
 
@@ -200,10 +183,7 @@ def test_a_guarded_patch_keeps_its_own_metadata() -> None:
 
 
 CONDITIONS: dict[str, tuple[list[Condition] | None, Condition]] = {
-    "a condition that comes": (
-        None,
-        Condition(type="Ready", status="True", last_transition_time="T"),
-    ),
+    "a condition that comes": (None, Condition(type="Ready", status="True", last_transition_time="T")),
     "a condition without the time of its update gets none": (
         [Condition(type="Ready", status="False", severity="Error", last_transition_time="0")],
         Condition(type="Ready", status="True", severity="Error", last_transition_time="T"),

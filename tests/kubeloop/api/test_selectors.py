@@ -13,9 +13,7 @@ LABELS = {"a": {"app": "web", "tier": "front"}, "b": {"app": "web"}, "c": {"app"
 
 
 def required(key: str, operator: str, *values: str) -> LabelSelector:
-    return LabelSelector(
-        match_expressions=[LabelSelectorRequirement(key=key, operator=operator, values=list(values))]
-    )
+    return LabelSelector(match_expressions=[LabelSelectorRequirement(key=key, operator=operator, values=list(values))])
 
 
 SELECTED: dict[str, tuple[Any, str]] = {

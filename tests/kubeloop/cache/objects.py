@@ -18,9 +18,7 @@ def pod(
 ) -> Pod:
     """A pod; its uid follows from its name."""
     uid = f"uid-{name}" if uid is None else uid
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version, labels=labels)
-    )
+    return Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version, labels=labels))
 
 
 class Recorder:

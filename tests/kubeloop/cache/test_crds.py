@@ -106,9 +106,7 @@ async def test_only_the_kind_that_came_is_woken() -> None:
         without_settings(server)
         server.script(WATCH, DEFINITIONS, live.reply)
         definitions = CustomResourceWatch(client)
-        informers = [
-            SharedIndexInformer(client.resource(each), options=NEVER) for each in (SETTINGS, VIRTUAL_MACHINES)
-        ]
+        informers = [SharedIndexInformer(client.resource(each), options=NEVER) for each in (SETTINGS, VIRTUAL_MACHINES)]
         server.always(WATCH, VIRTUAL_MACHINES.path(), NO_KIND)
         server.always(GET, f"/apis/{VIRTUAL_MACHINES.api_version}", resources("kubevirt.io/v1"))
         for informer in informers:

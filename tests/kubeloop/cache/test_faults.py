@@ -35,29 +35,13 @@ from kubeloop.testing.scripted_server import (
     status,
     watch,
 )
-from kubeloop.testing.scripted_steps import (
-    added,
-    bookmark,
-    deleted,
-    drop,
-    error,
-    hang,
-    line,
-    modified,
-    obj,
-    piece,
-)
+from kubeloop.testing.scripted_steps import added, bookmark, deleted, drop, error, hang, line, modified, obj, piece
 from tests.kubeloop.cache.objects import Event, Recorder, at
 
 pytestmark = pytest.mark.virtual_time
 
 PATH = PODS.path()
-QUICK = ReflectorOptions(
-    backoff_base=0.02,
-    backoff_max=0.2,
-    healthy_after=0.2,
-    missing_poll=0.05,
-)
+QUICK = ReflectorOptions(backoff_base=0.02, backoff_max=0.2, healthy_after=0.2, missing_poll=0.05)
 IMPATIENT = dataclasses.replace(QUICK, silence_limit=0.4, initial_silence_limit=0.3)
 
 
@@ -67,9 +51,7 @@ def pod(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:
 
 A, B = pod("a"), pod("b")
 START = (added(A), added(B), bookmark("5", initial_events_end=True))
-REFUSED = status(
-    422, "Invalid", "sendInitialEvents is forbidden for watch unless the feature gate is enabled"
-)
+REFUSED = status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the feature gate is enabled")
 EXPIRED = status(410, "Expired", "too old resource version: 5 (9)")
 NO_KIND = raw(b"404 page not found\n", 404, {"Content-Type": "text/plain"})
 INITIAL: list[Event] = [("add", "ns/a@1", True), ("add", "ns/b@1", True)]
@@ -116,20 +98,16 @@ FAULTS: dict[str, Fault] = {
         resumed_at=["6"],
     ),
     "the stream ends in the middle of a line, properly closed": Fault(
-        [watch(*START, piece(modified(pod("a", "7"))[:-20])), END],
-        resumed_at=["5"],
+        [watch(*START, piece(modified(pod("a", "7"))[:-20])), END], resumed_at=["5"]
     ),
     "the connection is dropped among the initial events: they are sent anew": Fault(
-        [watch(added(pod("z")), drop()), watch(*START), END],
-        resumed_at=["", "5"],
+        [watch(added(pod("z")), drop()), watch(*START), END], resumed_at=["", "5"]
     ),
     "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": Fault(
         [
             watch(*START),
             EXPIRED,
-            watch(
-                added(pod("a", "8")), bookmark("98", initial_events_end=True), added(pod("end", "99")), hang()
-            ),
+            watch(added(pod("a", "8")), bookmark("98", initial_events_end=True), added(pod("end", "99")), hang()),
         ],
         told=[("update", "ns/a@1", "ns/a@8"), ("delete", "ns/b@1", True)],
         held=["ns/a@8"],
@@ -143,39 +121,23 @@ FAULTS: dict[str, Fault] = {
         resumed_at=["5", "9"],
     ),
     "an event of an unknown type is passed over": Fault(
-        [watch(*START, line({"type": "RENAMED", "object": pod("a", "6")})), END],
-        resumed_at=["6"],
+        [watch(*START, line({"type": "RENAMED", "object": pod("a", "6")})), END], resumed_at=["6"]
     ),
-    "a line that is not an event: listed anew": Fault(
-        [watch(*START, line(b"<html>")), END_LIST],
-        resumed_at=[""],
-    ),
+    "a line that is not an event: listed anew": Fault([watch(*START, line(b"<html>")), END_LIST], resumed_at=[""]),
     "an ERROR event without a status: listed anew": Fault(
-        [watch(*START, line({"type": "ERROR", "object": {}})), END_LIST],
-        resumed_at=[""],
+        [watch(*START, line({"type": "ERROR", "object": {}})), END_LIST], resumed_at=[""]
     ),
     "the server is starting (503, 429): the watch is resumed when it is up": Fault(
         [watch(*START, drop()), status(503, "ServiceUnavailable"), status(429, "TooManyRequests"), END],
         resumed_at=["5", "5", "5"],
     ),
     "the resourceVersion is too large (etcd restored)": Fault(
-        [
-            watch(*START, drop()),
-            status(504, "Timeout", "Too large resource version: 5, current: 3"),
-            END_LIST,
-        ],
+        [watch(*START, drop()), status(504, "Timeout", "Too large resource version: 5, current: 3"), END_LIST],
         resumed_at=["5", ""],
     ),
-    "WatchList refused: a list, then a watch from it": Fault(
-        [REFUSED, END],
-        [listing([A, B], "5")],
-        resumed_at=["5"],
-    ),
+    "WatchList refused: a list, then a watch from it": Fault([REFUSED, END], [listing([A, B], "5")], resumed_at=["5"]),
     "WatchList unknown: initial events without an end, then a list": Fault(
-        [watch(added(A), hang()), END],
-        [listing([A, B], "5")],
-        resumed_at=["5"],
-        options=IMPATIENT,
+        [watch(added(A), hang()), END], [listing([A, B], "5")], resumed_at=["5"], options=IMPATIENT
     ),
     "a list breaks off half-way": Fault(
         [REFUSED, END],
@@ -205,9 +167,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @asynccontextmanager
-async def informing(
-    server: ScriptedServer, *handlers: Any, **options: Any
-) -> AsyncIterator[SharedIndexInformer[Pod]]:
+async def informing(server: ScriptedServer, *handlers: Any, **options: Any) -> AsyncIterator[SharedIndexInformer[Pod]]:
     async with Client(server.config()) as client:
         informer = SharedIndexInformer(client.resource(PODS), **{"options": QUICK, **options})
         for handler in handlers:

@@ -56,16 +56,9 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         [],
         ["ns/a@1", "ns/b@1"],
     ),
-    "a DELETED of something unknown is nothing": (
-        lambda i: delete(i, pod("c", "4")),
-        [],
-        ["ns/a@1", "ns/b@1"],
-    ),
+    "a DELETED of something unknown is nothing": (lambda i: delete(i, pod("c", "4")), [], ["ns/a@1", "ns/b@1"]),
     "a DELETED twice is told once": (
-        lambda i: [
-            delete(i, pod("a", "3")),
-            delete(i, pod("a", "3")),
-        ],
+        lambda i: [delete(i, pod("a", "3")), delete(i, pod("a", "3"))],
         [("delete", "ns/a@3", False)],
         ["ns/b@1"],
     ),
@@ -95,10 +88,7 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         ["ns/a@1", "ns/b@1"],
     ),
     "a late DELETED of the predecessor leaves the successor alone": (
-        lambda i: [
-            i._processor.changed(pod("a", "5", uid="second")),
-            delete(i, pod("a", "4")),
-        ],
+        lambda i: [i._processor.changed(pod("a", "5", uid="second")), delete(i, pod("a", "4"))],
         [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],
         ["ns/a@5", "ns/b@1"],
     ),
@@ -112,11 +102,7 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         ],
         ["ns/a@3", "ns/b@1"],
     ),
-    "a relist of the same versions is nothing": (
-        lambda i: listed(i, pod("a"), pod("b")),
-        [],
-        ["ns/a@1", "ns/b@1"],
-    ),
+    "a relist of the same versions is nothing": (lambda i: listed(i, pod("a"), pod("b")), [], ["ns/a@1", "ns/b@1"]),
     "a relist finds what came, changed and went": (
         lambda i: listed(i, pod("c", "8"), pod("b", "7")),
         [("add", "ns/c@8", False), ("update", "ns/b@1", "ns/b@7"), ("delete", "ns/a@1", True)],
@@ -146,9 +132,7 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
 
 
 @pytest.mark.parametrize(("story", "told", "held"), STORIES.values(), ids=STORIES)
-def test_what_a_handler_is_told(
-    story: Callable[[Informer], object], told: list[Event], held: list[str]
-) -> None:
+def test_what_a_handler_is_told(story: Callable[[Informer], object], told: list[Event], held: list[str]) -> None:
     shared = informer()
     listed(shared, pod("a"), pod("b"))
     first, second = Recorder(), Recorder()
@@ -172,9 +156,7 @@ def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
 def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> None:
     shared = informer()
     seen: list[int] = []
-    shared.add_event_handler(
-        ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(len(shared.indexer)))
-    )
+    shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(len(shared.indexer))))
     listed(shared, *(pod(name) for name in "abc"))
     assert seen == [3, 3, 3]
 
@@ -238,27 +220,21 @@ def test_a_removed_handler_hears_nothing_more() -> None:
 
 def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> None:
     shared, gone = informer(), Recorder()
-    shared.add_event_handler(
-        ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration))
-    )
+    shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration)))
     registration = shared.add_event_handler(gone)
     listed(shared, pod("a"), pod("b"))
     assert gone.take() == []
 
 
 async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
-    shared = SharedIndexInformer(
-        FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]])
-    )
+    shared = SharedIndexInformer(FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]]))
     calls: list[Pod] = []
 
     def on_update(_: Pod, new: Pod) -> None:
         calls.append(new)
         shared.remove_event_handler(registration)
 
-    registration = shared.add_event_handler(
-        ResourceEventHandlerFuncs(on_update=on_update), resync_period=10.0
-    )
+    registration = shared.add_event_handler(ResourceEventHandlerFuncs(on_update=on_update), resync_period=10.0)
     shared.start()
     await asyncio.sleep(100)
     assert len(calls) == 1
@@ -318,9 +294,7 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
 LISTED = pod("a", labels={"x": "y"})
 CLIENTS = {
     "a WatchList": FakeClient(watches=[[event("ADDED", LISTED), bookmark("1", end=True), Hang()]]),
-    "a list": FakeClient(
-        watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]
-    ),
+    "a list": FakeClient(watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]),
 }
 
 
@@ -372,9 +346,7 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
     quick = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True)]]))
     slow = SharedIndexInformer(FakeClient(watches=[[9.0, bookmark("1", end=True)]]))
-    missing = SharedIndexInformer(
-        FakeClient(watches=[NotFound("no such kind", status=404)] * 9, served=False)
-    )
+    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)] * 9, served=False))
     for each in (quick, slow, missing):
         each.start()
     assert not await wait_for_cache_sync(quick, slow, missing, timeout=8)

@@ -57,10 +57,7 @@ FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
     "the second time it breaks early there is a pause": ([(BROKE_EARLY, DOWN)] * 2, Next(1.6)),
     "one that lasted makes up for those before": ([(BROKE_EARLY, DOWN)] * 5 + [(LASTED, DOWN)], Next(0.0)),
     "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
-    "a watch that brought events resets the back-off": (
-        [(NEVER_OPENED, DOWN)] * 5 + [(BROUGHT, DOWN)],
-        Next(0.0),
-    ),
+    "a watch that brought events resets the back-off": ([(NEVER_OPENED, DOWN)] * 5 + [(BROUGHT, DOWN)], Next(0.0)),
     "each time": ([(BROUGHT, DOWN)] * 9, Next(0.0)),
     "but a row of watches that break within a second, events or not, is slowed down": (
         [(Attempt(True, 0.1, 5), DOWN)] * 9,
@@ -80,29 +77,20 @@ FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
         [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
         Next(0.0, resume=False),
     ),
-    "a version that is too large is listed again at once": (
-        [(NEVER_OPENED, TOO_LARGE)],
-        Next(0.0, resume=False),
-    ),
+    "a version that is too large is listed again at once": ([(NEVER_OPENED, TOO_LARGE)], Next(0.0, resume=False)),
     "a gateway that times out is not that": (
         [(NEVER_OPENED, ServerError("gateway", status=504))],
         Next(0.8, resume=False),
     ),
     "a throttled watch is resumed": ([(NEVER_OPENED, TooManyRequests("x"))], Next(0.8)),
-    "not before the server wants it": (
-        [(NEVER_OPENED, TooManyRequests("x", retry_after=7.0))],
-        Next(7.0),
-    ),
+    "not before the server wants it": ([(NEVER_OPENED, TooManyRequests("x", retry_after=7.0))], Next(7.0)),
     "a short Retry-After does not shorten the backoff": (
         [(NEVER_OPENED, ServiceUnavailable("x", retry_after=0.1))],
         Next(0.8),
     ),
     "without permission the position is kept": ([(NEVER_OPENED, Forbidden("x"))], Next(0.8)),
     "without credentials as well": ([(NEVER_OPENED, Unauthorized("x"))], Next(0.8)),
-    "a server that fails is asked for a new list": (
-        [(NEVER_OPENED, ServerError("x"))],
-        Next(0.8, resume=False),
-    ),
+    "a server that fails is asked for a new list": ([(NEVER_OPENED, ServerError("x"))], Next(0.8, resume=False)),
     "a 404 that discovery does not confirm says nothing against the position": (
         [(NEVER_OPENED, NotFound("404 page not found"))],
         Next(0.8),

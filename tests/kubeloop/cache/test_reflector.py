@@ -29,16 +29,7 @@ from kubeloop.client.errors import (
     Unreachable,
 )
 from kubeloop.testing.virtual_time import now, settle
-from tests.kubeloop.cache.fake_client import (
-    FakeClient,
-    Hang,
-    Step,
-    bookmark,
-    error,
-    event,
-    listing,
-    undecodable,
-)
+from tests.kubeloop.cache.fake_client import FakeClient, Hang, Step, bookmark, error, event, listing, undecodable
 from tests.kubeloop.cache.objects import at, pod
 
 pytestmark = pytest.mark.virtual_time
@@ -78,9 +69,7 @@ async def running(client: FakeClient, **options: object) -> AsyncIterator[Run]:
 
 
 # Each: watches, lists, then what was asked for and what is held after a minute.
-Script = tuple[
-    list[list[Step] | Exception], list[ListPage[Pod] | Exception], list[tuple[str, str]], list[str]
-]
+Script = tuple[list[list[Step] | Exception], list[ListPage[Pod] | Exception], list[tuple[str, str]], list[str]]
 SEQUENCES: dict[str, Script] = {
     "what changes among the initial events is taken into account": (
         [
@@ -307,11 +296,7 @@ UNDECODABLE: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
     "but not that of its predecessor": (
         [
             [*FIRST, error(410, "Expired")],
-            [
-                undecodable("ADDED", ObjectMeta(name="a", namespace="ns", uid="second")),
-                bookmark("9", end=True),
-                Hang(),
-            ],
+            [undecodable("ADDED", ObjectMeta(name="a", namespace="ns", uid="second")), bookmark("9", end=True), Hang()],
         ],
         [],
     ),
@@ -322,12 +307,7 @@ UNDECODABLE: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
     "also among the initial events": (
         [
             [*FIRST, error(410, "Expired")],
-            [
-                undecodable("ADDED", BAD_A),
-                undecodable("DELETED", BAD_A),
-                bookmark("9", end=True),
-                Hang(),
-            ],
+            [undecodable("ADDED", BAD_A), undecodable("DELETED", BAD_A), bookmark("9", end=True), Hang()],
         ],
         [],
     ),
@@ -383,9 +363,7 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
 
 async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> None:
     expired = [*FIRST, error(410, "Expired")]
-    client = FakeClient(
-        [listing([pod("a")], "5")], [[Hang()], [error(410, "Expired")], expired, [Hang()], expired]
-    )
+    client = FakeClient([listing([pod("a")], "5")], [[Hang()], [error(410, "Expired")], expired, [Hang()], expired])
     async with running(client):
         await asyncio.sleep(200)
     assert client.log()[:5] == [
@@ -432,19 +410,13 @@ NO_RIGHT = Forbidden("pods is forbidden")
 NO_NAME = Unauthorized("Unauthorized")
 LOGGED: dict[str, tuple[list[list[Step] | Exception], list[str]]] = {
     "the same refusal is said once": ([NO_RIGHT] * 5, ["pods is forbidden"]),
-    "another refusal is said too": (
-        [NO_RIGHT, NO_RIGHT, NO_NAME, NO_NAME],
-        ["pods is forbidden", "Unauthorized"],
-    ),
+    "another refusal is said too": ([NO_RIGHT, NO_RIGHT, NO_NAME, NO_NAME], ["pods is forbidden", "Unauthorized"]),
     "the same after it was well is said again": (
         [NO_RIGHT, NO_RIGHT, [*FIRST, event("ADDED", pod("b", "6")), 2.0], NO_RIGHT, NO_RIGHT],
         ["pods is forbidden", "pods is forbidden"],
     ),
     "a server that stays away is said once": ([DOWN] * 5, ["refused"]),
-    "503 and 429 are two things": (
-        [ServiceUnavailable("starting"), TooManyRequests("busy")],
-        ["starting", "busy"],
-    ),
+    "503 and 429 are two things": ([ServiceUnavailable("starting"), TooManyRequests("busy")], ["starting", "busy"]),
     "an expired version is no warning": ([[*FIRST, error(410, "Expired")], FIRST], []),
 }
 

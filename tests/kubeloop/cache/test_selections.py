@@ -71,11 +71,6 @@ async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_st
         await live.opened()
         assert informer.indexer.list_keys() == ["first/a", "first/c"]
         asked = [seen for seen in server.requests if seen.verb == WATCH]
-        assert [seen.query.get("resourceVersion") for seen in asked if seen.path == first] == [
-            None,
-            "5",
-            "9",
-            "9",
-        ]
+        assert [seen.query.get("resourceVersion") for seen in asked if seen.path == first] == [None, "5", "9", "9"]
         assert [seen.query["resourceVersion"] for seen in asked if seen.path == second] == ["7", "7", "8"]
         await informer.stop()

@@ -15,9 +15,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
-from kubeloop.testing.scripted_server import (
-    ScriptedServer,
-)
+from kubeloop.testing.scripted_server import ScriptedServer
 from tests.kubeloop.client.rig import Rig, Sleeps
 
 

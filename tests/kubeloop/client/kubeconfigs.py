@@ -9,11 +9,7 @@ from typing import Any
 
 
 def kubeconfig(
-    user: Any = None,
-    *,
-    server: str = "https://10.0.0.1:6443",
-    cluster: dict[str, Any] | None = None,
-    name: str = "a",
+    user: Any = None, *, server: str = "https://10.0.0.1:6443", cluster: dict[str, Any] | None = None, name: str = "a"
 ) -> dict[str, Any]:
     """A kubeconfig with one context, one cluster and one user, all called `name`."""
     context = {"cluster": name, "user": name, "namespace": f"ns-{name}"}

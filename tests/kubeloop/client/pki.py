@@ -39,9 +39,7 @@ class Authority:
         if password:
             private = serialization.load_pem_private_key(key, None)
             encrypted = serialization.BestAvailableEncryption(password)
-            key = private.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted
-            )
+            key = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
         return Pair(made.cert_chain_pems[0].bytes().decode(), key.decode())
 
     def server_context(

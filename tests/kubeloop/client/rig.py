@@ -47,9 +47,7 @@ class Rig:
         return self.others[-1]
 
 
-async def read_stream(
-    transport: Transport, read_timeout: float = 5.0, got: list[bytes] | None = None
-) -> list[bytes]:
+async def read_stream(transport: Transport, read_timeout: float = 5.0, got: list[bytes] | None = None) -> list[bytes]:
     """The stream's lines; those before a break stand in `got`."""
     got = [] if got is None else got
     async with transport.stream(PATH, WATCHED, read_timeout) as lines:

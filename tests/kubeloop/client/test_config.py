@@ -58,9 +58,7 @@ async def test_a_list_of_files_is_merged_and_missing_ones_are_left_out(tmp_path:
     one = write(tmp_path, kubeconfig({"token": "1"}, name="one"), "one")
     two = write(tmp_path, kubeconfig({"token": "2"}, name="two"), "two")
     paths = os.pathsep.join([str(tmp_path / "missing"), one, two])
-    assert await token_of(load_config(environ={"KUBECONFIG": paths})) == "Bearer 1", (
-        "the first current-context"
-    )
+    assert await token_of(load_config(environ={"KUBECONFIG": paths})) == "Bearer 1", "the first current-context"
     assert await token_of(load_config(None, "two", environ={"KUBECONFIG": paths})) == "Bearer 2"
 
 
@@ -154,29 +152,17 @@ def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> Non
 
 def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
     pair = Authority().issue("jane")
-    user = {
-        "client-certificate-data": data(pair.certificate),
-        "client-key-data": data(pair.key),
-        "token": "hidden",
-    }
+    user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key), "token": "hidden"}
     shown = repr(load(write(tmp_path, kubeconfig(user))))
     assert "PRIVATE KEY" not in shown
     assert "hidden" not in shown
 
 
 def test_details_of_the_cluster(tmp_path: Path) -> None:
-    cluster = {
-        "tls-server-name": "api.example",
-        "insecure-skip-tls-verify": True,
-        "proxy-url": "http://proxy:3128",
-    }
+    cluster = {"tls-server-name": "api.example", "insecure-skip-tls-verify": True, "proxy-url": "http://proxy:3128"}
     config = load(write(tmp_path, kubeconfig(server="https://r/k8s/clusters/c-1/", cluster=cluster)))
     assert config.host == "https://r/k8s/clusters/c-1"
-    assert (config.server_name, config.tls.verify, config.proxy) == (
-        "api.example",
-        False,
-        "http://proxy:3128",
-    )
+    assert (config.server_name, config.tls.verify, config.proxy) == ("api.example", False, "http://proxy:3128")
 
 
 def test_defaults_of_the_cluster(tmp_path: Path) -> None:

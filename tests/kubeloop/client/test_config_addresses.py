@@ -58,9 +58,7 @@ def test_socks_proxies_are_refused_with_a_clear_error_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "socks5://me:secret@p:1080")
-    with pytest.raises(
-        ConfigError, match="'socks5://p:1080' is a SOCKS proxy, which is not supported: give"
-    ) as caught:
+    with pytest.raises(ConfigError, match="'socks5://p:1080' is a SOCKS proxy, which is not supported: give") as caught:
         load(write(tmp_path, kubeconfig()))
     assert "secret" not in str(caught.value)
 

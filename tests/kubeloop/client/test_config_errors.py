@@ -43,11 +43,7 @@ BAD = [
     Bad("no contexts", without("contexts"), "context 'a' does not exist"),
     Bad("no clusters", without("clusters"), "cluster 'a' does not exist"),
     Bad("no users", without("users"), "user 'a' does not exist"),
-    Bad(
-        "a cluster of another shape",
-        kubeconfig() | {"clusters": [{"name": "a", "cluster": 5}]},
-        "'a' is not a map",
-    ),
+    Bad("a cluster of another shape", kubeconfig() | {"clusters": [{"name": "a", "cluster": 5}]}, "'a' is not a map"),
     Bad("entries of another shape", kubeconfig() | {"users": [5]}, "not a kubeconfig: a mapping"),
     Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "nvalid kube-config file"),
     Bad("no server", kubeconfig(server=""), "cluster 'a' has no server"),
@@ -60,29 +56,17 @@ BAD = [
         "certificate authority is not a valid PEM",
     ),
     Bad(
-        "an authority that is not base64",
-        kubeconfig(cluster={"certificate-authority-data": "é"}),
-        "authority is empty",
+        "an authority that is not base64", kubeconfig(cluster={"certificate-authority-data": "é"}), "authority is empty"
     ),
     Bad(
         "a client certificate that is none",
         kubeconfig({"client-certificate-data": data("x"), "client-key-data": data("y")}),
         "client certificate and key are not valid",
     ),
-    Bad(
-        "a certificate without key",
-        kubeconfig({"client-certificate-data": data("x")}),
-        "only one of client-cert",
-    ),
+    Bad("a certificate without key", kubeconfig({"client-certificate-data": data("x")}), "only one of client-cert"),
     Bad("a token file that is not there", kubeconfig({"tokenFile": "none"}), "token file"),
-    Bad(
-        "an auth-provider of old",
-        kubeconfig({"auth-provider": {"name": "azure"}}),
-        "'azure' is no longer supp",
-    ),
-    Bad(
-        "a plugin without command", kubeconfig({"exec": {"apiVersion": Plugin.API}}), "missing key 'command'"
-    ),
+    Bad("an auth-provider of old", kubeconfig({"auth-provider": {"name": "azure"}}), "'azure' is no longer supp"),
+    Bad("a plugin without command", kubeconfig({"exec": {"apiVersion": Plugin.API}}), "missing key 'command'"),
     Bad(
         "a proxy that can't be used",
         kubeconfig(cluster={"proxy-url": "socks5://p:1"}),

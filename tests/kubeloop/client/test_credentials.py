@@ -56,9 +56,7 @@ async def test_a_refused_token_is_read_again_at_once() -> None:
     assert (await source.get(refresh=True)).authorization == "t2"
 
 
-async def test_a_token_that_can_not_be_read_again_stays_in_use(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_token_that_can_not_be_read_again_stays_in_use(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     reader = Reader()
     source = Reread(reader)
     await source.get()

@@ -79,22 +79,16 @@ def test_an_object_that_does_not_decode_is_left_out_and_logged(
     assert [quota.key for quota in got.items] == ["ns/good"]
     assert [meta.name for meta in got.undecodable] == ["bad", "", ""]
     assert got.metadata.resource_version == "7"
-    assert (
-        "ResourceQuota ns/bad cannot be decoded, what was decoded of it before is kept" in caplog.messages[0]
-    )
+    assert "ResourceQuota ns/bad cannot be decoded, what was decoded of it before is kept" in caplog.messages[0]
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"items": 5}', b'{"items": [{]}', b'{"items": ["\xff"]']
-)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items": 5}', b'{"items": [{]}', b'{"items": ["\xff"]'])
 def test_what_is_no_list_is_a_server_error(quotas: Decoder[ResourceQuota], body: bytes) -> None:
     with pytest.raises(ServerError, match="not a list of ResourceQuota"):
         quotas.list_page(body)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"metadata": 5}', b'{"metadata": {"name": "\xff"}}']
-)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"metadata": 5}', b'{"metadata": {"name": "\xff"}}'])
 def test_what_is_no_object_is_a_server_error(quotas: Decoder[ResourceQuota], body: bytes) -> None:
     with pytest.raises(ServerError, match="not a ResourceQuota"):
         quotas.object(body)
@@ -126,11 +120,7 @@ def test_a_change_that_does_not_decode_is_told_and_logged(
 
 @pytest.mark.parametrize(
     ("content", "name"),
-    [
-        ({"metadata": {"name": 5}}, ""),
-        ({"metadata": {"name": "a", "labels": {"x": 5}}}, "a"),
-        (5, ""),
-    ],
+    [({"metadata": {"name": 5}}, ""), ({"metadata": {"name": "a", "labels": {"x": 5}}}, "a"), (5, "")],
 )
 def test_of_a_change_that_does_not_decode_is_told_what_is_known(
     quotas: Decoder[ResourceQuota], content: Any, name: str
@@ -142,11 +132,7 @@ def test_of_a_change_that_does_not_decode_is_told_what_is_known(
 
 @pytest.mark.parametrize(
     ("annotations", "ended"),
-    [
-        (None, False),
-        ({"k8s.io/initial-events-end": "true"}, True),
-        ({"k8s.io/initial-events-end": "no"}, False),
-    ],
+    [(None, False), ({"k8s.io/initial-events-end": "true"}, True), ({"k8s.io/initial-events-end": "no"}, False)],
 )
 def test_a_bookmark_carries_its_version(
     quotas: Decoder[ResourceQuota], annotations: dict[str, str] | None, ended: bool
@@ -157,9 +143,7 @@ def test_a_bookmark_carries_its_version(
 
 
 def test_an_error_carries_its_status(quotas: Decoder[ResourceQuota]) -> None:
-    got = quotas.watch_event(
-        event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"})
-    )
+    got = quotas.watch_event(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}))
     assert got.status is not None
     assert (got.type, got.object, got.status.code, got.status.reason) == ("ERROR", None, 410, "Expired")
 
@@ -174,11 +158,7 @@ def nested(levels: int, opening: bytes = b'{"a":', closing: bytes = b"}") -> byt
     return opening * levels + b"1" + closing * levels
 
 
-SHAPES = {
-    "maps": (b'{"a":', b"}"),
-    "lists": (b"[", b"]"),
-    "brackets within strings": (b'{"]}\\"[{":', b"}"),
-}
+SHAPES = {"maps": (b'{"a":', b"}"), "lists": (b"[", b"]"), "brackets within strings": (b'{"]}\\"[{":', b"}")}
 
 
 def deep_quota(name: str, levels: int, shape: tuple[bytes, bytes] = SHAPES["maps"]) -> bytes:
@@ -219,9 +199,7 @@ def test_an_object_that_is_nested_too_deep_is_counted(quotas: Decoder[ResourceQu
     assert count() == before + 1
 
 
-def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(
-    quotas: Decoder[ResourceQuota],
-) -> None:
+def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(quotas: Decoder[ResourceQuota]) -> None:
     bad = b'{"metadata":{"name":"bad","namespace":"ns"},"spec":{"hard":{"limits.cpu":%s}}}' % nested(2000)
     got = quotas.list_page(page(GOOD_QUOTA)[:-2] + b"," + bad + b"]}")
     assert [quota.key for quota in got.items] == ["ns/good"]
@@ -232,9 +210,7 @@ def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(
 @given(
     st.recursive(
         st.none() | st.integers() | st.text('ab"\\[]{}é', max_size=6),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.text('a"[}\\', max_size=3), inner, max_size=3)
-        ),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"[}\\', max_size=3), inner, max_size=3),
     ),
     st.integers(0, 150),
 )

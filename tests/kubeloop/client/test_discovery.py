@@ -52,10 +52,7 @@ ANSWERS: dict[str, tuple[dict[str, Reply], bool | None]] = {
         None,
     ),
     "half a list": ({VERSION: cut(b'{"kind":"APIResourceList","groupVersion":"kubevirt.io/v1"', 4000)}, None),
-    "half a list of groups": (
-        {VERSION: PAGE, "/apis": cut(b'{"kind":"APIGroupList","groups":[', 4000)},
-        None,
-    ),
+    "half a list of groups": ({VERSION: PAGE, "/apis": cut(b'{"kind":"APIGroupList","groups":[', 4000)}, None),
     "groups of another shape": ({VERSION: PAGE, "/apis": body({"kind": "APIGroupList"})}, None),
     "it is not allowed": ({VERSION: status(403, "Forbidden")}, None),
     "it is unavailable, as an aggregated API may be": ({VERSION: status(503, "ServiceUnavailable")}, None),

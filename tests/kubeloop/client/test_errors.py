@@ -15,9 +15,7 @@ from kubeloop.client.errors import error_from_response, error_from_status, parse
 
 
 def refusal(reason: str, message: str, **more: object) -> bytes:
-    return json.dumps(
-        {"kind": "Status", "status": "Failure", "reason": reason, "message": message} | more
-    ).encode()
+    return json.dumps({"kind": "Status", "status": "Failure", "reason": reason, "message": message} | more).encode()
 
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: q, requested: limits.cpu=2'
@@ -37,9 +35,7 @@ REFUSALS: list[tuple[int, str, str, type[errors.ApiError]]] = [
 
 
 @pytest.mark.parametrize(("code", "reason", "message", "kind"), REFUSALS)
-def test_a_refusal_becomes_an_error(
-    code: int, reason: str, message: str, kind: type[errors.ApiError]
-) -> None:
+def test_a_refusal_becomes_an_error(code: int, reason: str, message: str, kind: type[errors.ApiError]) -> None:
     error = error_from_response(code, refusal(reason, message), {})
     assert type(error) is kind
     assert (error.status, error.reason, error.retry_after) == (code, reason, None)
@@ -119,9 +115,7 @@ def test_conflict_and_already_exists_are_told_apart() -> None:
         ("Fri, 31 Dec 9999 23:59:59 GMT", None),
     ],
 )
-def test_retry_after_is_capped_at_60_s_and_nonsense_in_it_is_ignored(
-    value: str | None, seconds: float | None
-) -> None:
+def test_retry_after_is_capped_at_60_s_and_nonsense_in_it_is_ignored(value: str | None, seconds: float | None) -> None:
     assert parse_retry_after(value) == seconds
 
 

@@ -58,9 +58,7 @@ async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: P
     config = config_of(tmp_path, plugin.user(command="no-such-plugin", installHint="Get it\nat example.com"))
     with pytest.raises(ConfigError) as caught:
         await config.authenticate()
-    assert (
-        str(caught.value) == "the credential plugin 'no-such-plugin' is not installed: Get it at example.com"
-    )
+    assert str(caught.value) == "the credential plugin 'no-such-plugin' is not installed: Get it at example.com"
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,7 @@ def real(request: pytest.FixtureRequest) -> Path | None:
 @pytest.fixture
 async def client(real: Path | None) -> AsyncIterator[Client]:
     if real is None:
-        yield FakeCluster(
-            QUOTAS, registry.NAMESPACES, registry.PODS, registry.SECRETS, SETTINGS, BUDGETS
-        ).client()
+        yield FakeCluster(QUOTAS, registry.NAMESPACES, registry.PODS, registry.SECRETS, SETTINGS, BUDGETS).client()
         return
     async with Client(load_config(str(real)), strict=True) as client:
         yield client
@@ -113,10 +111,7 @@ At = dict[str, str]
 REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, At], Any]]] = {
     "a second create": (errors.AlreadyExists, lambda q, at: q.create(quota(**at))),
     "a create without a name": (errors.Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
-    "a create with a name that is none": (
-        errors.Invalid,
-        lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"})),
-    ),
+    "a create with a name that is none": (errors.Invalid, lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"}))),
     "a create with a resourceVersion": (
         errors.ServerError,
         lambda q, at: q.create(quota("new", resourceVersion="1", namespace=at["namespace"])),
@@ -127,23 +122,14 @@ REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, At], Any]]] = 
     ),
     "a create without a namespace": (errors.BadRequest, lambda q, at: q.create(quota("new"))),
     "a patch of what is not there": (errors.NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
-    "a delete of what is not there": (
-        errors.NotFound,
-        lambda q, at: q.delete(name="x", namespace=at["namespace"]),
-    ),
-    "a merge patch of an old version": (
-        errors.Conflict,
-        lambda q, at: q.merge_patch(meta("resourceVersion"), **at),
-    ),
+    "a delete of what is not there": (errors.NotFound, lambda q, at: q.delete(name="x", namespace=at["namespace"])),
+    "a merge patch of an old version": (errors.Conflict, lambda q, at: q.merge_patch(meta("resourceVersion"), **at)),
     "a merge patch of another uid": (errors.Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
     "a delete of another uid": (
         errors.Conflict,
         lambda q, at: q.delete(name="q", namespace=at["namespace"], uid="another"),
     ),
-    "a JSON patch whose test fails": (
-        errors.Invalid,
-        lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at),
-    ),
+    "a JSON patch whose test fails": (errors.Invalid, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
     "a JSON patch of a path that is not there": (
         errors.Invalid,
         lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
@@ -238,9 +224,7 @@ async def test_patches(quotas: Quotas, namespace: str) -> None:
     assert patched.hard == {"limits.cpu": "4"}
 
 
-async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(
-    quotas: Quotas, namespace: str
-) -> None:
+async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(quotas: Quotas, namespace: str) -> None:
     old = await quotas.create(quota(), namespace=namespace)
     old = await stable(lambda: quotas.get(name="q", namespace=namespace))
     new = await quotas.update(old, edit(old, spec={"hard": {"pods": "1"}}, metadata={"labels": {"a": "b"}}))
@@ -290,9 +274,7 @@ async def test_status_is_written_through_its_subresource_alone(client: Client, n
     assert (patched.labels, patched.metadata.generation) == ({"a": "b"}, 2)
 
 
-async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(
-    client: Client, namespace: str
-) -> None:
+async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(client: Client, namespace: str) -> None:
     spec: dict[str, Any] = {"spec": {"additionalMigrationResources": {}}}
     cases: list[tuple[Any, dict[str, Any], bool]] = [(BUDGETS, spec, True), (registry.SECRETS, {}, False)]
     for resource, fields, has in cases:
@@ -453,9 +435,7 @@ async def test_a_watch_list_brings_everything_and_says_when(client: Client, name
     assert sorted(seen) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-async def test_for_a_selective_watch_objects_come_and_go_with_their_labels(
-    client: Client, namespace: str
-) -> None:
+async def test_for_a_selective_watch_objects_come_and_go_with_their_labels(client: Client, namespace: str) -> None:
     secrets = client.resource(registry.SECRETS)
     version = (await secrets.list(namespace)).resource_version
     watch = secrets.watch(namespace, resource_version=version, label_selector="seen=yes")

@@ -56,10 +56,7 @@ NULLS: dict[str, tuple[dict[str, Any], Spec]] = {
         {"numbers": {"a": None}, "switches": {"a": None}},
         Spec(numbers={"a": 0.0}, switches={"a": False}),
     ),
-    "a quantity is 0": (
-        {"quantities": {"cpu": None, "memory": "1Gi"}},
-        Spec(quantities={"cpu": 0, "memory": "1Gi"}),
-    ),
+    "a quantity is 0": ({"quantities": {"cpu": None, "memory": "1Gi"}}, Spec(quantities={"cpu": 0, "memory": "1Gi"})),
     "a list in a list": ({"lists": [None, [None, 1]]}, Spec(lists=[[], [0, 1]])),
     "what has no schema stays": ({"size": None, "free": {"a": None}}, Spec(free={"a": None})),
 }
@@ -88,11 +85,7 @@ def test_null_for_a_whole_part_of_the_object(things: Decoder[Thing]) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "problem"),
-    [
-        ({"size": "12", "text": None}, "spec.size"),
-        ({"parts": "x"}, "spec.parts"),
-        ({"size": 1.5}, "spec.size"),
-    ],
+    [({"size": "12", "text": None}, "spec.size"), ({"parts": "x"}, "spec.parts"), ({"size": 1.5}, "spec.size")],
 )
 def test_another_type_is_still_refused(things: Decoder[Thing], spec: dict[str, Any], problem: str) -> None:
     with pytest.raises(ServerError, match=problem):

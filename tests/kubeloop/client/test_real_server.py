@@ -192,10 +192,7 @@ async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Pat
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     pair = {
         to: base64.b64decode(content["users"][0]["user"][name]).decode()
-        for to, name in (
-            ("clientCertificateData", "client-certificate-data"),
-            ("clientKeyData", "client-key-data"),
-        )
+        for to, name in (("clientCertificateData", "client-certificate-data"), ("clientKeyData", "client-key-data"))
     }
     plugin = Plugin(tmp_path)
     plugin.answers(pair)

@@ -41,9 +41,7 @@ class MyPod(Object):
     spec: dict[str, Any] | None = None
 
 
-async def test_two_definitions_of_one_resource_never_share_a_client(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_two_definitions_of_one_resource_never_share_a_client(server: ScriptedServer, client: Client) -> None:
     mine = registry.Resource("", "v1", "pods", "Pod", MyPod)
     other = registry.Resource("metrics.k8s.io", "v1", "pods", "PodMetrics", MyPod)
     server.always(LIST, registry.PODS.path("ns", "a"), body(obj("a", "1", "ns", spec={"x": 1})))
@@ -63,9 +61,7 @@ MISSHAPEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", MISSHAPEN)
-async def test_an_answer_that_is_not_the_object_is_an_error(
-    case: str, server: ScriptedServer, quotas: Quotas
-) -> None:
+async def test_an_answer_that_is_not_the_object_is_an_error(case: str, server: ScriptedServer, quotas: Quotas) -> None:
     server.always(GET, ONE, body(MISSHAPEN[case]))
     server.always(PATCH, ONE, body(MISSHAPEN[case]))
     for call in (
@@ -121,11 +117,7 @@ async def test_list_is_gone_when_the_snapshot_expires(server: ScriptedServer, qu
 async def test_a_page_is_asked_for_as_told(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(LIST, ALL, listing([QUOTA, {"spec": 5}], "9", continue_="more"))
     page = await quotas.list_page(limit=50, resource_version="0", resource_version_match="NotOlderThan")
-    assert server.requests[0].query == {
-        "limit": "50",
-        "resourceVersion": "0",
-        "resourceVersionMatch": "NotOlderThan",
-    }
+    assert server.requests[0].query == {"limit": "50", "resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}
     assert ([item.key for item in page.items], len(page.undecodable)) == (["ns/q"], 1)
     assert page.metadata.continue_ == "more"
 
@@ -152,9 +144,7 @@ async def test_watch_hands_out_events_in_order(server: ScriptedServer, quotas: Q
 
 async def test_watch_asks_for_bookmarks_and_a_time_limit(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(WATCH, IN_NS, watch())
-    await collect(
-        quotas, [], namespace="ns", resource_version="4", timeout_seconds=301.7, label_selector="a=b"
-    )
+    await collect(quotas, [], namespace="ns", resource_version="4", timeout_seconds=301.7, label_selector="a=b")
     assert server.requests[0].query == {
         "watch": "true",
         "allowWatchBookmarks": "true",
@@ -185,9 +175,7 @@ async def test_create_sends_the_body_and_gives_the_object(server: ScriptedServer
 
 
 @pytest.mark.parametrize("metadata", [{"name": "q", "namespace": "ns"}, ObjectMeta(name="q", namespace="ns")])
-async def test_create_reads_the_namespace_from_the_body(
-    server: ScriptedServer, quotas: Quotas, metadata: Any
-) -> None:
+async def test_create_reads_the_namespace_from_the_body(server: ScriptedServer, quotas: Quotas, metadata: Any) -> None:
     server.script(POST, IN_NS, body(QUOTA, 201))
     assert (await quotas.create({"metadata": metadata})).key == "ns/q"
     server.script(GET, ONE, status(404, "NotFound"))
@@ -262,9 +250,7 @@ async def test_json_patch_of_a_subresource(server: ScriptedServer, quotas: Quota
 async def test_delete_says_what_to_delete_and_how(server: ScriptedServer, quotas: Quotas) -> None:
     server.always(DELETE, ONE, body({"kind": "Status", "status": "Success"}))
     await quotas.delete(name="q", namespace="ns")
-    await quotas.delete(
-        name="q", namespace="ns", grace_period_seconds=0, propagation_policy="Background", uid="u-1"
-    )
+    await quotas.delete(name="q", namespace="ns", grace_period_seconds=0, propagation_policy="Background", uid="u-1")
     options = {"apiVersion": "v1", "kind": "DeleteOptions"}
     assert server.requests[0].json == options
     assert server.requests[1].json == options | {
@@ -275,9 +261,7 @@ async def test_delete_says_what_to_delete_and_how(server: ScriptedServer, quotas
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../secrets/s", "a%2fb"])
-async def test_a_name_that_no_object_can_have_is_never_sent(
-    server: ScriptedServer, quotas: Quotas, name: str
-) -> None:
+async def test_a_name_that_no_object_can_have_is_never_sent(server: ScriptedServer, quotas: Quotas, name: str) -> None:
     for call in (
         quotas.get(name=name, namespace="ns"),
         quotas.delete(name=name, namespace="ns"),

@@ -18,9 +18,7 @@ OK = body({"ok": True})
 
 
 async def test_a_stream_that_ends_properly_gives_its_lines(rig: Rig) -> None:
-    rig.server.script(
-        "WATCH", PATH, watch(line(b"one"), piece(b"tw"), 0.01, line(b"o"), line(b""), line(b"3"))
-    )
+    rig.server.script("WATCH", PATH, watch(line(b"one"), piece(b"tw"), 0.01, line(b"o"), line(b""), line(b"3")))
     assert await read_stream(rig.transport) == [b"one", b"two", b"3"]
 
 
@@ -53,9 +51,7 @@ async def test_a_stream_that_breaks_is_unreachable_after_its_whole_lines(rig: Ri
 
 
 async def test_a_stream_that_speaks_now_and_then_stays_open(rig: Rig) -> None:
-    rig.server.script(
-        "WATCH", PATH, watch(0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"))
-    )
+    rig.server.script("WATCH", PATH, watch(0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a"), 0.1, line(b"a")))
     assert await read_stream(rig.transport, read_timeout=0.3) == [b"a"] * 4
 
 

@@ -14,12 +14,7 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
 from kubeloop.client.retry import Untrusted
 from kubeloop.client.tls import TLSContexts, TLSFiles, TLSSettings
-from kubeloop.testing.scripted_server import (
-    GET,
-    ScriptedServer,
-    body,
-    status,
-)
+from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
@@ -77,9 +72,7 @@ def peer_name(request: web.Request) -> str:
     return next(value for ((key, value),) in subject if key == "commonName")
 
 
-async def test_client_certificates_are_reloaded(
-    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority, seen = Authority(), []
 
     async def note_client(request: web.Request) -> web.StreamResponse:
@@ -91,9 +84,7 @@ async def test_client_certificates_are_reloaded(
     async with ScriptedServer(authority.server_context(ask_client=True)) as server:
         server.always(GET, PATH, note_client)
         user = {"client-certificate": "client.crt", "client-key": "client.key"}
-        content = kubeconfig(
-            user, server=server.url, cluster={"certificate-authority-data": data(authority.pem)}
-        )
+        content = kubeconfig(user, server=server.url, cluster={"certificate-authority-data": data(authority.pem)})
         transport = rig.another(load_config(write(tmp_path, content), environ={}))
         await transport.request("GET", PATH)
         renewed = True

@@ -21,16 +21,11 @@ from tests.kubeloop.client.rig import ONE, QUOTA, Quotas
 OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
 
 
-async def test_update_status_sends_status_alone_through_the_subresource(
-    server: ScriptedServer, quotas: Quotas
-) -> None:
+async def test_update_status_sends_status_alone_through_the_subresource(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(PATCH, f"{ONE}/status", body(QUOTA))
     new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
     await quotas.update_status(OLD, new)
-    assert server.requests[0].json == {
-        "status": {"used": {"pods": "0"}},
-        "metadata": {"resourceVersion": "4"},
-    }
+    assert server.requests[0].json == {"status": {"used": {"pods": "0"}}, "metadata": {"resourceVersion": "4"}}
 
 
 async def test_equal_objects_cost_no_request(server: ScriptedServer, quotas: Quotas) -> None:
@@ -39,9 +34,7 @@ async def test_equal_objects_cost_no_request(server: ScriptedServer, quotas: Quo
     assert server.requests == []
 
 
-async def test_a_status_written_the_wrong_way_is_refused_at_once(
-    server: ScriptedServer, quotas: Quotas
-) -> None:
+async def test_a_status_written_the_wrong_way_is_refused_at_once(server: ScriptedServer, quotas: Quotas) -> None:
     limits = ResourceClient[LimitRange](quotas.transport, registry.LIMIT_RANGES)
     used: Any = {"status": {"used": {}}}
     wrong = [
@@ -80,9 +73,7 @@ async def test_a_definition_that_does_not_say_it_is_asked_for_in_the_discovery(
     await unsaid.update(OLD, plain)
     assert len(server.seen(GET, VERSION)) == 0, "a write without status needs no answer"
     for write, right in ((unsaid.update, has is not True), (unsaid.update_status, has is not False)):
-        with (
-            contextlib.nullcontext() if right else pytest.raises(BadRequest, match="status of ResourceQuota")
-        ):
+        with contextlib.nullcontext() if right else pytest.raises(BadRequest, match="status of ResourceQuota"):
             await write(OLD, through)
     assert len(server.seen(GET, VERSION)) == (2 if has is None else 1)
 

@@ -76,11 +76,7 @@ SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
     "RetryAfter is no failure and ends the count": ([ValueError("x"), RetryAfter(9)], [0, 1, 10], 0),
     "the first conflict is retried at once": ([conflict()], [0, 0], 0),
     "the second conflict in a row backs off": ([conflict(), conflict(), conflict()], [0, 0, 1, 3], 0),
-    "a conflict after a success is a first one": (
-        [conflict(), RetryAfter(1), conflict(), None],
-        [0, 0, 1, 1],
-        0,
-    ),
+    "a conflict after a success is a first one": ([conflict(), RetryAfter(1), conflict(), None], [0, 0, 1, 1], 0),
     "an error does not use up the conflict's retry": ([ValueError("x"), conflict(), None], [0, 1, 1], 0),
     "what a handler awaited was cancelled: an error": ([asyncio.CancelledError()], [0, 1], 0),
     "an error that cannot be printed is one": ([Unprintable()], [0, 1], 0),
@@ -204,9 +200,7 @@ LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
 
 
 @pytest.mark.parametrize("case", LOGGED)
-async def test_a_failure_is_logged_once_for_each_key_and_error(
-    case: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failure_is_logged_once_for_each_key_and_error(case: str, caplog: pytest.LogCaptureFixture) -> None:
     error, expected = LOGGED[case]
     caplog.set_level(logging.INFO, "kubeloop.controllers")
     kind = Quotas()
@@ -225,13 +219,7 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
 ) -> None:
     caplog.set_level(logging.INFO, "kubeloop.controllers")
     kind = Quotas()
-    script = [
-        ValueError("1"),
-        ValueError("2"),
-        ServerError("3"),
-        None,
-        ServerError("4"),
-    ]
+    script = [ValueError("1"), ValueError("2"), ServerError("3"), None, ServerError("4")]
     calls = Calls(*script, *[ServerError("5")] * 12)
     await kind.start(quotaHandler=calls)
     for _ in range(2):
@@ -260,9 +248,7 @@ OBEYED: dict[str, tuple[ApiError, float]] = {
 
 
 @pytest.mark.parametrize("case", OBEYED)
-async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_worker_sleeps_on_it(
-    case: str,
-) -> None:
+async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_worker_sleeps_on_it(case: str) -> None:
     answer, expected = OBEYED[case]
     kind = Quotas(workers=1)
     times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}

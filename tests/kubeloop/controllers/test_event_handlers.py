@@ -11,9 +11,7 @@ from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY
 
 
 def pod(version: str = "1", uid: str = "u", **labels: str) -> Pod:
-    return Pod(
-        metadata=ObjectMeta(name="a", namespace="ns", resource_version=version, uid=uid, labels=labels)
-    )
+    return Pod(metadata=ObjectMeta(name="a", namespace="ns", resource_version=version, uid=uid, labels=labels))
 
 
 def named(obj: Pod) -> list[str]:
@@ -74,11 +72,7 @@ def test_update(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "expected"),
-    [
-        (pod("2", color="red"), []),
-        (pod("2", color="blue"), [("ns/a", DEFAULT_PRIORITY)]),
-    ],
+    ("new", "expected"), [(pod("2", color="red"), []), (pod("2", color="blue"), [("ns/a", DEFAULT_PRIORITY)])]
 )
 def test_what_is_not_read_enqueues_nothing(new: Pod, expected: list[tuple[str, int]]) -> None:
     enqueued = Enqueued(reads=lambda obj: obj.labels["color"])
@@ -106,9 +100,7 @@ def test_a_deletion_enqueues_however_it_was_learnt_of(final_state_unknown: bool)
     assert enqueued.keys == [("ns/a", DEFAULT_PRIORITY)]
 
 
-def test_a_resolver_that_returns_a_text_enqueues_nothing_and_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_resolver_that_returns_a_text_enqueues_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     keys: list[str] = []
     handler: EnqueueHandler[Pod] = EnqueueHandler(lambda obj: obj.key, lambda key, _: keys.append(key))
     handler.on_add(pod(), False)

@@ -108,17 +108,11 @@ REPEATS: dict[str, tuple[list[tuple[float, str, str, str, str]], list[int]]] = {
         [3],
     ),
     "repeats before the first was written are counted with it": ([(0, "1", "Normal", "A", "m")] * 4, [4]),
-    "another message is another event": (
-        [(0, "1", "Normal", "A", "m"), (1, "1", "Normal", "A", "n")],
-        [1, 1],
-    ),
+    "another message is another event": ([(0, "1", "Normal", "A", "m"), (1, "1", "Normal", "A", "n")], [1, 1]),
     "another reason is another event": ([(0, "1", "Normal", "A", "m"), (1, "1", "Normal", "B", "m")], [1, 1]),
     "another type is another event": ([(0, "1", "Normal", "A", "m"), (1, "1", "Warning", "A", "m")], [1, 1]),
     "another object is another event": ([(0, "1", "Normal", "A", "m"), (1, "2", "Normal", "A", "m")], [1, 1]),
-    "after ten minutes it is a new event": (
-        [(0, "1", "Normal", "A", "m"), (601, "1", "Normal", "A", "m")],
-        [1, 1],
-    ),
+    "after ten minutes it is a new event": ([(0, "1", "Normal", "A", "m"), (601, "1", "Normal", "A", "m")], [1, 1]),
     "every repeat begins the ten minutes anew": (
         [(0, "1", "Normal", "A", "m"), (400, "1", "Normal", "A", "m"), (400, "1", "Normal", "A", "m")],
         [3],
@@ -174,9 +168,7 @@ async def test_names_fit_and_are_never_the_same() -> None:
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), RuntimeError("odd")])
-async def test_a_refused_event_is_dropped_and_the_next_is_written(
-    error: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_event_is_dropped_and_the_next_is_written(error: Any, caplog: pytest.LogCaptureFixture) -> None:
     recording = Recording()
     recording.events.errors["create"] = [error]
     recording.recorder.event(quota(), "Normal", "Refused", "m")
@@ -187,11 +179,7 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written(
     assert "Refused on ns/default-abcde not written" in caplog.text
 
 
-PASSING = [
-    Unreachable("connection refused"),
-    ServerError("etcd is away"),
-    TooManyRequests("slow down"),
-]
+PASSING = [Unreachable("connection refused"), ServerError("etcd is away"), TooManyRequests("slow down")]
 
 
 async def test_an_event_outlives_a_restart_of_the_server() -> None:
@@ -209,10 +197,7 @@ async def test_an_event_outlives_a_restart_of_the_server() -> None:
 
 async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     recording = Recording()
-    recording.events.errors["create"] = [
-        Unreachable("connection reset"),
-        AlreadyExists("exists"),
-    ]
+    recording.events.errors["create"] = [Unreachable("connection reset"), AlreadyExists("exists")]
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
     first, second = recording.events.asked("create")

@@ -273,9 +273,7 @@ async def test_who_shares_a_controller_gives_the_same_options() -> None:
 async def test_a_controller_lists_and_retries_as_it_is_told() -> None:
     cluster, calls = FakeCluster(), Calls(ValueError("x"))
     for name, phase in (("a", "Running"), ("b", "Failed")):
-        cluster.put(
-            registry.PODS, {"metadata": {"name": name, "namespace": "ns"}, "status": {"phase": phase}}
-        )
+        cluster.put(registry.PODS, {"metadata": {"name": name, "namespace": "ns"}, "status": {"phase": phase}})
     factory = ControllerFactory(cluster.client())
     pods = factory.controller(
         registry.PODS,
@@ -311,10 +309,7 @@ async def test_a_cache_of_the_metadata_alone() -> None:
 
 async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     cluster = FakeCluster()
-    good: dict[str, Any] = {
-        "metadata": {"name": "a", "namespace": "ns"},
-        "spec": {"limits": [{"type": "Pod"}]},
-    }
+    good: dict[str, Any] = {"metadata": {"name": "a", "namespace": "ns"}, "spec": {"limits": [{"type": "Pod"}]}}
     bad = {"spec": {"limits": "none"}}
     cluster.put(registry.LIMIT_RANGES, good)
     factory = ControllerFactory(cluster.client())
@@ -327,9 +322,7 @@ async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     cluster.store(registry.LIMIT_RANGES, "ns/a", raw, raw | bad)
     await settle()
     assert factory.unready() == ["limitranges: cannot be decoded: ns/a"]
-    assert ranges.require(namespace="ns", name="a").spec.limits[0].type == "Pod", (
-        "what was decoded before stays"
-    )
+    assert ranges.require(namespace="ns", name="a").spec.limits[0].type == "Pod", "what was decoded before stays"
     for name in "bcdefg":
         other = {"metadata": {"name": name, "namespace": "ns"}}
         cluster.store(registry.LIMIT_RANGES, f"ns/{name}", None, other | bad)
@@ -382,10 +375,7 @@ async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_
         [(controller.client.resource, str(controller.informer)) for controller in definitions],
     ):
         assert len(set(parts)) == len(definitions)
-    assert [controller.client.resource.type for controller in definitions] == [
-        *[Pod] * 4,
-        *[OwnPod] * 3,
-    ]
+    assert [controller.client.resource.type for controller in definitions] == [*[Pod] * 4, *[OwnPod] * 3]
     same = Resource("", "v1", "pods", "Pod", Pod)
     assert factory.controller(same) is definitions[0]
     for controller in definitions[:2]:

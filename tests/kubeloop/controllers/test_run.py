@@ -106,9 +106,7 @@ def test_a_thread_that_hangs_does_not_hold_the_exit_up() -> None:
     assert seconds < 15
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals) -> None:
     program = Program(f"{HEARS}\nawait asyncio.sleep(100)")
     program.process.send_signal(first)

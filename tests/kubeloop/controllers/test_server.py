@@ -61,13 +61,7 @@ async def get(address: tuple[str, int], path: str, **headers: str) -> tuple[int,
 ANSWERS: dict[str, tuple[str, list[str], list[str], int, str]] = {
     "healthy": ("/healthz", [], [], 200, "ok"),
     "healthy, though not synced": ("/healthz", [], ["pods"], 200, "ok"),
-    "every problem has a line": (
-        "/healthz",
-        ["watch of pods", "worker 3"],
-        [],
-        500,
-        "watch of pods\nworker 3\n",
-    ),
+    "every problem has a line": ("/healthz", ["watch of pods", "worker 3"], [], 500, "watch of pods\nworker 3\n"),
     "ready": ("/readyz", [], [], 200, "ok"),
     "ready, though not healthy": ("/readyz", ["watch of pods"], [], 200, "ok"),
     "not ready: every kind has a line": (

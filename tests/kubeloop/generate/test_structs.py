@@ -58,11 +58,7 @@ CRD: dict[str, Any] = {
                             "apiVersion": TEXT,
                             "kind": TEXT,
                             "metadata": {"type": "object"},
-                            "spec": {
-                                "type": "object",
-                                "properties": SPEC,
-                                "required": ["publicKey", "parts"],
-                            },
+                            "spec": {"type": "object", "properties": SPEC, "required": ["publicKey", "parts"]},
                             "status": {
                                 "type": "object",
                                 "properties": {"conditions": {"type": "array", "items": CONDITION}},
@@ -77,9 +73,7 @@ CRD: dict[str, Any] = {
     },
 }
 ROOT = Path(__file__).parents[3]
-CRDS = sorted(
-    path for path in (ROOT / "lab").rglob("*.yaml") if "kind: CustomResourceDefinition" in path.read_text()
-)
+CRDS = sorted(path for path in (ROOT / "lab").rglob("*.yaml") if "kind: CustomResourceDefinition" in path.read_text())
 
 
 def module(text: str) -> types.ModuleType:
@@ -153,9 +147,7 @@ def test_only_some_fields() -> None:
 
 def test_a_schema_that_refers_to_itself() -> None:
     definitions: dict[str, Any] = {
-        "a.Props": {
-            "properties": {"not": {"$ref": "#/a.Props"}, "size": {"allOf": [{"$ref": "#/a.Quantity"}]}}
-        },
+        "a.Props": {"properties": {"not": {"$ref": "#/a.Props"}, "size": {"allOf": [{"$ref": "#/a.Quantity"}]}}},
         "a.Quantity": {"oneOf": [TEXT, {"type": "number"}]},
     }
     schema = {"properties": {"spec": {"$ref": "#/a.Props"}}}
@@ -201,9 +193,7 @@ SERVED = (
 
 
 @pytest.mark.cluster
-def test_what_it_writes_of_a_server_and_of_large_crds_is_typed_and_formatted(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_what_it_writes_of_a_server_and_of_large_crds_is_typed_and_formatted(cluster: Cluster, tmp_path: Path) -> None:
     served = run("--kubeconfig", str(cluster.kubeconfig), "--served", ",".join(SERVED))
     assert served.returncode == 0, served.stderr
     (tmp_path / "served.py").write_text(served.stdout)
@@ -214,10 +204,7 @@ def test_what_it_writes_of_a_server_and_of_large_crds_is_typed_and_formatted(
     for kind in SERVED:
         assert f"class {kind.rpartition('/')[2]}(Object):" in served.stdout
     assert len(CRDS) > 3
-    for command in (
-        ["mypy", "--strict", "--cache-dir", str(tmp_path / ".mypy")],
-        ["ruff", "check", "--isolated"],
-    ):
+    for command in (["mypy", "--strict", "--cache-dir", str(tmp_path / ".mypy")], ["ruff", "check", "--isolated"]):
         more = ["--line-length", "200"] if command[0] == "ruff" else []
         done = subprocess.run(
             [sys.executable, "-m", *command, *more, tmp_path / "served.py", tmp_path / "crds.py"],

@@ -33,9 +33,7 @@ class LeaseServer(FakeCluster):
 
     def set(self, spec: LeaseSpec) -> None:
         """Another client writes the Lease."""
-        self.put(
-            LEASES, {"metadata": {"name": "headroom", "namespace": "ns"}, "spec": msgspec.to_builtins(spec)}
-        )
+        self.put(LEASES, {"metadata": {"name": "headroom", "namespace": "ns"}, "spec": msgspec.to_builtins(spec)})
 
     def store(self, resource: Resource[Any], key: str, old: Any, new: Any) -> Any:
         self.written.append((now(), new["spec"].get("holderIdentity", "") if new else "deleted"))

@@ -111,9 +111,7 @@ async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_peri
     assert spec.acquire_time <= spec.renew_time
 
 
-async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_whatever_its_clock_says() -> (
-    None
-):
+async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_whatever_its_clock_says() -> None:
     race = Race()
     race.server.set(OTHER)
     await asyncio.sleep(100)  # not watched: how long ago it was renewed is not known
@@ -348,11 +346,7 @@ async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> Non
     assert len({holder for _, holder in race.server.written}) > 1
 
 
-@pytest.mark.parametrize(
-    "durations",
-    [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15, 10, -1), (2, 10, 1)],
-    ids=str,
-)
+@pytest.mark.parametrize("durations", [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15, 10, -1), (2, 10, 1)], ids=str)
 def test_durations_under_which_two_could_write(durations: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="must be longer than"):
         LeaderElectionConfig(*durations)

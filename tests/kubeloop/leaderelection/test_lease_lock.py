@@ -47,9 +47,7 @@ async def test_the_lease_is_read_created_and_patched_at_the_version_that_was_see
 
 async def test_the_watch_is_of_one_lease_and_ends_with_the_servers_error() -> None:
     async with ScriptedServer() as server:
-        steps = watch(
-            modified(OBJECT), bookmark("8"), deleted(OBJECT), modified(OBJECT), error(410, "Expired")
-        )
+        steps = watch(modified(OBJECT), bookmark("8"), deleted(OBJECT), modified(OBJECT), error(410, "Expired"))
         server.script(WATCH, LEASES, steps)
         async with Client(server.config()) as client:
             lock = LeaseLock(client, "ns", "headroom")

@@ -27,12 +27,7 @@ SPEC: dict[str, Any] = {
 }
 KIND = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}, "spec": {"properties": SPEC}}
 CRD: dict[str, Any] = {
-    "spec": {
-        "versions": [
-            {"name": "v1", "schema": {"openAPIV3Schema": {"properties": KIND}}},
-            {"name": "v2"},
-        ]
-    }
+    "spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"properties": KIND}}}, {"name": "v2"}]}
 }
 
 

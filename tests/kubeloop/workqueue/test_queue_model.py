@@ -153,9 +153,7 @@ class QueueModel(RuleBasedStateMachine):
         self.now += seconds
         self.run(self.sleep_until(self.now + 0.5))
         self.loop._jumping.now = float(self.now)
-        due = sorted(
-            (when, order, item) for item, (when, order, _) in self.delayed.items() if when <= self.now
-        )
+        due = sorted((when, order, item) for item, (when, order, _) in self.delayed.items() if when <= self.now)
         for _, _, item in due:
             self.held.discard(item)
             self.model_add(item, self.delayed.pop(item)[2])

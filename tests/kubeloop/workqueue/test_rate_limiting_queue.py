@@ -52,9 +52,7 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
 
 
 async def test_a_priority_given_beats_the_one_it_failed_with() -> None:
-    queue: RateLimitingQueue[str] = RateLimitingQueue(
-        rate_limiter=ItemExponentialFailureRateLimiter(1.0, 8.0)
-    )
+    queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=ItemExponentialFailureRateLimiter(1.0, 8.0))
     queue.add("a", LOW_PRIORITY)
     await queue.get()
     queue.add_rate_limited("a", 5)

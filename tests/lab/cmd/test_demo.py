@@ -37,9 +37,7 @@ def settings_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return asked
 
 
-def test_how_it_runs(
-    settings_of_runs: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_it_runs(settings_of_runs: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["demo"]) == 0
     monkeypatch.setenv("HEADROOM_SPEED", "3")
     assert run(["demo", "--record", str(tmp_path / "x.svg")]) == 0
@@ -108,13 +106,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert passed > 25
     assert lines[-1] == f"demo: {passed} passed, 0 failed"
     assert "FAILED" not in done.stdout
-    for said in (
-        "9980344313",
-        "10040344313",
-        "10000Mi",
-        "exceeded quota: default-",
-        "refused after the raise: 0",
-    ):
+    for said in ("9980344313", "10040344313", "10000Mi", "exceeded quota: default-", "refused after the raise: 0"):
         assert said in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
@@ -134,12 +126,8 @@ def demo(folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
-def test_ended_in_the_middle_it_leaves_nothing_behind(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_ended_in_the_middle_it_leaves_nothing_behind(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with demo(tmp_path) as playing:
         assert playing.stdout is not None
         seen = next((line for line in playing.stdout if "with headroom" in line), "")

@@ -36,9 +36,7 @@ def test_the_default_folder_is_named_after_the_time(
 def test_every_flag(asked: list[Settings], tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.touch()
-    words = (
-        "--nodes 10 --vms 150 --namespaces 10 --evacuate 2 --rate 2.5/s --strategy vmmrq --external --seed 3"
-    )
+    words = "--nodes 10 --vms 150 --namespaces 10 --evacuate 2 --rate 2.5/s --strategy vmmrq --external --seed 3"
     given = ["--allow-real-nodes", "--kubeconfig", str(config), "--out", str(tmp_path)]
     assert run(["scale", *words.split(), *given]) == 0
     assert asked == [

@@ -39,12 +39,8 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes"
     ("words", "environ", "expected"),
     [
         pytest.param(["--dir", "/d"], {}, ALL, id="runs everything unless told"),
-        pytest.param(
-            ["--dir", "/d", "--no-kubevirt"], {}, ALL | {"kubevirt": False}, id="leaves KubeVirt out"
-        ),
-        pytest.param(
-            ["--dir", "/d", "--kubernetes", "1.37"], {}, ALL | {"kubernetes": "1.37"}, id="takes a release"
-        ),
+        pytest.param(["--dir", "/d", "--no-kubevirt"], {}, ALL | {"kubevirt": False}, id="leaves KubeVirt out"),
+        pytest.param(["--dir", "/d", "--kubernetes", "1.37"], {}, ALL | {"kubernetes": "1.37"}, id="takes a release"),
         pytest.param(
             [],
             {
@@ -84,9 +80,7 @@ def test_a_wrong_call_exits_2(words: list[str], calls: Calls) -> None:
     assert calls.arguments == {}
 
 
-@pytest.mark.parametrize(
-    "error", [StartError("etcd ended while starting: bang"), PermissionError(13, "bang")]
-)
+@pytest.mark.parametrize("error", [StartError("etcd ended while starting: bang"), PermissionError(13, "bang")])
 def test_a_failure_is_one_line_on_standard_error_and_exits_1(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,16 +109,9 @@ def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
-def test_status_exits_by_readiness(
-    ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_exits_by_readiness(ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = cluster.Status(
-        str(tmp_path),
-        ready,
-        "https://127.0.0.1:1",
-        "/d/kubeconfig",
-        {"etcd": 7, "kwok": 0},
-        {"kubernetes": "v1.36.3"},
+        str(tmp_path), ready, "https://127.0.0.1:1", "/d/kubeconfig", {"etcd": 7, "kwok": 0}, {"kubernetes": "v1.36.3"}
     )
     monkeypatch.setattr(cluster, "status", lambda directory: found)
     result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])

@@ -28,13 +28,7 @@ def _listening(url: str) -> bool:
 
 def _command(*words: str) -> subprocess.CompletedProcess[str]:
     """`headroom testcluster …` as a program of its own."""
-    return subprocess.run(
-        [*COMMAND, "testcluster", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return subprocess.run([*COMMAND, "testcluster", *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

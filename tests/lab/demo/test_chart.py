@@ -28,31 +28,20 @@ def drawn(found: Sequence[Column | None], *, base: float = 0) -> list[str]:
 def painted(found: Sequence[Column | None]) -> list[int]:
     """How many rows of each column are filled from below."""
     canvas = chart(found, base=q(0), top=10_000, height=10)
-    return [
-        sum(canvas.is_painted(index, row, 1, palette.USED) for row in range(10))
-        for index in range(len(found))
-    ]
+    return [sum(canvas.is_painted(index, row, 1, palette.USED) for row in range(10)) for index in range(len(found))]
 
 
 @pytest.mark.parametrize(
     ("found", "rows"),
     [
         pytest.param([column(3)] * 4, {6: "────"}, id="a level"),
-        pytest.param(
-            [column(3), column(3), column(5), column(5)],
-            {4: "  ╭─", 5: "3 │ ", 6: "──╯ "},
-            id="a step up",
-        ),
+        pytest.param([column(3), column(3), column(5), column(5)], {4: "  ╭─", 5: "3 │ ", 6: "──╯ "}, id="a step up"),
         pytest.param([column(5), column(3), column(3)], {4: "─╮ ", 5: " │ ", 6: " ╰─"}, id="a step down"),
         pytest.param(
-            [column(5), column(5, low=3), column(5)],
-            {4: "─┬─", 5: " │ ", 6: " ╵ "},
-            id="a dip within a column",
+            [column(5), column(5, low=3), column(5)], {4: "─┬─", 5: " │ ", 6: " ╵ "}, id="a dip within a column"
         ),
         pytest.param(
-            [column(3), column(3, high=5), column(3)],
-            {4: " ╷ ", 5: "3│ ", 6: "─┴─"},
-            id="a peak within a column",
+            [column(3), column(3, high=5), column(3)], {4: " ╷ ", 5: "3│ ", 6: "─┴─"}, id="a peak within a column"
         ),
         pytest.param([None, column(3), None], {6: " ─ "}, id="nothing before and after"),
         pytest.param([column(99)] * 2, {0: "──"}, id="more than there is room for"),

@@ -13,9 +13,7 @@ BAD = Check("b", "it is so", 1, 2)
     ("check", "line"),
     [
         pytest.param(
-            Check("a", "phase", "Pending", "Pending"),
-            "ok      (a) phase: expected and seen Pending",
-            id="as expected",
+            Check("a", "phase", "Pending", "Pending"), "ok      (a) phase: expected and seen Pending", id="as expected"
         ),
         pytest.param(
             Check("b", "quota", Amounts.of("3", "5000Mi"), Amounts.of("3", "5242880k")),

@@ -35,9 +35,7 @@ def retold(stream: io.StringIO) -> Report:
 
 def replay(source: Record, target: Record) -> None:
     target.migrations, target.pods, target.targets = source.migrations, source.pods, source.targets
-    changes = [
-        change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases
-    ]
+    changes = [change for track in [*source.migrations.values(), *source.pods.values()] for change in track.phases]
     happenings: list[Happening] = [*source.quotas, *source.marks, *source.events, *changes]
     for happening in sorted(happenings, key=lambda h: h.at):
         target.listener(happening)

@@ -71,9 +71,7 @@ def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
     assert "http" not in drawn[0].replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_picture_has_colours_also_where_the_environment_wants_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_picture_has_colours_also_where_the_environment_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with_colours = svg(sample().record, checked(SAID), 20.0)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")

@@ -14,9 +14,7 @@ from lab.demo import seed
 from lab.rancher.agent import Agent
 from tests.lab.builder import RecordBuilder, driver_of
 
-WROTE = (
-    f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
-)
+WROTE = f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
 LOG = f"""\
 12:00:00 I rancher: namespace {seed.NAMESPACE}: created quota default-abc with {{'limits.cpu': '3'}}
 12:00:01 I rancher: agent restarted: 5 namespaces

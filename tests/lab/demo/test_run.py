@@ -50,9 +50,7 @@ async def test_a_fact_may_come_true_late() -> None:
     assert driver.report.passed == 1
 
 
-async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.01)
     driver = driver_of(RecordBuilder())
     with pytest.raises(Stopped, match="it comes"):

@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from kubeloop.api.core import Node, Pod
-from lab.kubevirt.objects import (
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from tests.objects import SEED_DOMAIN, build, controlled_by
 
 T = TypeVar("T")
 
 NOW = "2026-11-21T16:31:33Z"
 NAMESPACE = "t1"
-HOTPLUG_VOLUME = {
-    "name": "extra",
-    "persistentVolumeClaim": {"claimName": "extra-claim", "hotpluggable": True},
-}
+HOTPLUG_VOLUME = {"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim", "hotpluggable": True}}
 
 
 def made(kind: type[T], name: str, spec: Any = None, status: Any = None, **meta: Any) -> T:
@@ -34,11 +27,7 @@ def vm(
 
 
 def vmi(
-    name: str = "vm1",
-    *,
-    status: dict[str, Any] | None = None,
-    spec: dict[str, Any] | None = None,
-    **meta: Any,
+    name: str = "vm1", *, status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **meta: Any
 ) -> VirtualMachineInstance:
     return made(VirtualMachineInstance, name, {"domain": SEED_DOMAIN, **(spec or {})}, status, **meta)
 
@@ -59,9 +48,7 @@ def running(name: str = "vm1", *, state: dict[str, Any] | None = None, **more: A
     return vmi(name, status={**status, **more.pop("status", {})}, **{**meta, **more})
 
 
-def vmim(
-    name: str = "m1", *, phase: str = "", vmi_name: str = "vm1", **more: Any
-) -> VirtualMachineInstanceMigration:
+def vmim(name: str = "m1", *, phase: str = "", vmi_name: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
     """A migration that virt-controller has marked as its own."""
     status = {"phase": phase or None, **more.pop("status", {})}
     spec = {"vmiName": vmi_name, **more.pop("spec", {})}
@@ -94,14 +81,9 @@ def launcher(
     return made(Pod, name, spec, {"phase": phase, "conditions": conditions or []}, **meta)
 
 
-def attachment(
-    owner: str = "source", *, name: str = "hp-volume-a", phase: str = "Running", **meta: Any
-) -> Pod:
+def attachment(owner: str = "source", *, name: str = "hp-volume-a", phase: str = "Running", **meta: Any) -> Pod:
     """The attachment pod of a launcher."""
-    meta |= {
-        "labels": {"kubevirt.io": "hotplug-disk"},
-        "ownerReferences": controlled_by("Pod", owner, f"uid-{owner}"),
-    }
+    meta |= {"labels": {"kubevirt.io": "hotplug-disk"}, "ownerReferences": controlled_by("Pod", owner, f"uid-{owner}")}
     return made(Pod, name, {"containers": [{"name": "hotplug-disk"}]}, {"phase": phase}, **meta)
 
 

@@ -9,20 +9,8 @@ import pytest
 
 from kubeloop.api.core import Node
 from kubeloop.api.registry import NODES, PODS, RESOURCE_QUOTAS
-from kubeloop.client.errors import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    Unreachable,
-)
-from lab.kubevirt.creation import (
-    Clock,
-    Creator,
-    Placement,
-    Refusals,
-    pick_node,
-)
+from kubeloop.client.errors import ApiError, Conflict, Forbidden, Invalid, Unreachable
+from lab.kubevirt.creation import Clock, Creator, Placement, Refusals, pick_node
 from lab.kubevirt.lookup import Pods
 from lab.kubevirt.quota_lag import QuotaLag
 from tests.kinds import Events, Kind
@@ -42,11 +30,7 @@ PICKS: dict[str, tuple[list[Node], dict[str, Any], str | None]] = {
     "not one that is not ready": ([node("node-1", ready="False"), node("node-2")], {"load": {}}, "node-2"),
     "one whose readiness is unknown": ([node("node-1", ready=None)], {"load": {}}, "node-1"),
     "not one that is being deleted": ([DELETED, node("node-2")], {"load": {}}, "node-2"),
-    "the one that is named": (
-        THREE,
-        {"load": {}, "selector": {"kubernetes.io/hostname": "node-10"}},
-        "node-10",
-    ),
+    "the one that is named": (THREE, {"load": {}, "selector": {"kubernetes.io/hostname": "node-10"}}, "node-10"),
     "one with the labels": ([node("a"), node("b", zone="x")], {"load": {}, "selector": {"zone": "x"}}, "b"),
     "none without the labels": (THREE, {"load": {}, "selector": {"zone": "x"}}, None),
 }
@@ -65,9 +49,7 @@ QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
     ("error", "found", "verbs"),
     [
         pytest.param(None, False, ["create"], id="one that the cache does not show yet"),
-        pytest.param(
-            Unreachable("reset"), False, ["create", "get", "create"], id="one whose answer was lost"
-        ),
+        pytest.param(Unreachable("reset"), False, ["create", "get", "create"], id="one whose answer was lost"),
         pytest.param(Unreachable("reset"), True, ["create", "get"], id="one that is there all the same"),
     ],
 )
@@ -85,9 +67,9 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
     if found:
         pods.given(launcher("p"))
     assert await creator.create("t1/a", BODY, vmi(), "launcher pod") is None
-    assert [
-        (verb, body["metadata"]["name"] if verb == "create" else key) for verb, key, body in pods.calls
-    ] == [(verb, "p" if verb == "create" else "t1/p") for verb in verbs]
+    assert [(verb, body["metadata"]["name"] if verb == "create" else key) for verb, key, body in pods.calls] == [
+        (verb, "p" if verb == "create" else "t1/p") for verb in verbs
+    ]
 
 
 # -- when a refused pod is asked for again
@@ -95,11 +77,7 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
 OTHER = Forbidden("no service account", status=403)
 CHANGED = "the quota changes"
 WAITS: dict[str, tuple[Refusals, list[ApiError | str], list[float]]] = {
-    "quota's from five seconds to five minutes": (
-        Refusals(),
-        [QUOTA] * 9,
-        [5, 10, 20, 40, 80, 160, 300, 300, 300],
-    ),
+    "quota's from five seconds to five minutes": (Refusals(), [QUOTA] * 9, [5, 10, 20, 40, 80, 160, 300, 300, 300]),
     "others from a tenth of a second to half a minute": (
         Refusals(),
         [OTHER] * 10,
@@ -115,11 +93,7 @@ WAITS: dict[str, tuple[Refusals, list[ApiError | str], list[float]]] = {
         [QUOTA, CHANGED, *[QUOTA] * 5, CHANGED, QUOTA],
         [5, 0, 0.05, 0.2, 0.8, 10, 20, 0, 0.05],
     ),
-    "a change of the quota hurries nothing that quota did not refuse": (
-        Refusals(),
-        [OTHER, CHANGED],
-        [0.1, 0.1],
-    ),
+    "a change of the quota hurries nothing that quota did not refuse": (Refusals(), [OTHER, CHANGED], [0.1, 0.1]),
     "from a drained bucket nothing is quick": (
         Refusals(300.0, 300.0, quick=()),
         [QUOTA, CHANGED, QUOTA, QUOTA],
@@ -129,9 +103,7 @@ WAITS: dict[str, tuple[Refusals, list[ApiError | str], list[float]]] = {
 
 
 @pytest.mark.parametrize(("refusals", "happens", "waits"), WAITS.values(), ids=WAITS.keys())
-def test_how_long_a_refused_pod_waits(
-    refusals: Refusals, happens: list[ApiError | str], waits: list[float]
-) -> None:
+def test_how_long_a_refused_pod_waits(refusals: Refusals, happens: list[ApiError | str], waits: list[float]) -> None:
     """Of "ns/a", after each of what happens, at second 100."""
     found = []
     for each in happens:

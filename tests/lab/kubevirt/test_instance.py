@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from kubeloop.api.core import Pod
-from lab.kubevirt.instance import (
-    current_pod,
-    ended_as,
-    leftovers,
-    next_phase,
-    status_patch,
-    wants_pod,
-)
+from lab.kubevirt.instance import current_pod, ended_as, leftovers, next_phase, status_patch, wants_pod
 from lab.kubevirt.objects import VirtualMachineInstance
 from tests.lab.kubevirt.samples import NOW, launcher, running, vmi
 
@@ -23,11 +16,7 @@ TARGET = launcher("target", node="node-2", job="m1")
 PHASES: dict[str, tuple[VirtualMachineInstance, Pod | None, str]] = {
     "a new VMI is Pending": (vmi(), None, "Pending"),
     "without a pod it stays Pending": (vmi(status={"phase": "Pending"}), None, "Pending"),
-    "with a pod it is Scheduling": (
-        vmi(status={"phase": "Pending"}),
-        launcher(phase="Pending"),
-        "Scheduling",
-    ),
+    "with a pod it is Scheduling": (vmi(status={"phase": "Pending"}), launcher(phase="Pending"), "Scheduling"),
     "a running pod makes it Running": (vmi(status={"phase": "Scheduling"}), launcher(), "Running"),
     "even when the phases between were not seen": (vmi(), launcher(), "Running"),
     "a pod that goes before it ran is a failure": (vmi(status={"phase": "Scheduling"}), None, "Failed"),
@@ -35,11 +24,7 @@ PHASES: dict[str, tuple[VirtualMachineInstance, Pod | None, str]] = {
     "a guest that shuts down is a success": (running(), launcher(phase="Succeeded"), "Succeeded"),
     "a guest that crashes is a failure": (running(), launcher(phase="Failed"), "Failed"),
     "a pod that vanishes is a failure": (running(), None, "Failed"),
-    "a pod that is being deleted still runs the guest": (
-        running(),
-        launcher(deletionTimestamp=NOW),
-        "Running",
-    ),
+    "a pod that is being deleted still runs the guest": (running(), launcher(deletionTimestamp=NOW), "Running"),
     "a VMI that was written down as Running and never had a pod is started": (
         vmi(status={"phase": "Running"}),
         None,
@@ -58,11 +43,7 @@ WANTS = {
     "a Pending VMI": (vmi(status={"phase": "Pending"}), [], True),
     "a VMI that was written down as Running": (vmi(status={"phase": "Running"}), [], True),
     "not a VMI with a launcher": (vmi(status={"phase": "Pending"}), [launcher()], False),
-    "not a VMI whose launcher has ended": (
-        vmi(status={"phase": "Pending"}),
-        [launcher(phase="Failed")],
-        False,
-    ),
+    "not a VMI whose launcher has ended": (vmi(status={"phase": "Pending"}), [launcher(phase="Failed")], False),
     "not a VMI that lost its pod": (running(), [], False),
     "not a VMI that has ended": (vmi(status={"phase": "Failed"}), [], False),
 }
@@ -79,10 +60,7 @@ CURRENT: dict[str, tuple[VirtualMachineInstance, list[Pod], str | None]] = {
     "never a target while the VMI has no node": (vmi(), [TARGET, launcher(node=None)], "source"),
     "the living one of two on the node": (
         running(),
-        [
-            launcher("old", phase="Succeeded", creationTimestamp="2026-11-21T17:00:00Z"),
-            launcher("back", job="m2"),
-        ],
+        [launcher("old", phase="Succeeded", creationTimestamp="2026-11-21T17:00:00Z"), launcher("back", job="m2")],
         "back",
     ),
     "the newest of two that live": (
@@ -139,12 +117,7 @@ LEFT: dict[str, tuple[VirtualMachineInstance, list[Pod], set[str], list[str]]] =
         set(),
         ["target"],
     ),
-    "a target whose migration never got to the hand-over": (
-        running(),
-        [launcher(), TARGET],
-        set(),
-        ["target"],
-    ),
+    "a target whose migration never got to the hand-over": (running(), [launcher(), TARGET], set(), ["target"]),
     "not the source while the migration is under way": (
         running(state={**DONE, "completed": False}),
         [launcher(), TARGET],
@@ -161,9 +134,7 @@ LEFT: dict[str, tuple[VirtualMachineInstance, list[Pod], set[str], list[str]]] =
 
 
 @pytest.mark.parametrize(("instance", "pods", "under_way", "left"), LEFT.values(), ids=LEFT.keys())
-def test_leftovers(
-    instance: VirtualMachineInstance, pods: list[Pod], under_way: set[str], left: list[str]
-) -> None:
+def test_leftovers(instance: VirtualMachineInstance, pods: list[Pod], under_way: set[str], left: list[str]) -> None:
     assert [pod.name for pod in leftovers(instance, pods, under_way.__contains__)] == left
 
 

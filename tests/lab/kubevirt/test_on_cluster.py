@@ -115,9 +115,7 @@ async def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_ro
     assert "kubevirt.io/migration-target-ready-timestamp" in target.annotations
 
 
-async def test_a_refused_pod_is_asked_for_again_when_the_quota_changes(
-    cluster: Cluster, seed: Namespace
-) -> None:
+async def test_a_refused_pod_is_asked_for_again_when_the_quota_changes(cluster: Cluster, seed: Namespace) -> None:
     """Not when its backoff ends."""
     with started_with(cluster, "kubevirt", "--first-retry", "300"):
         migration = await seed.migrate()
@@ -234,9 +232,7 @@ async def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(free:
 
 
 @pytest.mark.parametrize("kill_after", ["Pending", "Scheduling", "PreparingTarget", "Running"])
-async def test_killed_and_started_again_it_goes_on(
-    cluster: Cluster, seed: Namespace, kill_after: str
-) -> None:
+async def test_killed_and_started_again_it_goes_on(cluster: Cluster, seed: Namespace, kill_after: str) -> None:
     migration = await seed.migrate(linger=1.0, phase_seconds=f"{kill_after}={LASTING}")
     if kill_after != "Pending":
         await seed.set_hard(ROOMY)

@@ -19,9 +19,7 @@ def asked(**annotations: str) -> dict[str, Any]:
 
 
 def test_without_annotations_the_command_line_holds() -> None:
-    found = migration_options(
-        Options(source_linger=3, target_linger=4, phase_delay=5), vmim(), running(), vm()
-    )
+    found = migration_options(Options(source_linger=3, target_linger=4, phase_delay=5), vmim(), running(), vm())
     assert (found.source_linger, found.target_linger, found.phase_delay, found.fail_at_phase) == (3, 4, 5, "")
 
 
@@ -37,10 +35,7 @@ LINGERS = {
     "the default for what is no number": ((vmim(**asked(source_linger_seconds="soon")), running(), vm()), 31),
     "the default for less than nothing": ((vmim(**asked(source_linger_seconds="-1")), running(), vm()), 31),
     "the default for ever": ((vmim(**asked(source_linger_seconds="inf")), running(), vm()), 31),
-    "the VMI's when there is no migration any more": (
-        (None, running(**asked(source_linger_seconds="2")), None),
-        2,
-    ),
+    "the VMI's when there is no migration any more": ((None, running(**asked(source_linger_seconds="2")), None), 2),
 }
 
 
@@ -53,19 +48,14 @@ HOLDS = {
     "every paced phase lasts the delay": ("", {"Scheduling": 0.2, "Running": 0.2}),
     "Pending lasts as long as quota makes it": ("", {"Pending": 0.0, "": 0.0}),
     "one number is for all paced phases": ("2", {"Scheduling": 2.0, "Running": 2.0, "Pending": 0.0}),
-    "a phase can have its own": (
-        "Running=10, Pending=1",
-        {"Running": 10.0, "Pending": 1.0, "Scheduling": 0.2},
-    ),
+    "a phase can have its own": ("Running=10, Pending=1", {"Running": 10.0, "Pending": 1.0, "Scheduling": 0.2}),
     "what is no number counts as the delay": ("Running=long", {"Running": 0.2}),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), HOLDS.values(), ids=HOLDS.keys())
 def test_phase_seconds(text: str, expected: dict[str, float]) -> None:
-    found: MigrationOptions = migration_options(
-        Options(), vmim(**(asked(phase_seconds=text) if text else {}))
-    )
+    found: MigrationOptions = migration_options(Options(), vmim(**(asked(phase_seconds=text) if text else {})))
     assert {phase: found.hold(phase) for phase in expected} == expected
 
 
@@ -100,10 +90,7 @@ SCALE = "headroom-scale-0123ab-001/vm"
 
 @pytest.mark.parametrize(
     ("prefix", "told"),
-    [
-        ("", ["tenant/vm", "headroom-scaled/vm"]),
-        ("headroom-scale-0123ab-", [SCALE]),
-    ],
+    [("", ["tenant/vm", "headroom-scaled/vm"]), ("headroom-scale-0123ab-", [SCALE])],
     ids=["all but those of scale runs", "those of one run alone"],
 )
 async def test_one_stand_in_leaves_the_other_its_namespaces(prefix: str, told: list[str]) -> None:

@@ -8,13 +8,7 @@ import pytest
 
 from kubeloop.api.meta import Condition
 from kubeloop.testing.fake.patches import json_patched, merged
-from lab.kubevirt.patches import (
-    as_json_patch,
-    conditions_with,
-    conditions_without,
-    replacing,
-    transitions,
-)
+from lab.kubevirt.patches import as_json_patch, conditions_with, conditions_without, replacing, transitions
 from pkg.api.kubevirt import PhaseTransition
 from tests.lab.kubevirt.samples import NOW
 

@@ -9,22 +9,8 @@ import pytest
 from lab.kubevirt import phases
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.phases import NEXT, TABLE, decide, fail, rejected
-from lab.kubevirt.steps import (
-    Step,
-    View,
-    Wait,
-    WriteInstance,
-    WriteMigration,
-)
-from tests.lab.kubevirt.samples import (
-    HOTPLUG_VOLUME,
-    NOW,
-    attachment,
-    launcher,
-    running,
-    vmi,
-    vmim,
-)
+from lab.kubevirt.steps import Step, View, Wait, WriteInstance, WriteMigration
+from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, NOW, attachment, launcher, running, vmi, vmim
 
 TARGET = launcher("target", node="node-2", job="m1")
 STATE = {"migrationUid": "uid-m1", "sourcePod": "source", "targetPod": "target", "sourceNode": "node-1"}
@@ -50,9 +36,7 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any)
     }
     values = {**defaults, **more}
     return View(
-        migration=migration,
-        options=migration_options(Options(phase_delay=delay), migration, values["vmi"]),
-        **values,
+        migration=migration, options=migration_options(Options(phase_delay=delay), migration, values["vmi"]), **values
     )
 
 
@@ -93,10 +77,7 @@ ENTERS = {
     "completion is success": (look("Running", state=COMPLETED), "Succeeded"),
     "hotplugged volumes need a running attachment pod before Scheduling": (
         look(
-            "Pending",
-            target=TARGET,
-            vmi=running(spec={"volumes": [HOTPLUG_VOLUME]}),
-            attachment=attachment("target"),
+            "Pending", target=TARGET, vmi=running(spec={"volumes": [HOTPLUG_VOLUME]}), attachment=attachment("target")
         ),
         "Scheduling",
     ),
@@ -179,9 +160,7 @@ RESIZING: dict[str, tuple[str, str, bool]] = {
 
 
 @pytest.mark.parametrize(("kind", "value", "stays"), RESIZING.values(), ids=RESIZING.keys())
-def test_a_completed_migration_stays_running_while_its_vmi_is_resized(
-    kind: str, value: str, stays: bool
-) -> None:
+def test_a_completed_migration_stays_running_while_its_vmi_is_resized(kind: str, value: str, stays: bool) -> None:
     vmi = running(state=COMPLETED, status={"conditions": [{"type": kind, "status": value}]})
     step = decide(look("Running", vmi=vmi))
     assert step == Wait() if stays else status(step)["phase"] == "Succeeded"
@@ -196,16 +175,12 @@ FAILS = {
     "when its target is gone": look("Scheduling", target=None),
     "when its target has ended": look("Pending", target=launcher("target", job="m1", phase="Failed")),
     "when its attachment pod has ended": look("Scheduling", attachment=attachment("target", phase="Failed")),
-    "when another migration has taken the VMI": look(
-        "TargetReady", state={**STATE, "migrationUid": "uid-m2"}
-    ),
+    "when another migration has taken the VMI": look("TargetReady", state={**STATE, "migrationUid": "uid-m2"}),
     "when virt-handler says so": look("Running", state={**STARTED, "failed": True, "completed": True}),
     "when it is cancelled before it was seen": look("", vmim=DELETED),
     "when it is cancelled while Pending": look("Pending", vmim=DELETED),
     "when it is cancelled before the hand-over": look("Scheduled", vmim=DELETED),
-    "when it is told to, before the hand-over": look(
-        "Scheduling", vmim={"annotations": {FAIL_AT: "Scheduling"}}
-    ),
+    "when it is told to, before the hand-over": look("Scheduling", vmim={"annotations": {FAIL_AT: "Scheduling"}}),
     "when it is told to, while Pending": look("Pending", vmim={"annotations": {FAIL_AT: "Pending"}}),
 }
 
@@ -221,9 +196,7 @@ def test_a_migration_fails(view: View) -> None:
 
 FAILS_ON_VMI = {
     "because its target is gone": look("Running", state=STARTED, target=None),
-    "because its target has ended": look(
-        "TargetReady", state=STATE, target=launcher("t", job="m1", phase="Failed")
-    ),
+    "because its target has ended": look("TargetReady", state=STATE, target=launcher("t", job="m1", phase="Failed")),
     "because it is told to": look("Running", state=STARTED, vmim={"annotations": {FAIL_AT: "Running"}}),
 }
 

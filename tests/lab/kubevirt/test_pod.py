@@ -18,13 +18,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
-from tests.lab.kubevirt.samples import (
-    HOTPLUG_VOLUME,
-    launcher,
-    running,
-    vmi,
-    vmim,
-)
+from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, launcher, running, vmi, vmim
 from tests.pkg.util.vectors import recorded
 
 VM1 = recorded("virtualmachineinstance-t1-vm1")
@@ -97,17 +91,12 @@ def test_the_ratio_raises_the_overhead_as_recorded() -> None:
     assert ours["kubevirt.io/memory-overhead-bytes"] == theirs["kubevirt.io/memory-overhead-bytes"]
 
 
-SEEDS = {
-    "the seed at ratio 1.5": ("1.5", "4797464313"),
-    "the seed at ratio 4.5": ("4.5", "5682461313"),
-}
+SEEDS = {"the seed at ratio 1.5": ("1.5", "4797464313"), "the seed at ratio 4.5": ("4.5", "5682461313")}
 
 
 @pytest.mark.parametrize(("ratio", "memory"), SEEDS.values(), ids=SEEDS.keys())
 def test_the_pod_counts_what_the_seeds_saw(ratio: str, memory: str) -> None:
-    usage = pod_usage(
-        msgspec.convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod)
-    )
+    usage = pod_usage(msgspec.convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod))
     assert usage["limits.cpu"] == Quantity.parse("2015m")
     assert usage["limits.memory"] == Quantity.parse(memory)
 
@@ -124,9 +113,7 @@ def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
     instance = vmi(spec=spec)
     migration = vmim(spec={"addedNodeSelector": {"kubernetes.io/hostname": "node-3"}})
     how = rendering([], None, Options())
-    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-3", migration=migration)[
-        "spec"
-    ]
+    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-3", migration=migration)["spec"]
     assert pod["nodeSelector"] == {
         "kubernetes.io/hostname": "node-3",
         "kubernetes.io/arch": "amd64",
@@ -143,18 +130,14 @@ def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
     pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-1")
     assert len(pod["metadata"]["name"]) == 63
     assert len(pod["spec"]["hostname"]) == 63
-    labels = {
-        key: value for key, value in pod["metadata"]["labels"].items() if key != "kubevirt.io/created-by"
-    }
+    labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != "kubevirt.io/created-by"}
     assert all(len(value) <= 63 for value in labels.values())
     assert pod["metadata"]["annotations"]["kubevirt.io/domain"] == "v" * 250
 
 
 def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
     target = launcher("target", node="node-2", job="m1")
-    pod = attachment_pod(
-        target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), KubeVirtConfiguration(), vmim()
-    )
+    pod = attachment_pod(target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), KubeVirtConfiguration(), vmim())
     meta = pod["metadata"]
     assert meta["name"].startswith("hp-volume-")
     assert meta["labels"] == {"kubevirt.io": "hotplug-disk", "kubevirt.io/migrationJobUID": "uid-m1"}
@@ -163,18 +146,13 @@ def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
         ("Pod", "target", "uid-target")
     ]
     assert pod["spec"]["nodeName"] == "node-2"
-    assert pod["spec"]["volumes"] == [
-        {"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim"}}
-    ]
+    assert pod["spec"]["volumes"] == [{"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim"}}]
 
 
 HOTPLUG = {
     "a hotplugged claim": ([HOTPLUG_VOLUME], ["extra"]),
     "a hotplugged DataVolume": ([{"name": "dv", "dataVolume": {"name": "d", "hotpluggable": True}}], ["dv"]),
-    "a claim that was there from the start": (
-        [{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}],
-        [],
-    ),
+    "a claim that was there from the start": ([{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}], []),
     "other volumes": ([{"name": "cloudinit", "cloudInitNoCloud": {}}], []),
 }
 
@@ -185,9 +163,7 @@ def test_which_volumes_were_plugged_in(volumes: list[dict[str, Any]], names_: li
 
 
 def test_a_data_volume_s_claim_has_its_name() -> None:
-    volumes = hotplugged(
-        running(spec={"volumes": [{"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}}]})
-    )
+    volumes = hotplugged(running(spec={"volumes": [{"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}}]}))
     (volume,) = attachment_pod(launcher(), volumes, KubeVirtConfiguration())["spec"]["volumes"]
     assert volume == {"name": "v", "persistentVolumeClaim": {"claimName": "d"}}
 

@@ -78,9 +78,7 @@ CASES: dict[str, tuple[float, Callable[[Setup], None], float, bool]] = {
 
 
 @pytest.mark.parametrize(("seconds", "before", "after", "refused"), CASES.values(), ids=CASES.keys())
-def test_a_pod_after_a_change(
-    seconds: float, before: Callable[[Setup], None], after: float, refused: bool
-) -> None:
+def test_a_pod_after_a_change(seconds: float, before: Callable[[Setup], None], after: float, refused: bool) -> None:
     setup = Setup(seconds)
     before(setup)
     assert setup.refused(after) is refused

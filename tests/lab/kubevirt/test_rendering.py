@@ -9,12 +9,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from lab.kubevirt.options import Options
-from lab.kubevirt.rendering import (
-    deployed_configuration,
-    observed_version,
-    overhead_ratio,
-    rendering,
-)
+from lab.kubevirt.rendering import deployed_configuration, observed_version, overhead_ratio, rendering
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
 from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
@@ -52,16 +47,10 @@ def test_overhead_ratio(configured: str | None, harvester: Setting | None, ratio
 DEPLOYED = {
     "none": ([], None),
     "one that is Deployed": ([kubevirt(cpuModel="x", additionalGuestMemoryOverheadRatio="2")], "2"),
-    "not one that is still Deploying": (
-        [kubevirt(phase="Deploying", additionalGuestMemoryOverheadRatio="2")],
-        None,
-    ),
+    "not one that is still Deploying": ([kubevirt(phase="Deploying", additionalGuestMemoryOverheadRatio="2")], None),
     "not one without a phase": ([kubevirt(phase=None, additionalGuestMemoryOverheadRatio="2")], None),
     "the first of two": (
-        [
-            kubevirt("b", additionalGuestMemoryOverheadRatio="3"),
-            kubevirt("a", additionalGuestMemoryOverheadRatio="2"),
-        ],
+        [kubevirt("b", additionalGuestMemoryOverheadRatio="3"), kubevirt("a", additionalGuestMemoryOverheadRatio="2")],
         "2",
     ),
 }

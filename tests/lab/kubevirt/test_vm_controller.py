@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
-from lab.kubevirt.vm_controller import (
-    Action,
-    instance_body,
-    next_action,
-    owned_by,
-    printable_status,
-    status_patch,
-)
+from lab.kubevirt.vm_controller import Action, instance_body, next_action, owned_by, printable_status, status_patch
 from tests.lab.kubevirt.samples import NOW, made, running, vm, vmi
 from tests.objects import SEED_DOMAIN
 
@@ -59,9 +52,7 @@ ACTIONS: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action]]
 
 
 @pytest.mark.parametrize(("machine", "instance", "wanted"), ACTIONS.values(), ids=ACTIONS.keys())
-def test_next_action(
-    machine: VirtualMachine, instance: VirtualMachineInstance | None, wanted: Action
-) -> None:
+def test_next_action(machine: VirtualMachine, instance: VirtualMachineInstance | None, wanted: Action) -> None:
     assert next_action(machine, instance) is wanted
 
 
@@ -82,9 +73,7 @@ STATUSES: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, str]] =
 
 
 @pytest.mark.parametrize(("machine", "instance", "text"), STATUSES.values(), ids=STATUSES.keys())
-def test_printable_status(
-    machine: VirtualMachine, instance: VirtualMachineInstance | None, text: str
-) -> None:
+def test_printable_status(machine: VirtualMachine, instance: VirtualMachineInstance | None, text: str) -> None:
     assert printable_status(machine, instance) == text
 
 
@@ -107,9 +96,7 @@ def test_a_condition_that_the_vmi_no_longer_has_goes_from_the_vm_as_well() -> No
         {"type": "Ready", "status": "True"},
         {"type": "LiveMigratable", "status": "True"},
     ]
-    machine = vm(
-        status={"printableStatus": "Running", "created": True, "ready": True, "conditions": conditions}
-    )
+    machine = vm(status={"printableStatus": "Running", "created": True, "ready": True, "conditions": conditions})
     assert status_patch(machine, running(), NOW) == {"status": {"conditions": conditions[1:]}}
 
 

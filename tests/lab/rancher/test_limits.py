@@ -60,17 +60,11 @@ RENDERED: dict[str, tuple[str, dict[str, str]]] = {
         annotation(limitsCpu="0.5", limitsMemory="1024Ki"),
         {"limits.cpu": "500m", "limits.memory": "1Mi"},
     ),
-    "empty and absent limits not at all": (
-        annotation(limitsCpu="", limitsMemory=None, pods="3"),
-        {"pods": "3"},
-    ),
+    "empty and absent limits not at all": (annotation(limitsCpu="", limitsMemory=None, pods="3"), {"pods": "3"}),
     "names that Rancher does not know not at all": (annotation(limitsGpu="1", pods="3"), {"pods": "3"}),
     "nothing from no limit": ("{}", {}),
     "nothing from a null limit": ('{"limit": null}', {}),
-    "what stands beside the limit not at all": (
-        '{"limit": {"pods": "1"}, "used": {"pods": "9"}}',
-        {"pods": "1"},
-    ),
+    "what stands beside the limit not at all": ('{"limit": {"pods": "1"}, "used": {"pods": "9"}}', {"pods": "1"}),
 }
 
 

@@ -6,10 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kubeloop.api.registry import (
-    VALIDATING_ADMISSION_POLICIES,
-    VALIDATING_ADMISSION_POLICY_BINDINGS,
-)
+from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.errors import AlreadyExists, Forbidden, Invalid
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
@@ -51,9 +48,7 @@ async def raise_quota(namespace: Namespace) -> None:
     await namespace.set_hard(RAISED, annotations={"harvesterhci.io/migrating-vm1": "{}"})
 
 
-async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(
-    cluster: Cluster, namespace: Namespace
-) -> None:
+async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, namespace: Namespace) -> None:
     await namespace.delete(QUOTAS, (await namespace.quota()).name)
     Agent(cluster.directory).restart()
     await until(lambda: namespace.items(QUOTAS), "the quota")
@@ -98,9 +93,7 @@ RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "res
 RANCHER = "system:serviceaccount:cattle-system:rancher"
 
 
-async def test_admission_sees_rancher_as_rancher(
-    cluster: Cluster, admin: Admin, namespace: Namespace
-) -> None:
+async def test_admission_sees_rancher_as_rancher(cluster: Cluster, admin: Admin, namespace: Namespace) -> None:
     """A policy that refuses what Rancher, and no other client, writes."""
     spec = {
         "matchConstraints": {"resourceRules": [RULE]},

@@ -121,9 +121,7 @@ def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
 
 async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_is_quoted() -> None:
     cluster = FakeCluster()
-    assert (
-        await workload(cluster).virt_controller() == f"system:serviceaccount:{RUN}-system:kubevirt-controller"
-    )
+    assert await workload(cluster).virt_controller() == f"system:serviceaccount:{RUN}-system:kubevirt-controller"
     put(cluster, KUBEVIRTS, "kubevirt", metadata={"namespace": "harvester-system"})
     account = "system:serviceaccount:harvester-system:kubevirt-controller"
     assert await workload(cluster).virt_controller() == account
@@ -137,9 +135,7 @@ async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_i
 async def test_beside_a_registered_headroom_only_that_one_is_measured() -> None:
     cluster = FakeCluster()
     registered(cluster, "headroom-system")
-    with pytest.raises(
-        Installed, match=r"ValidatingWebhookConfiguration headroom\.harvesterhci\.io.*--external"
-    ):
+    with pytest.raises(Installed, match=r"ValidatingWebhookConfiguration headroom\.harvesterhci\.io.*--external"):
         await workload(cluster).refuse_beside_another()
     await workload(cluster, external=True).refuse_beside_another()
 

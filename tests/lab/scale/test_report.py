@@ -85,9 +85,7 @@ def test_every_key_is_documented() -> None:
 
 def test_another_controllers_costs_are_not_known() -> None:
     report = built()
-    assert report["headroom"] == dict.fromkeys(
-        ("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent")
-    )
+    assert report["headroom"] == dict.fromkeys(("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent"))
     assert report["requests_per_migration"] is None
     assert reports.rows(report)
 

@@ -37,9 +37,7 @@ IN_USE: dict[str, Any] = {
                     "hard": {"requests.memory": "1Gi"},
                     "scopes": ["NotTerminating"],
                     "scopeSelector": {
-                        "matchExpressions": [
-                            {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
-                        ]
+                        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
                     },
                 },
             },
@@ -59,9 +57,7 @@ def test_upstreams_example() -> None:
     assert not is_in_use(found)
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"spec": {}}, {"spec": {}, "status": {}}], ids=["bare", "no budget", "idle"]
-)
+@pytest.mark.parametrize("body", [{}, {"spec": {}}, {"spec": {}, "status": {}}], ids=["bare", "no budget", "idle"])
 def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
     found = read({"metadata": {"name": "v"}, **body})
     assert found.additional == {}
@@ -84,6 +80,4 @@ def test_a_saved_spec_comes_back_whole() -> None:
 
 def test_where_it_lives() -> None:
     path = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS.path("ns1", "v", "status")
-    assert path == (
-        "/apis/mtq.kubevirt.io/v1alpha1/namespaces/ns1/virtualmachinemigrationresourcequotas/v/status"
-    )
+    assert path == ("/apis/mtq.kubevirt.io/v1alpha1/namespaces/ns1/virtualmachinemigrationresourcequotas/v/status")

@@ -33,9 +33,7 @@ class _Server(ScriptedServer):
         if seen.verb == WATCH and (LIST, seen.path) not in self._always:
             return status(404, "NotFound")
         if seen.verb == WATCH and "sendInitialEvents" in seen.query:
-            return status(
-                422, "Invalid", "sendInitialEvents is forbidden for watch unless WatchList is enabled"
-            )
+            return status(422, "Invalid", "sendInitialEvents is forbidden for watch unless WatchList is enabled")
         return super()._reply(seen)
 
     def _discovery(self, path: str) -> Reply:

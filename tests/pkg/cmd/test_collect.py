@@ -14,12 +14,7 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.testing.scripted_server import GET, LIST, body, listing, raw, status
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import charged
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
@@ -77,9 +72,7 @@ def machine() -> dict[str, Any]:
     """It asks for its disk on another claim, which KubeVirt has not recorded yet."""
     template = poisoned({"spec": {**instance()["spec"], "volumes": [disk("new")]}})
     metadata = {"namespace": NS, "name": "vm1"}
-    return poisoned(
-        {"metadata": metadata, "spec": {"updateVolumesStrategy": "Migration", "template": template}}
-    )
+    return poisoned({"metadata": metadata, "spec": {"updateVolumesStrategy": "Migration", "template": template}})
 
 
 def claim(name: str) -> dict[str, Any]:
@@ -189,9 +182,7 @@ def content(path: Path) -> dict[str, str]:
         return {str(each.relative_to(path)): each.read_text() for each in path.rglob("*") if each.is_file()}
     with tarfile.open(path) as archive:
         members = [(each, archive.extractfile(each)) for each in archive.getmembers()]
-        return {
-            each.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for each, opened in members
-        }
+        return {each.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for each, opened in members}
 
 
 @pytest.mark.parametrize("name", ["collected", "collected.tar.gz"])
@@ -202,17 +193,10 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
     done = call("collect", "-o", str(tmp_path / name), *namespaces)
     assert (done.code, done.err) == (0, "")
     files = content(tmp_path / name)
-    assert files.keys() == {
-        "about.json",
-        "objects.jsonl",
-        "more.jsonl",
-        f"logs/{OWN}-headroom-controller-x.log",
-    }
+    assert files.keys() == {"about.json", "objects.jsonl", "more.jsonl", f"logs/{OWN}-headroom-controller-x.log"}
     for file, text in files.items():
         assert SECRET not in text, file
-    kinds = {
-        json.loads(line)["kind"] for file in files for line in files[file].splitlines() if "jsonl" in file
-    }
+    kinds = {json.loads(line)["kind"] for file in files for line in files[file].splitlines() if "jsonl" in file}
     assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
     assert "ResourceClaim" in kinds
     assert "another" not in files["more.jsonl"] + files["objects.jsonl"]
@@ -257,11 +241,7 @@ def test_logs_that_may_not_be_read_are_named(call: Call, server: ThreadedServer,
 
 WRONG = {
     "what is there is not overwritten": (["collect", "-o", "{folder}"], 2, "exists"),
-    "a place that cannot be made": (
-        ["collect", "-o", "/dev/null/c.tar.gz"],
-        1,
-        "/dev/null: File exists",
-    ),
+    "a place that cannot be made": (["collect", "-o", "/dev/null/c.tar.gz"], 1, "/dev/null: File exists"),
     "a folder of something else": (["explain", f"{NS}/vm1", "--from", "{folder}"], 1, "holds no about.json"),
     "a namespace that is none": (["collect", "-n", "Not a name"], 2, "a namespace's name"),
 }
@@ -280,6 +260,5 @@ def test_a_folder_that_was_edited_is_one_line(call: Call, tmp_path: Path) -> Non
     assert call("collect", "-o", str(folder)).code == 0
     (folder / "about.json").write_text("{}")
     assert (
-        "not what `headroom collect` writes"
-        in call("explain", f"{NS}/vm1", "--from", str(folder)).said_in_one_line()
+        "not what `headroom collect` writes" in call("explain", f"{NS}/vm1", "--from", str(folder)).said_in_one_line()
     )

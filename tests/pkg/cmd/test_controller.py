@@ -11,13 +11,7 @@ import pytest
 
 from kubeloop.testing.scripted_server import GET, LIST, PATCH, POST, raw, silent
 from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
-from tests.pkg.cmd.waiting import (
-    QUOTA,
-    QUOTAS,
-    has,
-    quota,
-    seed,
-)
+from tests.pkg.cmd.waiting import QUOTA, QUOTAS, has, quota, seed
 
 
 @pytest.fixture
@@ -138,9 +132,7 @@ def test_one_json_patch_bound_to_what_it_saw(
         }
 
 
-def test_a_dry_run_writes_no_quota_and_nothing_else(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
+def test_a_dry_run_writes_no_quota_and_nothing_else(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
     with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester") as program:
         program.until(lambda: "would write" in program.text())

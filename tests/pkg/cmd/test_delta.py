@@ -98,13 +98,9 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
             "Secret ns/p: kind 'Secret' is not VirtualMachineInstance",
             id="another kind",
         ),
-        pytest.param(
-            "kind: 7\n", "document 1: kind 7 is not VirtualMachineInstance", id="a kind that is none"
-        ),
+        pytest.param("kind: 7\n", "document 1: kind 7 is not VirtualMachineInstance", id="a kind that is none"),
         pytest.param("a: b\n", "document 1: no spec.domain", id="some other mapping"),
-        pytest.param(
-            '{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain", id="no spec"
-        ),
+        pytest.param('{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain", id="no spec"),
         pytest.param(
             vmi(resources={"limits": {"memory": "4 Gi"}}),
             "VirtualMachineInstance ns/vm1: memory: '4 Gi' is not a quantity",
@@ -120,9 +116,7 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
             "VirtualMachineInstance ns/vm1: Expected `int`, got `str` - at `$.spec.domain.cpu.cores`",
             id="a word for a number",
         ),
-        pytest.param(
-            vmi(cpu={"cores": 10**400}), "VirtualMachineInstance ns/vm1: int", id="a number beyond reason"
-        ),
+        pytest.param(vmi(cpu={"cores": 10**400}), "VirtualMachineInstance ns/vm1: int", id="a number beyond reason"),
         pytest.param("{", "neither JSON nor YAML", id="half a document"),
         pytest.param(bytes(range(128, 256)), "not UTF-8 text", id="binary garbage"),
         pytest.param("[" * 100_000, "nested too deeply", id="endless nesting"),

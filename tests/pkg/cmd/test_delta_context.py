@@ -52,9 +52,7 @@ def vmi(name: str = "vm1", namespace: str = "ns", limits: bool = True, **spec: A
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}}
     if limits:
         resources["limits"] = {"cpu": "2", "memory": "1Gi"}
-    body = document(
-        "VirtualMachineInstance", name, namespace, spec={"domain": {"resources": resources}, **spec}
-    )
+    body = document("VirtualMachineInstance", name, namespace, spec={"domain": {"resources": resources}, **spec})
     body["metadata"]["uid"] = f"uid-{name}"
     return body | {"status": {"phase": "Running", "nodeName": "node1"}}
 
@@ -63,9 +61,7 @@ def pod(name: str = "p", *, node: str = "node1", cpu: str = "7", **more: Any) ->
     """A pod with one container of `cpu`; vm1 controls it unless another `owner` (a uid) or no `controller` is given."""
     owner, controller = more.pop("owner", "uid-vm1"), more.pop("controller", True)
     body = document("Pod", name, spec={"nodeName": node}, status={"phase": more.pop("phase", "Running")})
-    body["metadata"]["ownerReferences"] = [
-        {"kind": "Some", "name": "x", "uid": owner, "controller": controller}
-    ]
+    body["metadata"]["ownerReferences"] = [{"kind": "Some", "name": "x", "uid": owner, "controller": controller}]
     body["metadata"].update(more)
     container = {"name": "injected", "resources": {"limits": {"cpu": cpu}, "requests": {"cpu": "1"}}}
     body["spec"]["containers"] = [container]
@@ -129,14 +125,7 @@ def test_without_any_object_of_a_cluster_the_quota_limits_cpu_and_memory(call: C
 def test_where_the_ratio_comes_from(call: Call) -> None:
     """The KubeVirt object's, else the Setting's, else none where there is a KubeVirt object, else Harvester's."""
     seen = overheads(
-        call,
-        vmi(),
-        ratio("3"),
-        vmi(),
-        kubevirt(additionalGuestMemoryOverheadRatio="2"),
-        vmi(),
-        kubevirt(),
-        vmi(),
+        call, vmi(), ratio("3"), vmi(), kubevirt(additionalGuestMemoryOverheadRatio="2"), vmi(), kubevirt(), vmi()
     )
     (plain,) = overheads(call, kubevirt(), vmi())
     assert [round(overhead / plain, 3) for overhead in seen] == [1.5, 3.0, 2.0, 3.0]
@@ -207,9 +196,7 @@ def test_limit_ranges_and_a_namespaces_label(call: Call) -> None:
         vmi(limits=False),
     )
     assert ranged["limits.memory"] == "5Gi"
-    assert Quantity.parse(limited["limits.memory"]) == Quantity.of(
-        3 * Quantity.parse(limited["memory"]).value()
-    )
+    assert Quantity.parse(limited["limits.memory"]) == Quantity.of(3 * Quantity.parse(limited["memory"]).value())
 
 
 def test_a_runtime_class_adds_its_overhead(call: Call) -> None:

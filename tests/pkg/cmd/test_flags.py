@@ -30,11 +30,7 @@ GIVEN = {
     "nothing": ([], {}, Group()),
     "flags": (["--a-number", "2", "--on", "-s", "x"], {}, Group(a_number=2.0, on=True, short="x")),
     "a switch off": (["--no-on"], {"HEADROOM_ON": "true"}, Group()),
-    "the environment": (
-        [],
-        {"HEADROOM_A_NUMBER": "3", "HEADROOM_LONG_NAME": "y"},
-        Group(a_number=3.0, short="y"),
-    ),
+    "the environment": ([], {"HEADROOM_A_NUMBER": "3", "HEADROOM_LONG_NAME": "y"}, Group(a_number=3.0, short="y")),
     "a flag several times": (["--names", "a", "--names", "b"], {}, Group(names=["a", "b"])),
 }
 

@@ -12,14 +12,7 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.testing.polling import PATIENCE
 from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
-from tests.pkg.cmd.rig import (
-    Call,
-    ThreadedServer,
-    calls,
-    kubeconfig_for,
-    running,
-    threaded_server,
-)
+from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, running, threaded_server
 from tests.pkg.cmd.waiting import QUOTA, seed
 
 LEASES = registry.LEASES.path("own")
@@ -50,9 +43,7 @@ def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return calls(capfd, monkeypatch)
 
 
-def test_a_lost_lease_ends_it_with_1_and_one_line(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
+def test_a_lost_lease_ends_it_with_1_and_one_line(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, body(lease("me")))
     short = ("--leader-elect-lease-duration", "5", "--leader-elect-renew-deadline", "4")
@@ -102,9 +93,7 @@ def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tm
     assert server.seen(PATCH, LEASE)[-1].json["spec"]["holderIdentity"] is None
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--leader-elect", "--dry-run")], ids=["outside a cluster", "dry run"]
-)
+@pytest.mark.parametrize("arguments", [(), ("--leader-elect", "--dry-run")], ids=["outside a cluster", "dry run"])
 def test_there_is_no_election(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:

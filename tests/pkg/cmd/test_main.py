@@ -18,13 +18,7 @@ from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.scripted_server import GET, raw, status
 from pkg.cmd import main
 from tests.decisions import sentences
-from tests.pkg.cmd.rig import (
-    Call,
-    ThreadedServer,
-    calls,
-    kubeconfig_for,
-    threaded_server,
-)
+from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
 from tests.program import COMMAND, ROOT
 
 
@@ -120,9 +114,7 @@ def test_no_cluster_at_all(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_server_that_cannot_be_reached_is_one_line_and_exit_1(
-    command: str, call: Call, tmp_path: Path
-) -> None:
+def test_a_server_that_cannot_be_reached_is_one_line_and_exit_1(command: str, call: Call, tmp_path: Path) -> None:
     port = free_ports(1)[0]
     kubeconfig = kubeconfig_for(f"http://127.0.0.1:{port}", tmp_path)
     result = call(command, "--kubeconfig", kubeconfig, *COMMANDS[command])
@@ -138,14 +130,8 @@ def test_a_host_name_that_does_not_resolve(call: Call, tmp_path: Path) -> None:
 
 
 REFUSALS = {
-    "unknown credentials": (
-        status(401, "Unauthorized", "Unauthorized"),
-        "http://127.0.0.1:{port}: Unauthorized",
-    ),
-    "an account that may not": (
-        status(403, "Forbidden", 'User "u" cannot get path "/version"'),
-        "cannot get path",
-    ),
+    "unknown credentials": (status(401, "Unauthorized", "Unauthorized"), "http://127.0.0.1:{port}: Unauthorized"),
+    "an account that may not": (status(403, "Forbidden", 'User "u" cannot get path "/version"'), "cannot get path"),
     "a proxy's page instead of an answer": (raw(b"<html>\n<b>Bad\n gateway</b>", 502), "Bad gateway"),
 }
 
@@ -157,11 +143,7 @@ def test_a_server_that_refuses_is_one_line_and_exit_1(
     reply, message = case
     server.server.always(GET, "/version", reply)  # type: ignore[arg-type]
     result = call(
-        "controller",
-        "--health-bind-address",
-        "0",
-        "--kubeconfig",
-        kubeconfig_for(server.server.url, tmp_path),
+        "controller", "--health-bind-address", "0", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path)
     )
     assert result.code == 1
     assert message.format(port=server.server.url.rpartition(":")[2]) in result.said_in_one_line()
@@ -175,9 +157,7 @@ BIND_ADDRESSES = {
 
 
 @sentences(BIND_ADDRESSES)
-def test_an_address_that_is_none_is_exit_2(
-    case: str, call: Call, server: ThreadedServer, tmp_path: Path
-) -> None:
+def test_an_address_that_is_none_is_exit_2(case: str, call: Call, server: ThreadedServer, tmp_path: Path) -> None:
     server.server.always(GET, "/version", raw(b"{}"))
     url = kubeconfig_for(server.server.url, tmp_path)
     result = call("controller", "--kubeconfig", url, "--health-bind-address", case)

@@ -28,9 +28,7 @@ def read(text: str | bytes) -> list[Mapping[str, Any]]:
     "text",
     [
         pytest.param(f"{json.dumps(A)}\n{json.dumps(B)}\n", id="JSON lines"),
-        pytest.param(
-            f"{json.dumps(A)}\r\n\r\n{json.dumps(B)}", id="JSON lines from Windows, with an empty one"
-        ),
+        pytest.param(f"{json.dumps(A)}\r\n\r\n{json.dumps(B)}", id="JSON lines from Windows, with an empty one"),
         pytest.param(f"{PRETTY_A}\n{PRETTY_B}\n", id="JSON objects over several lines"),
         pytest.param(f"{PRETTY_A}{PRETTY_B}", id="JSON objects with nothing between them"),
         pytest.param(f"{json.dumps(A)}\n{PRETTY_B}\n", id="one line, then several"),
@@ -44,13 +42,9 @@ def read(text: str | bytes) -> list[Mapping[str, Any]]:
         pytest.param(f"\ufeff{YAML_A}---\n{YAML_B}", id="YAML after a byte order mark"),
         pytest.param(f"\ufeff{json.dumps(A)}\n{json.dumps(B)}\n", id="JSON after a byte order mark"),
         pytest.param(f"\n\n  {json.dumps(A)}\n{json.dumps(B)}", id="JSON after empty lines"),
-        pytest.param(
-            "{kind: A, metadata: {name: a}}\n---\n{kind: B, metadata: {name: b}}\n", id="YAML in braces"
-        ),
+        pytest.param("{kind: A, metadata: {name: a}}\n---\n{kind: B, metadata: {name: b}}\n", id="YAML in braces"),
         pytest.param(f"{json.dumps(A)}\n---\n{PRETTY_B}\n", id="JSON with YAML's separator"),
-        pytest.param(
-            "kind: List\nitems:\n- kind: A\n  metadata: {name: a}\n- " + json.dumps(B), id="a YAML List"
-        ),
+        pytest.param("kind: List\nitems:\n- kind: A\n  metadata: {name: a}\n- " + json.dumps(B), id="a YAML List"),
     ],
 )
 def test_two_objects_are_read_from(text: str) -> None:
@@ -88,16 +82,12 @@ def test_nothing_is_read_from(text: str) -> None:
         pytest.param(b"{\xff", "not UTF-8", id="binary garbage that begins like JSON"),
         pytest.param("a: [1", "neither JSON nor YAML", id="half a YAML document"),
         pytest.param('{"kind": "A"', "neither JSON nor YAML", id="half a JSON document"),
-        pytest.param(
-            "a: !!python/object:os.system {}", "neither JSON nor YAML", id="a Python object in YAML"
-        ),
+        pytest.param("a: !!python/object:os.system {}", "neither JSON nor YAML", id="a Python object in YAML"),
         pytest.param("a: \x00", "neither JSON nor YAML", id="a zero byte"),
         pytest.param("just text", "document 1: not an object", id="a word"),
         pytest.param(f"{json.dumps(A)}\n7\n", "document 2: not an object", id="a number after an object"),
         pytest.param("[1]", "document 1, item 1: not an object", id="a list of numbers"),
-        pytest.param(
-            '{"kind":"List","items":["x"]}', "document 1, item 1: not an object", id="a List of words"
-        ),
+        pytest.param('{"kind":"List","items":["x"]}', "document 1, item 1: not an object", id="a List of words"),
         pytest.param("a: " + "9" * 5000, "neither JSON nor YAML", id="an integer without end"),
     ],
 )

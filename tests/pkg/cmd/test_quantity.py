@@ -37,9 +37,7 @@ def test_a_quantity_is_described(call: Call, line: str, printed: dict[str, Any])
         pytest.param(b"9" * 100_000, "9" * 100_000, id="digits without end"),
     ],
 )
-def test_a_line_that_is_no_quantity_has_an_error_and_the_next_goes_on(
-    call: Call, line: bytes, given: str
-) -> None:
+def test_a_line_that_is_no_quantity_has_an_error_and_the_next_goes_on(call: Call, line: bytes, given: str) -> None:
     bad, good = call(line + b"\n7\n")
     assert (bad["in"], bad.keys()) == (given, {"in", "error"})
     assert len(bad["error"]) < 200
@@ -70,9 +68,7 @@ def test_an_operation_adds_its_result(call: Call, flag: str, line: str, result: 
         pytest.param("1\t2\t3", r"'2\t3'", id="three of them"),
     ],
 )
-def test_an_operation_without_two_quantities_is_an_error_of_that_line(
-    call: Call, line: str, says: str
-) -> None:
+def test_an_operation_without_two_quantities_is_an_error_of_that_line(call: Call, line: str, says: str) -> None:
     bad, good = call(f"{line}\n1\t1\n", add=True)
     assert says in bad["error"]
     assert good["result"] == "2"

@@ -55,9 +55,7 @@ def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
         server.server.always(PATCH, registry.RESOURCE_QUOTAS.path(name, "q"), body(each))
 
 
-def test_what_is_ours_is_given_back_with_one_patch_each(
-    server: ThreadedServer, call: Call, tmp_path: Path
-) -> None:
+def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
     raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
     entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
     quotas = {"a": quota("a", MARKS), "b": quota("b", {}), "c": quota("c", MARKS | entry, raised)}
@@ -100,12 +98,7 @@ UNKNOWN = "whether a controller runs is not known: there is no Lease headroom in
 RUNS = "pod-0 runs and holds the Lease own/headroom: stop it first"
 BESIDE: dict[str, tuple[Callable[[], Reply], list[str], int, str]] = {
     "one runs": (lambda: body(lease("pod-0", 1)), [], 1, RUNS),
-    "one runs, and only the webhooks shall go": (
-        lambda: body(lease("pod-0", 1)),
-        ["--only", "webhooks"],
-        1,
-        RUNS,
-    ),
+    "one runs, and only the webhooks shall go": (lambda: body(lease("pod-0", 1)), ["--only", "webhooks"], 1, RUNS),
     "one runs, whatever": (lambda: body(lease("pod-0", 1)), ["--force"], 0, ""),
     "one ran": (lambda: body(lease("pod-0", 20)), [], 0, ""),
     "one has ended": (lambda: body(lease(None, 1)), [], 0, ""),
@@ -122,13 +115,7 @@ def test_beside_a_controller_that_runs_nothing_is_released(
     given(server, quota("a", MARKS))
     server.server.always(GET, LEASE, found())
     result = call(
-        "release",
-        *flags,
-        "-v",
-        "--namespace",
-        "own",
-        "--kubeconfig",
-        kubeconfig_for(server.server.url, tmp_path),
+        "release", *flags, "-v", "--namespace", "own", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path)
     )
     assert (result.code, said in result.err) == (code, True), result.err
     assert bool(server.seen(PATCH)) is (code == 0)

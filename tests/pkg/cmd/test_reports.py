@@ -21,12 +21,7 @@ from kubeloop.api.meta import Object, rfc3339
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.util.amounts import compared, listed, shown
 from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
@@ -44,9 +39,7 @@ REFUSED = vmim(refused=True, created="2026-01-01T11:58:00Z")
 NAMESPACE = {
     "metadata": {
         "name": NS,
-        "annotations": {
-            "field.cattle.io/resourceQuota": '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
-        },
+        "annotations": {"field.cattle.io/resourceQuota": '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'},
     }
 }
 
@@ -117,9 +110,7 @@ NOWHERE = (
     "headroom is not running here: there is no Lease, ConfigMap or webhook of it in default, headroom-system, "
     "harvester-system (--headroom-namespace names another namespace)\n"
 )
-ASSUMED = (
-    "mode takeover and estimate exact are assumed: no ConfigMap headroom of a running controller was found\n"
-)
+ASSUMED = "mode takeover and estimate exact are assumed: no ConfigMap headroom of a running controller was found\n"
 
 
 @pytest.mark.usefixtures("cluster")
@@ -158,9 +149,7 @@ def test_explain_as_a_table(call: Call) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(
-    call: Call, server: ThreadedServer
-) -> None:
+def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Call, server: ThreadedServer) -> None:
     page = "docs/limits.md"
     assert page not in call("explain", f"{NS}/vm1").out
     room = charged(quota({"limits.cpu": "20", "limits.memory": "50Gi"}, MARKS), [SOURCE])
@@ -190,9 +179,7 @@ def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     lines = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5", COLUMNS="96").out.splitlines()
     headings = ["VM", "node", "fits now", "fits at ratio 4.5", "with headroom", "headroom adds", "why"]
@@ -228,9 +215,7 @@ def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call
 
 
 PROBE = registry.EVENTS.path(OWN)
-ANSWER = (
-    'Internal error occurred: failed calling webhook "probe.headroom.harvesterhci.io": failed to call: EOF'
-)
+ANSWER = 'Internal error occurred: failed calling webhook "probe.headroom.harvesterhci.io": failed to call: EOF'
 
 
 @pytest.fixture
@@ -258,15 +243,9 @@ def dead(server: ThreadedServer, cluster: None) -> None:
 
 @pytest.mark.usefixtures("dead")
 @sentences(
-    {
-        "status": ["status"],
-        "explain": ["explain", f"{NS}/vm1"],
-        "plan of a node": ["plan", "--evacuate", "node-1"],
-    }
+    {"status": ["status"], "explain": ["explain", f"{NS}/vm1"], "plan of a node": ["plan", "--evacuate", "node-1"]}
 )
-def test_that_headroom_does_not_run_is_said_first(
-    case: list[str], server: ThreadedServer, call: Call
-) -> None:
+def test_that_headroom_does_not_run_is_said_first(case: list[str], server: ThreadedServer, call: Call) -> None:
     first, second, *rest = call(*case).out.splitlines()
     assert first.startswith("headroom has not been running for ")
     assert all("kept by headroom, which does not run" in line for line in rest if "kept by" in line)
@@ -280,9 +259,7 @@ def test_that_headroom_does_not_run_is_said_first(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(404, "NotFound"))
     out = call("explain", f"{NS}/vm1").out
     assert out.startswith(f"{NOWHERE}ns1/vm1 waits for quota: ")
@@ -331,9 +308,7 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
     published(server, "takeover", "exact", "default")
     published(server, "assist", "harvester", OWN)
@@ -371,21 +346,13 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
     "a namespace that is not there": (["status", "-n", "gone"], 1, "there is no Namespace gone"),
     "a namespace that is not there, for plan": (["plan", "-n", "gone"], 1, "there is no Namespace gone"),
     "a VM's namespace that is not there": (["explain", "gone/vm1"], 1, "there is no Namespace gone"),
-    "a VM that is not there": (
-        ["explain", "ns1/gone"],
-        1,
-        "there is no VirtualMachine gone in namespace ns1",
-    ),
+    "a VM that is not there": (["explain", "ns1/gone"], 1, "there is no VirtualMachine gone in namespace ns1"),
     "a node that is not there": (["plan", "--evacuate", "gone"], 1, "there is no Node gone"),
     "a VM without namespace": (["explain", "vm1"], 2, "NAMESPACE/NAME"),
     "a VM with too many parts": (["explain", "a/b/c"], 2, "NAMESPACE/NAME"),
     "a VM with nothing after the slash": (["explain", "ns1/"], 2, "NAMESPACE/NAME"),
     "a namespace that cannot be one": (["status", "-n", "A B"], 2, "namespace's name"),
-    "a ratio that is no number": (
-        ["plan", "-n", NS, "--overhead-ratio", "lots"],
-        2,
-        "1.0 to 10.0, not 'lots'",
-    ),
+    "a ratio that is no number": (["plan", "-n", NS, "--overhead-ratio", "lots"], 2, "1.0 to 10.0, not 'lots'"),
     "a ratio out of range": (["plan", "-n", NS, "--overhead-ratio", "11"], 2, "1.0 to 10.0, not '11'"),
     "a node that cannot be one": (["plan", "--evacuate", "a/b"], 2, "must be a node's name"),
     "a plan of nothing": (["plan"], 2, "--namespace or --evacuate"),
@@ -420,9 +387,7 @@ def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call)
 
 
 @pytest.mark.usefixtures("cluster")
-def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
     server.server.always(LIST, migrations.path(NS), listing([raw(REFUSED)], "10"))
@@ -432,9 +397,7 @@ def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_of_the_settings_only_the_one_that_the_role_names_is_listed(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_of_the_settings_only_the_one_that_the_role_names_is_listed(server: ThreadedServer, call: Call) -> None:
     call("status")
     (asked,) = server.seen(LIST, SETTINGS.path())
     assert asked.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
@@ -442,9 +405,7 @@ def test_of_the_settings_only_the_one_that_the_role_names_is_listed(
 
 @pytest.mark.usefixtures("cluster")
 def test_who_may_not_even_list_its_quotas_is_told(server: ThreadedServer, call: Call) -> None:
-    server.server.always(
-        LIST, registry.RESOURCE_QUOTAS.path(NS), status(403, "Forbidden", "quotas are secret")
-    )
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), status(403, "Forbidden", "quotas are secret"))
     result = call("status", "-n", NS)
     assert (result.code, result.said_in_one_line()) == (1, "quotas are secret")
 
@@ -489,17 +450,11 @@ def test_nothing_is_a_hyphen() -> None:
 
 
 def published(
-    server: ThreadedServer,
-    mode: str,
-    estimate: str,
-    namespace: str = "headroom-system",
-    **more: str,
+    server: ThreadedServer, mode: str, estimate: str, namespace: str = "headroom-system", **more: str
 ) -> None:
     data = {"mode": mode, "estimate": estimate, "version": "1", **more}
     path = registry.CONFIG_MAPS.path(namespace, "headroom")
-    server.server.always(
-        GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data})
-    )
+    server.server.always(GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data}))
 
 
 BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], dict[str, Any]]] = {
@@ -529,9 +484,7 @@ BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], dict[str, Any]]] = 
 
 @pytest.mark.usefixtures("cluster")
 @sentences(BASES)
-@pytest.mark.parametrize(
-    "command", [["status"], ["explain", f"{NS}/vm1"], ["plan", "-n", NS]], ids=lambda c: c[0]
-)
+@pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"], ["plan", "-n", NS]], ids=lambda c: c[0])
 def test_what_a_report_goes_by(
     case: tuple[tuple[str, str] | None, list[str], dict[str, Any]],
     command: list[str],
@@ -604,9 +557,7 @@ SAID_THEN = {
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("terminal", [False, True], ids=["in a pipe", "on a terminal"])
 @pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"]], ids=["status", "explain"])
-def test_a_watch_shows_what_changes(
-    command: list[str], terminal: bool, server: ThreadedServer, tmp_path: Path
-) -> None:
+def test_a_watch_shows_what_changes(command: list[str], terminal: bool, server: ThreadedServer, tmp_path: Path) -> None:
     """And a server that does not answer for a while is said once, and does not end it."""
     shown, out = b"", tmp_path / "out"
     leader, follower = pty.openpty()
@@ -627,9 +578,7 @@ def test_a_watch_shows_what_changes(
     with out.open("wb") as file, (tmp_path / "err").open("wb") as err, os.fdopen(follower, "wb", 0) as screen:
         process = ForkedProcess(arguments, screen if terminal else file, err, env)
         try:
-            eventually(
-                lambda: ("kept by headroom" if terminal else SAID_FIRST[command[0]]) in text(), why=text
-            )
+            eventually(lambda: ("kept by headroom" if terminal else SAID_FIRST[command[0]]) in text(), why=text)
             path = registry.RESOURCE_QUOTAS.path("" if command == ["status"] else NS)
             server.server.always(LIST, path, status(403, "Forbidden", "not now"))
             eventually(lambda: "not now, trying again" in text() + (tmp_path / "err").read_text(), why=text)

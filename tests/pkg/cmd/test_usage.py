@@ -51,10 +51,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         (
             DEVICE_CLAIM,
             "1.37",
-            {
-                "gpu.deviceclass.resource.k8s.io/devices": "1",
-                "requests.deviceclass.resource.kubernetes.io/gpu": "1",
-            },
+            {"gpu.deviceclass.resource.k8s.io/devices": "1", "requests.deviceclass.resource.kubernetes.io/gpu": "1"},
         ),
     ],
 )
@@ -76,23 +73,12 @@ def test_a_pod_past_its_grace_period_counts_as_an_object(call: Call) -> None:
 @pytest.mark.parametrize(
     ("document", "flags", "says"),
     [
-        (
-            {"kind": "Secret"},
-            {},
-            "document 1: kind 'Secret' is not Pod, PersistentVolumeClaim or ResourceClaim",
-        ),
+        ({"kind": "Secret"}, {}, "document 1: kind 'Secret' is not Pod, PersistentVolumeClaim or ResourceClaim"),
         (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
         (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
         (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
         (
-            POD
-            | {
-                "metadata": {
-                    "name": "p",
-                    "deletionTimestamp": "soon",
-                    "deletionGracePeriodSeconds": 30,
-                }
-            },
+            POD | {"metadata": {"name": "p", "deletionTimestamp": "soon", "deletionGracePeriodSeconds": 30}},
             {},
             "Pod p: 'soon' is not a time such as 2026-11-21T16:30:14Z",
         ),

@@ -45,9 +45,7 @@ WRONG = {
 
 @pytest.mark.parametrize("command", [["webhook"], ["controller", "--webhook"]], ids=["webhook", "controller"])
 @pytest.mark.parametrize("case", list(WRONG.values()), ids=list(WRONG))
-def test_a_wrong_call_is_one_line_and_exit_2(
-    call: Call, command: list[str], case: tuple[list[str], str]
-) -> None:
+def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], case: tuple[list[str], str]) -> None:
     arguments, said = case
     result = call(*command, *arguments)
     assert result.code == 2, result.err

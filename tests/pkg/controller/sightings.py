@@ -51,9 +51,7 @@ class Sightings:
                 break
             known = self._has_room(version, track) and version.shown.cpu >= self.wanted(version)
             shown = (version.at if shown is None else shown) if known else None
-        return (
-            track.refused is not None and shown is not None and track.refused - shown > self.lag + SEEN_LATE
-        )
+        return track.refused is not None and shown is not None and track.refused - shown > self.lag + SEEN_LATE
 
     def reverts(self) -> int:
         """How often the quota dropped below base and entries while these stayed."""

@@ -21,11 +21,7 @@ from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from lab.record import Record
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINES,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES, VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage

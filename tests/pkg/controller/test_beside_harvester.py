@@ -56,13 +56,7 @@ def with_annotations(vmi: VirtualMachineInstance, changes: Changes) -> VirtualMa
 
 
 LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
-    "it succeeds": [
-        (None, False),
-        ("Pending", False),
-        ("Scheduling", False),
-        ("Running", False),
-        ("Succeeded", False),
-    ],
+    "it succeeds": [(None, False), ("Pending", False), ("Scheduling", False), ("Running", False), ("Succeeded", False)],
     "it fails": [("Pending", False), ("Scheduled", False), ("Failed", False)],
     "it is aborted": [("Pending", False), ("Running", False), ("Running", True), ("Failed", True)],
     "it is aborted while it waits": [("Pending", False), ("Pending", True), ("Failed", True)],
@@ -70,9 +64,7 @@ LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
-@pytest.mark.parametrize(
-    "order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"]
-)
+@pytest.mark.parametrize("order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"])
 def test_a_state_is_written_by_the_first_controller_and_not_again(
     life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
 ) -> None:

@@ -48,9 +48,7 @@ class Connection(FakeTransport):
         self.sent: list[tuple[float, str, str]] = []
         self._mark = fingerprint(endpoint, WEBHOOKS)
 
-    async def request(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, **given: Any
-    ) -> bytes:
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None, **given: Any) -> bytes:
         self.sent.append((now(), method, path))
         if path == "/version":
             return b'{"gitVersion": "v1.34.0"}'
@@ -125,8 +123,7 @@ async def migrated(
     await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
     await asyncio.sleep(10.0)
     shown = [
-        set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys()
-        for vmi in cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
+        set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys() for vmi in cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
     ]
     assert shown == [set()] * together
     await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
@@ -148,10 +145,7 @@ QUOTA, VMI, VM = "resourcequotas", "virtualmachineinstances", "virtualmachines"
     ],
 )
 def test_writes_of_a_migration(
-    together: int,
-    phase_seconds: float,
-    most: Mapping[str, int],
-    caplog: pytest.LogCaptureFixture,
+    together: int, phase_seconds: float, most: Mapping[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "kubeloop.controllers.reconcile")
     sent = run(migrated(together, phase_seconds))[0].sent

@@ -93,21 +93,9 @@ HELD: Samples = {("ns1", "migrating"): 0, ("ns1", "held"): 1}
 RAISED: dict[str, tuple[list[Object], Samples, Samples]] = {
     "a quota at its base": ([quota()], {}, {}),
     "a migration under way": ([raised(), vmim(created=at(30))], MIGRATING, {("ns1",): 30}),
-    "an entry by uid": (
-        [raised(by_uid()), vmim(created=at(30)), running_vmi()],
-        MIGRATING,
-        {("ns1",): 30},
-    ),
-    "a hashed name": (
-        [raised(migrating_key(LONG)), vmim(vm=LONG, created=at(30))],
-        MIGRATING,
-        {("ns1",): 30},
-    ),
-    "a pod that a migration left behind": (
-        [raised(), vmim("Succeeded", created=at(30))],
-        HELD,
-        {("ns1",): 0},
-    ),
+    "an entry by uid": ([raised(by_uid()), vmim(created=at(30)), running_vmi()], MIGRATING, {("ns1",): 30}),
+    "a hashed name": ([raised(migrating_key(LONG)), vmim(vm=LONG, created=at(30))], MIGRATING, {("ns1",): 30}),
+    "a pod that a migration left behind": ([raised(), vmim("Succeeded", created=at(30))], HELD, {("ns1",): 0}),
     "an entry that nothing explains": ([raised()], HELD, {("ns1",): 0}),
 }
 
@@ -194,8 +182,7 @@ def test_locks_and_what_is_registered() -> None:
         webhooks=[{"name": "lock.ns1.com", "namespaceSelector": selected}],
     )
     ours = configuration(
-        WEBHOOK_CONFIGURATION_NAME,
-        webhooks=[{"name": f"pods.{WEBHOOK_CONFIGURATION_NAME}", "failurePolicy": "Fail"}],
+        WEBHOOK_CONFIGURATION_NAME, webhooks=[{"name": f"pods.{WEBHOOK_CONFIGURATION_NAME}", "failurePolicy": "Fail"}]
     )
     metrics = state(lock, ours, configuration("other"), lock_limit=120.0)
     assert samples(metrics, "headroom_mtq_locks_held") == {(): 1}

@@ -106,15 +106,9 @@ RECONCILED: dict[str, tuple[Happens, list[str]]] = {
     ),
     "a migration moves on": (lambda c: c.put_migration("Running"), ["ns1/q"]),
     "a migration is refused": (lambda c: c.put_migration(refused=True), ["ns1/q"]),
-    "a migration is to be deleted": (
-        lambda c: c.put_migration(deleted_at="2026-01-01T00:00:00Z"),
-        ["ns1/q"],
-    ),
+    "a migration is to be deleted": (lambda c: c.put_migration(deleted_at="2026-01-01T00:00:00Z"), ["ns1/q"]),
     "nothing but a migration's resourceVersion changes": (lambda c: c.put_migration(), []),
-    "a migration goes": (
-        lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"),
-        ["ns1/q"],
-    ),
+    "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), ["ns1/q"]),
     "a VMI that migrates changes": (
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1", status={"nodeName": "node-2"}),
         ["ns1/q"],
@@ -137,19 +131,13 @@ RECONCILED: dict[str, tuple[Happens, list[str]]] = {
         ),
         [],
     ),
-    "a VMI that stays where it is changes": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"),
-        [],
-    ),
+    "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), []),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
     "another setting changes": (lambda c: c.put(SETTINGS, "overcommit-config", value="x"), []),
 }
 
 EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
-    "KubeVirt is configured anew": (
-        lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"),
-        ["ns1/q"],
-    ),
+    "KubeVirt is configured anew": (lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"), ["ns1/q"]),
     "a pod comes": (lambda c: c.put_pod("y"), ["ns2/q"]),
     "a pod runs": (lambda c: c.put_pod(phase="Running"), []),
     "a pod's containers run": (lambda c: c.put_pod(containerStatuses=[{"name": "compute"}]), []),
@@ -158,10 +146,7 @@ EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
         ["ns2/q"],
     ),
     "a pod's node is put among its labels": (lambda c: c.put_pod(labels={"kubevirt.io/nodeName": "n"}), []),
-    "a pod is marked as a target": (
-        lambda c: c.put_pod(labels={constants.LABEL_MIGRATION_JOB_UID: "uid"}),
-        ["ns2/q"],
-    ),
+    "a pod is marked as a target": (lambda c: c.put_pod(labels={constants.LABEL_MIGRATION_JOB_UID: "uid"}), ["ns2/q"]),
     "a pod is over": (lambda c: c.put_pod(phase="Succeeded"), ["ns2/q"]),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
 }

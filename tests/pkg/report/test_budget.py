@@ -47,13 +47,9 @@ class Case:
 
 @sentences(
     {
-        "nothing to do with quota": Case(
-            observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"
-        ),
+        "nothing to do with quota": Case(observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
         "there is room by now": Case(observed([quota(TWICE)]), "would allow it now"),
-        "about to be locked": Case(
-            observed(), "quotas quota refuse its target pod: the namespace is about to be"
-        ),
+        "about to be locked": Case(observed(), "quotas quota refuse its target pod: the namespace is about to be"),
         "about to be raised": Case(observed(lock=lock()), "is locked, they are about to be raised"),
         "raised": Case(
             observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
@@ -67,9 +63,7 @@ class Case:
         "the parallel limits": Case(
             observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
         ),
-        "it rests": Case(
-            observed(timers=Timers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
-        ),
+        "it rests": Case(observed(timers=Timers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"),
         "the other strategy's": Case(
             observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"
         ),

@@ -175,9 +175,7 @@ CASES = {
 def test_the_cause_is_named(case: Case) -> None:
     pods = [SOURCE, *case.pods]
     full = charged(quota({**ROOMY, **dict(case.more)}, MARKS), pods)
-    seen = replace(
-        cluster([full], [case.migration], pods, [case.instance], limits=GRANTS_MUCH), failures=case.failures
-    )
+    seen = replace(cluster([full], [case.migration], pods, [case.instance], limits=GRANTS_MUCH), failures=case.failures)
     found = explain(seen, case.instance)
     assert found.verdict is case.verdict
     assert case.said in found.summary

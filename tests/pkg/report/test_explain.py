@@ -48,9 +48,7 @@ class Asked:
 def running(name: str, node: str) -> VirtualMachineInstanceMigration:
     migration = vmim("Running", vm=name)
     state = MigrationState(source_node=node)
-    return msgspec.structs.replace(
-        migration, status=msgspec.structs.replace(migration.status, migration_state=state)
-    )
+    return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))
 
 
 VMI = "VirtualMachineInstance"
@@ -67,11 +65,7 @@ def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1", kind
 
 ASKED = {
     "it does not migrate, and there is room": Asked(
-        Verdict.COULD_MIGRATE,
-        "would fit",
-        quota(ROOMY, MARKS),
-        limits=GRANTS_MUCH,
-        action="would raise limits.cpu",
+        Verdict.COULD_MIGRATE, "would fit", quota(ROOMY, MARKS), limits=GRANTS_MUCH, action="would raise limits.cpu"
     ),
     "it does not migrate, and headroom would raise the quota": Asked(
         Verdict.COULD_WITH_HEADROOM,
@@ -97,10 +91,7 @@ ASKED = {
         action="would raise limits.cpu from 3 to 5015m, which is not enough",
     ),
     "it does not migrate, and the annotation grants something else": Asked(
-        Verdict.COULD_NOT_MIGRATE,
-        "lacks",
-        limits='{"limit":{"pods":"5"}}',
-        action="grants none of what is missing",
+        Verdict.COULD_NOT_MIGRATE, "lacks", limits='{"limit":{"pods":"5"}}', action="grants none of what is missing"
     ),
     "refused, and headroom has not run yet": Asked(
         Verdict.WAITS_FOR_QUOTA,
@@ -183,10 +174,7 @@ ASKED = {
         failures=[failed("of yesterday", "2025-12-31T00:00:00Z"), failed("of vm2", vm="vm2")],
     ),
     "pending, KubeVirt has not tried": Asked(
-        Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt has not started it yet",
-        migrations=[vmim()],
-        settled=True,
+        Verdict.WAITS_FOR_KUBEVIRT, "KubeVirt has not started it yet", migrations=[vmim()], settled=True
     ),
     "pending, two migrations leave its node": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
@@ -200,9 +188,7 @@ ASKED = {
         migrations=[vmim(refused=True)],
         pods=[SOURCE, launcher(node="node-2", migration=REFUSED)],
     ),
-    "it runs": Asked(
-        Verdict.UNDER_WAY, "is in phase Running", migrations=[vmim("Running")], pods=[SOURCE, TARGET]
-    ),
+    "it runs": Asked(Verdict.UNDER_WAY, "is in phase Running", migrations=[vmim("Running")], pods=[SOURCE, TARGET]),
     "it is being aborted": Asked(Verdict.BEING_ABORTED, "is being aborted", migrations=[vmim(abort=True)]),
     "its last migration is over": Asked(
         Verdict.COULD_WITH_HEADROOM, "does not migrate", migrations=[vmim("Succeeded")]

@@ -49,9 +49,7 @@ FOUND = {
         stopped=True,
     ),
     "the Lease never had a holder": Found(
-        Held("", None, 15.0),
-        alarms=["headroom has not been running: nothing is raised or given back"],
-        stopped=True,
+        Held("", None, 15.0), alarms=["headroom has not been running: nothing is raised or given back"], stopped=True
     ),
     "a webhook with Fail does not answer": Found(
         Held("pod-0", 2.0, 15.0),
@@ -133,11 +131,7 @@ def test_a_lease(case: tuple[LeaseSpec, Held, bool]) -> None:
 @pytest.mark.parametrize(("running", "lease"), [(None, None), (True, Held("pod-0", 2.0, 15.0))])
 def test_the_document(running: bool | None, lease: Held | None) -> None:
     document = Installed(lease, {PODS: "Fail"}, REFUSED).document()
-    assert (document["running"], document["webhooks"], document["unreachable"]) == (
-        running,
-        {PODS: "Fail"},
-        REFUSED,
-    )
+    assert (document["running"], document["webhooks"], document["unreachable"]) == (running, {PODS: "Fail"}, REFUSED)
 
 
 @sentences(

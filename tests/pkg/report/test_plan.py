@@ -25,9 +25,7 @@ def vms(*names: str, node: str = "node-1") -> list[VirtualMachineInstance]:
     return [vmi(name, nodeName=node) for name in names]
 
 
-def running(
-    instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = HARD, **more: object
-) -> Snapshot:
+def running(instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = HARD, **more: object) -> Snapshot:
     limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
     pods = [launcher(instance, node=instance.status.node_name or "") for instance in instances]
     return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=limits, **more)  # type: ignore[arg-type]
@@ -147,9 +145,7 @@ def test_where_headroom_does_nothing(case: tuple[ResourceQuota, str]) -> None:
 
 
 def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
-    seen = running(
-        [*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"}
-    )
+    seen = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
     found = plan_migrations(seen, node="node-1")
     assert [vm.vm for vm in found.vms] == ["vm1", "vm2"]
     ((namespace, fit),) = found.together
@@ -160,18 +156,14 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
 
 
 def test_a_node_at_another_ratio() -> None:
-    found = plan_migrations(
-        running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1"
-    )
+    found = plan_migrations(running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1")
     assert found.ratio == "4.5"
     assert format_resource_list(found.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
 
 
 def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     """Each by itself would; together the last has to wait."""
-    seen = running(
-        vms("vm1", "vm2"), annotations={"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
-    )
+    seen = running(vms("vm1", "vm2"), annotations={"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'})
     wide = running(
         vms("vm1", "vm2"),
         {"limits.cpu": "4030m", "limits.memory": "9594928626"},
@@ -187,8 +179,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
 def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
     here = running(vms("vm1"))
     other = msgspec.structs.replace(
-        vmi("vm9", nodeName="node-1"),
-        metadata=msgspec.structs.replace(vmi("vm9").metadata, namespace="ns2"),
+        vmi("vm9", nodeName="node-1"), metadata=msgspec.structs.replace(vmi("vm9").metadata, namespace="ns2")
     )
     seen = msgspec.structs.replace(other)
     from dataclasses import replace

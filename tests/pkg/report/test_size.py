@@ -48,16 +48,10 @@ TWO = namespace(LARGE)
 CASES = {
     "one VM": Case(ONE, 2 * ONE, 2 * ONE, namespace()),
     "the larger one migrates": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO),
-    "one at once is the largest": Case(
-        2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 3 * ONE + 2 * LARGER, TWO, several=1
-    ),
-    "more at once than there are": Case(
-        2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO, several=9
-    ),
+    "one at once is the largest": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 3 * ONE + 2 * LARGER, TWO, several=1),
+    "more at once than there are": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO, several=9),
     "at another ratio": Case(AT_4_5, 2 * AT_4_5, 2 * AT_4_5, namespace(), ratio="4.5"),
-    "a VM that runs with more than a lower ratio gives": Case(
-        ONE, 2 * ONE, 2 * ONE, namespace(), ratio="1.0"
-    ),
+    "a VM that runs with more than a lower ratio gives": Case(ONE, 2 * ONE, 2 * ONE, namespace(), ratio="1.0"),
     "a VM that has grown": Case(
         ONE + LARGER,
         2 * (ONE + LARGER),

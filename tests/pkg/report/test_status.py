@@ -15,20 +15,7 @@ from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
-from tests.objects import (
-    COMPENSATION,
-    ENTRY,
-    HARD,
-    LONG_NAME,
-    MARKS,
-    SKIP,
-    by_name,
-    by_uid,
-    launcher,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import COMPENSATION, ENTRY, HARD, LONG_NAME, MARKS, SKIP, by_name, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
@@ -72,12 +59,7 @@ def test_a_migration_that_runs() -> None:
     assert document["additions"] == [
         {"vm": "vm1", "annotation": by_name(), "state": "Running", "since": BEGUN, "resources": POD}
     ]
-    assert document["resources"]["limits.cpu"] == {
-        "base": "3",
-        "added": "2015m",
-        "hard": "5015m",
-        "used": "4030m",
-    }
+    assert document["resources"]["limits.cpu"] == {"base": "3", "added": "2015m", "hard": "5015m", "used": "4030m"}
     assert not found.problems
 
 
@@ -94,13 +76,9 @@ class Entered:
 ENTERED = {
     "pending, since it was made": Entered([vmim(created=BEGUN)], "Pending", BEGUN),
     "of two since the older": Entered(
-        [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")],
-        "Running",
-        BEGUN,
+        [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")], "Running", BEGUN
     ),
-    "held, since its migration ended": Entered(
-        [ended("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True
-    ),
+    "held, since its migration ended": Entered([ended("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True),
     "held, KubeVirt does not say since when": Entered([vmim("Succeeded")], "held", "", True),
     "held, its migration is gone": Entered([], "held", "", True),
 }
@@ -129,9 +107,7 @@ def test_an_entry_that_no_migration_explains() -> None:
 
 
 def test_a_compensation_is_added_too() -> None:
-    raised = quota(
-        {"limits.cpu": "3", "limits.memory": "5001Mi"}, {**MARKS, COMPENSATION: '{"limits.memory":"1Mi"}'}
-    )
+    raised = quota({"limits.cpu": "3", "limits.memory": "5001Mi"}, {**MARKS, COMPENSATION: '{"limits.memory":"1Mi"}'})
     document = one(status(cluster([raised]))).document()
     assert document["compensation"] == {"limits.memory": "1Mi"}
     assert document["resources"]["limits.memory"]["added"] == "1Mi"
@@ -158,9 +134,7 @@ def test_who_keeps_it(case: tuple[ResourceQuota, str]) -> None:
 
 
 def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
-    budget = msgspec.convert(
-        {"metadata": {"name": "b", "namespace": "ns1"}}, VirtualMachineMigrationResourceQuota
-    )
+    budget = msgspec.convert({"metadata": {"name": "b", "namespace": "ns1"}}, VirtualMachineMigrationResourceQuota)
     assert one(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
 
 
@@ -175,9 +149,7 @@ def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("mode", "base"), [(Mode.TAKEOVER, "9"), (Mode.ASSIST, None)])
-def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(
-    mode: Mode, base: str | None
-) -> None:
+def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(mode: Mode, base: str | None) -> None:
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
     seen = cluster([quota({**HARD, "pods": "9"})], limits=limits)
     basis = Basis(Policy(mode, EstimateKind.EXACT), "flags")
@@ -196,13 +168,10 @@ class Problem:
 
 PROBLEMS = {
     "spec.hard is not what it should be": Problem(
-        quota({"limits.cpu": "9", "limits.memory": "5000Mi"}, MARKS),
-        "limits.cpu is 9, base and additions give 3",
+        quota({"limits.cpu": "9", "limits.memory": "5000Mi"}, MARKS), "limits.cpu is 9, base and additions give 3"
     ),
     "an entry is garbage": Problem(quota(HARD, {**MARKS, by_uid("x"): "{nope"}), "is not a resource list"),
-    "the compensation is garbage": Problem(
-        quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is not a resource list"
-    ),
+    "the compensation is garbage": Problem(quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is not a resource list"),
     "the namespace's annotation is garbage": Problem(quota(HARD, MARKS), "is not JSON", "{nope"),
 }
 

@@ -64,17 +64,12 @@ def _case(line: Document, mode: str) -> Case:
         vmi["status"]["conditions"] = line["resized"]["conditions"]
         target = line["resized"]["target"]
     hotplug = [line["hotplug"]] if "hotplug" in line else []
-    sources = (
-        [] if mode == "none" else [_pod("launcher", line["launcher"]), *(_pod("hp", pod) for pod in hotplug)]
-    )
+    sources = [] if mode == "none" else [_pod("launcher", line["launcher"]), *(_pod("hp", pod) for pod in hotplug)]
     return Case(
         line["id"],
         line["kubevirt"],
         [*_around(line, config), *sources, vmi],
-        [
-            _pod("target", _changed(line["launcher"], target or {})),
-            *(_pod("hp-target", pod) for pod in hotplug),
-        ],
+        [_pod("target", _changed(line["launcher"], target or {})), *(_pod("hp-target", pod) for pod in hotplug)],
     )
 
 

@@ -84,9 +84,7 @@ def test_hostile_text_is_refused_at_once(text: str) -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(
-    "text", ["Ei", "Pi", "-Ei", ".Ei", "e-12", "1_000", " 1", "1\n", "١", "1e", "0x10", "∞"]
-)
+@pytest.mark.parametrize("text", ["Ei", "Pi", "-Ei", ".Ei", "e-12", "1_000", " 1", "1\n", "١", "1e", "0x10", "∞"])
 def test_text_that_only_looks_like_a_quantity_is_none(text: str) -> None:
     with pytest.raises(QuantityError):
         parse(text)
@@ -94,15 +92,7 @@ def test_text_that_only_looks_like_a_quantity_is_none(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "printed"),
-    [
-        (2, "2"),
-        (2.5, "2500m"),
-        (1e22, "10e21"),
-        (0.1, "100m"),
-        (-3, "-3"),
-        (10**30, "1"),
-        (4294967296, "4294967296"),
-    ],
+    [(2, "2"), (2.5, "2500m"), (1e22, "10e21"), (0.1, "100m"), (-3, "-3"), (10**30, "1"), (4294967296, "4294967296")],
 )
 def test_plain_json_numbers_are_quantities(number: float, printed: str) -> None:
     assert str(parse(number)) == printed
@@ -133,9 +123,7 @@ def test_a_text_is_parsed_once() -> None:
 
 NANO = st.integers(min_value=-(10**30), max_value=10**30)
 QUANTITIES = st.builds(Quantity, NANO, st.sampled_from(Format))
-SUFFIXES = st.sampled_from(
-    ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "e3", "e-3", "E2"]
-)
+SUFFIXES = st.sampled_from(["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "e3", "e-3", "E2"])
 TEXTS = st.builds(
     lambda sign, whole, fraction, suffix: f"{sign}{whole}{fraction}{suffix}",
     st.sampled_from(["", "+", "-"]),

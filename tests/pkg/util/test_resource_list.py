@@ -53,11 +53,7 @@ def of(**quantities: str) -> ResourceList:
     ],
 )
 def test_arithmetic(
-    a: dict[str, str],
-    b: dict[str, str],
-    added: dict[str, str],
-    subtracted: dict[str, str],
-    larger: dict[str, str],
+    a: dict[str, str], b: dict[str, str], added: dict[str, str], subtracted: dict[str, str], larger: dict[str, str]
 ) -> None:
     assert format_resource_list(add(of(**a), of(**b))) == added
     assert format_resource_list(subtract(of(**a), of(**b))) == subtracted
@@ -74,9 +70,7 @@ def test_arithmetic_leaves_its_operands_alone() -> None:
 
 def test_a_total_sums_any_number_of_lists() -> None:
     assert total([]) == {}
-    assert total([of(cpu="1"), of(cpu="1", pods="1"), of(memory="1Ki")]) == of(
-        cpu="2", pods="1", memory="1Ki"
-    )
+    assert total([of(cpu="1"), of(cpu="1", pods="1"), of(memory="1Ki")]) == of(cpu="2", pods="1", memory="1Ki")
 
 
 def test_entries_are_marshalled_as_go_does_it_compact_and_sorted() -> None:

@@ -45,9 +45,7 @@ class Peer:
         self, path: str, body: bytes = REVIEW, headers: Mapping[str, str] = JSON, method: str = "POST"
     ) -> tuple[int, bytes]:
         """Status and body."""
-        async with self._session.request(
-            method, self.url + path, data=body, headers=headers, ssl=self.tls
-        ) as answer:
+        async with self._session.request(method, self.url + path, data=body, headers=headers, ssl=self.tls) as answer:
             return answer.status, await answer.read()
 
     async def send(self, content: bytes, *, then_close: bool = False, tls: bool = True) -> bytes:
@@ -69,11 +67,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def listening(
-    hooks: Mapping[str, Hook],
-    *,
-    limits: Limits | None = None,
-    client_ca: Path | None = None,
-    **options: Any,
+    hooks: Mapping[str, Hook], *, limits: Limits | None = None, client_ca: Path | None = None, **options: Any
 ) -> AsyncIterator[Peer]:
     material = issue(["127.0.0.1"], Policy(), time.time())
     context = server_context(client_ca)

@@ -14,9 +14,7 @@ from pkg.webhook.admission import ALLOW, BadReview, Decision, decode_review, den
 
 def review(**fields: Any) -> bytes:
     request = {"uid": "u-1", "operation": "UPDATE", **fields}
-    return msgspec.json.encode(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    )
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
 def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:

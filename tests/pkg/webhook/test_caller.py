@@ -61,9 +61,7 @@ async def test_only_the_key_makes_a_review_the_api_servers() -> None:
 
     caller = Caller()
     says_so = {"uid": "u", "operation": "CREATE", "authenticated": True}
-    review = msgspec.json.encode(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": says_so}
-    )
+    review = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": says_so})
     async with listening({VALIDATE_POD: hook}, caller=caller) as peer:
         paths = [VALIDATE_POD, f"{VALIDATE_POD}/{caller.key}", f"{VALIDATE_POD}/{'0' * 32}"]
         assert [(await peer.post(path, review, JSON))[0] for path in paths] == [200] * 3

@@ -34,9 +34,7 @@ def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
     [("ca.crt", None, True), ("root.pem", "root.pem", True), ("root.pem", None, False)],
     ids=["beside the certificate", "one's own choice", "none: an injector's affair"],
 )
-async def test_the_ca_that_is_registered(
-    tmp_path: Path, there: str, chosen: str | None, registered: bool
-) -> None:
+async def test_the_ca_that_is_registered(tmp_path: Path, there: str, chosen: str | None, registered: bool) -> None:
     material = made()
     write(tmp_path, material, there)
     found = files(tmp_path, tmp_path / chosen if chosen else None)

@@ -74,12 +74,8 @@ def test_what_all_have_in_common(policy: FailurePolicy) -> None:
 
 
 RULES = {
-    "namespaces": [
-        ("", ["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], "Cluster"),
-    ],
-    "resourcequotas": [
-        ("", ["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"], "Namespaced"),
-    ],
+    "namespaces": [("", ["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], "Cluster")],
+    "resourcequotas": [("", ["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"], "Namespaced")],
     "virtualmachines": [("kubevirt.io", ["virtualmachines"], ["CREATE", "UPDATE"], "Namespaced")],
     "pods": [("", ["pods"], ["CREATE"], "Namespaced"), ("", ["pods/resize"], ["UPDATE"], "Namespaced")],
 }
@@ -125,12 +121,7 @@ def test_only_ranchers_writes_are_changed() -> None:
     ):
         assert pattern.match(user)
         assert Options().is_rancher(user)
-    for user in (
-        "alice",
-        "system:serviceaccount:cattle-systemx:a",
-        "xsystem:serviceaccount:cattle-system:a",
-        "",
-    ):
+    for user in ("alice", "system:serviceaccount:cattle-systemx:a", "xsystem:serviceaccount:cattle-system:a", ""):
         assert not pattern.match(user)
         assert not Options().is_rancher(user)
 

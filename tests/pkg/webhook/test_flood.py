@@ -66,9 +66,7 @@ ATTACKS: dict[str, Callable[[Peer], Awaitable[object]]] = {
     "no TLS handshake": _silent,
     "no head": _sends(b""),
     "a head byte by byte": lambda peer: _dribbles(peer, HEAD * 3),
-    "a body byte by byte": lambda peer: _dribbles(
-        peer, HEAD[:-2] + b"\r\nContent-Length: 100\r\n\r\n{{{{{{{{{{{{{"
-    ),
+    "a body byte by byte": lambda peer: _dribbles(peer, HEAD[:-2] + b"\r\nContent-Length: 100\r\n\r\n{{{{{{{{{{{{{"),
     "half a body": _sends(HEAD + b"Content-Length: 1000000\r\n\r\n{"),
     "an endless head": _sends(HEAD + b"X: " + b"x" * 20000),
     "too large": _sends(HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 2_000_000),
@@ -96,9 +94,7 @@ async def test_each_is_answered_or_closed_in_time(attack: Callable[[Peer], Await
     ],
     ids=["too large", "a byte a chunk"],
 )
-async def test_what_comes_after_a_refusal_is_not_read(
-    content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_comes_after_a_refusal_is_not_read(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     read, take = 0, web.RequestHandler.data_received
 
     def count(handler: web.RequestHandler, data: bytes) -> None:

@@ -17,13 +17,7 @@ from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, Not
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook import registration
 from pkg.webhook.caller import Caller
-from pkg.webhook.configurations import (
-    MANAGED_BY,
-    Endpoint,
-    fingerprint,
-    mutating,
-    validating,
-)
+from pkg.webhook.configurations import MANAGED_BY, Endpoint, fingerprint, mutating, validating
 from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
 from tests import kinds
@@ -122,12 +116,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"webhooks": []},
-        {"webhooks": None},
-        {"webhooks": [{"name": "other"}]},
-        {"metadata": {"labels": None}},
-    ],
+    [{"webhooks": []}, {"webhooks": None}, {"webhooks": [{"name": "other"}]}, {"metadata": {"labels": None}}],
     ids=["empty", "none", "another", "the label by which all is taken out in an emergency"],
 )
 async def test_drift_is_repaired(changes: dict[str, Any], server: Server, registrar: Registrar) -> None:
@@ -217,9 +206,7 @@ class TestReach:
         server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policy=policy)
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(
-            server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said)
-        )
+        registrar = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds, standing in ((0.0, True), (59.0, True), (2.0, policy is FailurePolicy.FAIL)):
@@ -251,9 +238,7 @@ class TestReach:
         server, clock, told = Server(), Clock(), list[tuple[str, str]]()
         options = Options(failure_policies={"pods": FailurePolicy.FAIL})
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(
-            server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said)
-        )
+        registrar = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds in (0.0, 61.0, 10.0):
@@ -283,12 +268,7 @@ class TestReach:
         self, server: Server, clock: Clock, registrar: Registrar
     ) -> None:
         await registrar.ensure(b"ca")
-        for away, seconds, standing in (
-            (False, 0, True),
-            (True, 30, True),
-            (False, 300, True),
-            (False, 61, False),
-        ):
+        for away, seconds, standing in ((False, 0, True), (True, 30, True), (False, 300, True), (False, 61, False)):
             server.away = away
             server.reached.clear()
             clock.now += seconds
@@ -309,9 +289,7 @@ class TestReach:
         assert server.validating.objects
         assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
 
-    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(
-        self, server: Server, clock: Clock
-    ) -> None:
+    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self, server: Server, clock: Clock) -> None:
         server.reached.clear()
         server.on_probe = lambda: setattr(clock, "now", clock.now + 5.0)
         began = clock.now
@@ -357,8 +335,5 @@ async def test_what_is_forbidden_is_passed_on(server: Server) -> None:
 
 async def test_unregister_takes_away_what_is_there(server: Server) -> None:
     await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-    assert await unregister(server.client()) == [
-        "ValidatingWebhookConfiguration",
-        "MutatingWebhookConfiguration",
-    ]
+    assert await unregister(server.client()) == ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
     assert await unregister(server.client()) == []

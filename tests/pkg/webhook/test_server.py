@@ -51,14 +51,7 @@ async def think(_: AdmissionRequest) -> Decision:
 
 
 thought = asyncio.Event()
-HOOKS = {
-    "/allow": allow,
-    "/patch": patch,
-    "/deny": refuse,
-    "/fail": fail,
-    "/unreadable": unreadable,
-    "/think": think,
-}
+HOOKS = {"/allow": allow, "/patch": patch, "/deny": refuse, "/fail": fail, "/unreadable": unreadable, "/think": think}
 
 
 def counted(path: str, code: int) -> float:
@@ -79,9 +72,7 @@ async def test_decisions_come_back_as_reviews() -> None:
         status, body = await peer.post("/deny")
         assert msgspec.json.decode(body)["response"]["status"]["message"] == "no"
         # As the API server sends them: a query that it adds, and a charset.
-        status, _ = await peer.post(
-            "/allow?timeout=5s", headers={"Content-Type": "application/json; charset=utf-8"}
-        )
+        status, _ = await peer.post("/allow?timeout=5s", headers={"Content-Type": "application/json; charset=utf-8"})
         assert status == 200
 
 
@@ -151,10 +142,7 @@ BROKEN = {
     "half a body, and silence": (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
     "half a head, and silence": (HEAD, b"408"),
     "nothing at all": (b"", b"408"),
-    "a body that is announced as too large": (
-        HEAD + b"Content-Length: 10000000\r\n\r\n{",
-        b"413",
-    ),
+    "a body that is announced as too large": (HEAD + b"Content-Length: 10000000\r\n\r\n{", b"413"),
     "what is no HTTP": (b"\x16\x03\x01 hello\r\n\r\n", b"400"),
     "a length that is no number": (HEAD + b"Content-Length: x\r\n\r\n", b"400"),
     "chunks, whatever is in them": (
@@ -220,16 +208,12 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
         more = [now - old for now, old in zip(decided(path), then, strict=True)]
         assert more == [float(number == each) for each in range(3)], path
     assert (
-        REGISTRY.get_sample_value(
-            "controller_runtime_webhook_requests_total", {"webhook": "/patch", "code": "500"}
-        )
+        REGISTRY.get_sample_value("controller_runtime_webhook_requests_total", {"webhook": "/patch", "code": "500"})
         == 0
     ), "as dashboards expect"
     after = counted("/allow", 200), counted("unknown", 404), counted("/deny", 200)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
-    assert (
-        REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
-    )
+    assert REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
     seconds = "controller_runtime_webhook_latency_seconds_count"
     assert (REGISTRY.get_sample_value(seconds, {"webhook": "/allow"}) or 0) >= 1
     why = {"webhook": "/deny", "reason": "invalid"}

@@ -51,9 +51,7 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> N
 def encrypted(pair: KeyPair) -> bytes:
     key = serialization.load_pem_private_key(pair.key, None)
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
 
 

@@ -77,9 +77,7 @@ async def test_without_a_registrar_another_program_registers_it() -> None:
 
 
 @pytest.mark.parametrize("what", ["refresh", "ensure b'ca'"])
-@pytest.mark.parametrize(
-    "failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")]
-)
+@pytest.mark.parametrize("failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")])
 async def test_what_fails_is_tried_again(what: str, failure: Exception) -> None:
     calls = Calls()
     calls.failures[what] = [failure]
@@ -100,9 +98,7 @@ async def allow(_: AdmissionRequest) -> Decision:
 
 
 def server(calls: Calls, synced: asyncio.Event) -> AdmissionServer:
-    return AdmissionServer(
-        {"/x": allow}, calls, server_context(), registrar(calls), synced=synced.wait, poll=0.01
-    )
+    return AdmissionServer({"/x": allow}, calls, server_context(), registrar(calls), synced=synced.wait, poll=0.01)
 
 
 async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows() -> None:

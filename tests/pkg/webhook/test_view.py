@@ -74,9 +74,7 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
 
 
 @pytest.mark.parametrize("moment", range(1, 5))
-async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(
-    server: Server, moment: int
-) -> None:
+async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(server: Server, moment: int) -> None:
     """1,000 migrations with the webhook restarted all the time: 3 of 1,506 pods were refused because of it."""
     made_now: list[Request] = []
 
@@ -132,9 +130,7 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
             VIRTUAL_MACHINE_INSTANCES,
         )
         for resource in kinds:
-            server.kind(resource).errors = {
-                verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")
-            }
+            server.kind(resource).errors = {verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")}
         with pytest.raises(NoAnswer), deadline(0.05):
             await look()
 

@@ -112,9 +112,7 @@ def _with_uid(uid: str, facts: Facts | None) -> VirtualMachineInstanceMigration 
     return next((each for each in facts.migrations if each.uid == uid), None) if facts else None
 
 
-def refusal(
-    request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf
-) -> Decision:
+def refusal(request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf) -> Decision:
     """The text of a refusal. `left`: seconds that the lock lasts at most, infinite when that is not known."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")

@@ -35,9 +35,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
         if not _lowers(before, annotation):  # upstream denies it: a VM that has grown could never migrate
             return ALLOW
         # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
-        return deny(
-            f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating"
-        )
+        return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating")
     if not annotation:
         return ALLOW
     for quota in quotas:

@@ -39,15 +39,7 @@ class Ledger:
         self._silent = False
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
-    def admit(
-        self,
-        namespace: str,
-        uid: str,
-        usages: Usages,
-        now: float,
-        *,
-        replaced: str | None = None,
-    ) -> None:
+    def admit(self, namespace: str, uid: str, usages: Usages, now: float, *, replaced: str | None = None) -> None:
         """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
         the resourceVersion that a resize replaces, None for a new pod."""
         pending = _Pending(uid, replaced, usages, now)

@@ -21,14 +21,7 @@ from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.amounts import compared
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import unnamed
-from pkg.util.resource_list import (
-    ResourceList,
-    add,
-    minimum,
-    parse_resource_list,
-    subtract,
-    total,
-)
+from pkg.util.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
@@ -130,9 +123,7 @@ def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
 def refused_by_quota(quota: ResourceQuota, pod: Pod, need: Amounts) -> str:
     """Why quota admission itself refuses a pod, or what it needs, by a quota's status; "": it does not."""
     if missing := unnamed(pod, quota.status.hard or {}):
-        return (
-            f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
-        )
+        return f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
     try:
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:

@@ -124,9 +124,7 @@ class Validator:
                 return ALLOW  # KubeVirt's own pod is not held up because the API server is slow
         refusal = await self._decide(request, asked)
         if refusal and asked.migration:
-            refusal = (
-                f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
-            )
+            refusal = f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
     async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:

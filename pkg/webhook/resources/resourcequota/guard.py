@@ -25,20 +25,14 @@ from pkg.util.resourcequota.policy import Policy
 def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy) -> ResourceList:
     """The limits that a write lowers too far, each with the lowest allowed value; empty when it is fine. `limits` is
     the namespace's annotation."""
-    lowered = [
-        name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])
-    ]
+    lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
     added = Entries(new.annotations).readable()
     if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     names = {**new.hard, **old.hard} if is_default(old) else old.hard
     before = replace(old, spec=replace(old.spec, hard=names))
     lowest = hard(base_of(before, limits, policy).limits or {}, added)
-    return {
-        name: lowest[name]
-        for name in sorted(lowered)
-        if name in lowest and _less(new.hard[name], lowest[name])
-    }
+    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _less(new.hard[name], lowest[name])}
 
 
 def migrating(

@@ -14,14 +14,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.managed import (
-    annotation_of,
-    is_labelled,
-    is_managed,
-    is_off,
-    is_served,
-    switched_off,
-)
+from pkg.util.resourcequota.managed import annotation_of, is_labelled, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
@@ -44,8 +37,7 @@ def _no_event(_quota: ResourceQuota, _type: str, _reason: str, _message: str) ->
 def refusal(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: Sequence[str]) -> Decision:
     """The denial of a limit that is too low."""
     wants = ", ".join(
-        f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}"
-        for name, value in lowest.items()
+        f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
     )
     return deny(
         f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(migrating)}):"
@@ -64,8 +56,7 @@ def corrected(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: S
 def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
     """The JSON patch that puts the lowest allowed values in."""
     return [
-        {"op": "replace", "path": pointer("/spec/hard", name), "value": str(value)}
-        for name, value in lowest.items()
+        {"op": "replace", "path": pointer("/spec/hard", name), "value": str(value)} for name, value in lowest.items()
     ]
 
 

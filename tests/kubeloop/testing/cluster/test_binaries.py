@@ -18,13 +18,7 @@ from kubeloop.testing.cluster.binaries import (
     said_version,
 )
 from kubeloop.testing.cluster.errors import BuildError, ClusterError, UnknownRelease
-from kubeloop.testing.cluster.versions import (
-    HELM_COMPONENT,
-    KUBERNETES,
-    KUBERNETES_DEFAULT,
-    KWOK,
-    KWOK_COMPONENT,
-)
+from kubeloop.testing.cluster.versions import HELM_COMPONENT, KUBERNETES, KUBERNETES_DEFAULT, KWOK, KWOK_COMPONENT
 from kubeloop.testing.polling import eventually
 
 from .fakes import Answer, Notes, environment, go_calls, serve, sha256, versioned, write_executable
@@ -103,9 +97,7 @@ def _go_log(environ: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("variable", [False, True])
 def test_a_release_that_is_not_there_is_one_clear_error(release: str, variable: bool, tmp_path: Path) -> None:
     environ = environment(tmp_path) | ({"KUBELOOP_KUBERNETES": release} if variable else {})
-    with pytest.raises(
-        UnknownRelease, match=rf"there is no Kubernetes {release} here: choose one of 1\.30, "
-    ):
+    with pytest.raises(UnknownRelease, match=rf"there is no Kubernetes {release} here: choose one of 1\.30, "):
         ensure_binaries(release="" if variable else release, environ=environ)
 
 
@@ -144,9 +136,7 @@ def test_helm_is_built_like_the_others(tmp_path: Path) -> None:
     assert go_calls(environ) == ["helm.sh/helm/v3/cmd/helm"]
 
 
-def test_on_an_empty_machine_all_four_are_built_into_the_cache_and_run_and_found_there_later(
-    tmp_path: Path,
-) -> None:
+def test_on_an_empty_machine_all_four_are_built_into_the_cache_and_run_and_found_there_later(tmp_path: Path) -> None:
     environ = environment(tmp_path)
     binaries = ensure_binaries(environ=environ)
     said = subprocess.run([binaries.etcd], capture_output=True, text=True, check=True).stdout
@@ -169,12 +159,8 @@ def test_the_cache_is_keyed_by_version_and_platform(tmp_path: Path, monkeypatch:
     [
         pytest.param({"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/kubeloop", id="XDG_CACHE_HOME"),
         pytest.param({"HOME": "/h"}, "/h/.cache/kubeloop", id="HOME without XDG_CACHE_HOME"),
-        pytest.param(
-            {"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is empty"
-        ),
-        pytest.param(
-            {"XDG_CACHE_HOME": "c", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is relative"
-        ),
+        pytest.param({"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is empty"),
+        pytest.param({"XDG_CACHE_HOME": "c", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is relative"),
     ],
 )
 def test_the_cache_lies_under(environ: dict[str, str], expected: str) -> None:
@@ -217,9 +203,7 @@ def _site(binary: bytes, digest: str) -> dict[str, Answer]:
 def _download_world(tmp_path: Path, address: str) -> dict[str, str]:
     """etcd and Kubernetes are there already, kwok's releases are at `address`."""
     assets = _assets(tmp_path / "assets", NAMES[:3])
-    return environment(
-        tmp_path, KUBEBUILDER_ASSETS=str(assets), KUBELOOP_DOWNLOAD="on", KUBELOOP_DOWNLOAD_KWOK=address
-    )
+    return environment(tmp_path, KUBEBUILDER_ASSETS=str(assets), KUBELOOP_DOWNLOAD="on", KUBELOOP_DOWNLOAD_KWOK=address)
 
 
 @pytest.fixture

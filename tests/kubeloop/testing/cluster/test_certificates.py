@@ -48,8 +48,5 @@ def test_a_kubeconfig_holds_all_it_needs_and_is_private(authority: Authority, tm
     assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:6443"
     assert base64.b64decode(config["users"][0]["user"]["client-key-data"]) == admin.key.read_bytes()
     context = next(c for c in config["contexts"] if c["name"] == config["current-context"])["context"]
-    assert (context["cluster"], context["user"]) == (
-        config["clusters"][0]["name"],
-        config["users"][0]["name"],
-    )
+    assert (context["cluster"], context["user"]) == (config["clusters"][0]["name"], config["users"][0]["name"])
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o077 == 0

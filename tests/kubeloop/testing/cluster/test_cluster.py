@@ -76,23 +76,15 @@ def test_it_is_ready_and_says_so(running: Cluster) -> None:
 def test_what_runs_is_what_is_named(running: Cluster, api: Api) -> None:
     _, chosen, _ = components_of()
     said = api.get("/version")
-    assert (
-        minor_release(said["gitVersion"])
-        == minor_release(chosen.version)
-        == f"{said['major']}.{said['minor']}"
-    )
+    assert minor_release(said["gitVersion"]) == minor_release(chosen.version) == f"{said['major']}.{said['minor']}"
     assert running.versions == {"kubernetes": said["gitVersion"], "etcd": ETCD, "kwok": KWOK}
     assert cluster.status(running.directory).versions == running.versions
 
 
 def test_it_listens_on_loopback_only(running: Cluster) -> None:
     port = int(running.url.rpartition(":")[2])
-    listening = subprocess.run(
-        ["cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True
-    ).stdout
-    on_port = [
-        line.split()[1] for line in listening.splitlines() if f":{port:04X} " in line and " 0A " in line
-    ]
+    listening = subprocess.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True).stdout
+    on_port = [line.split()[1] for line in listening.splitlines() if f":{port:04X} " in line and " 0A " in line]
     assert on_port == [f"0100007F:{port:04X}"]
 
 
@@ -115,9 +107,7 @@ def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(api: Api, na
     conditions = api.get(f"{pods}/first")["status"]["conditions"]
     unpaused = {"Ready", "kubevirt.io/virtual-machine-unpaused"}
     assert unpaused <= {c["type"] for c in conditions if c["status"] == "True"}
-    with pytest.raises(
-        ApiFailure, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2"
-    ) as caught:
+    with pytest.raises(ApiFailure, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2") as caught:
         api.create(pods, _pod("second", "2"))
     assert caught.value.status == 403
 

@@ -60,9 +60,7 @@ def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> s
     """Another program that is about to wait for the API server of a cluster in `directory`."""
     # Of a test run in the background SIGINT is ignored, and children inherit that.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = (
-        f"{heard}; import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
-    )
+    program = f"{heard}; import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     command = [sys.executable, "-c", program, str(directory)]
     running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     assert eventually(lambda: processes.find(directory, "kube-apiserver").alive())
@@ -87,9 +85,7 @@ def test_a_server_that_ends_at_once_is_one_clear_error_and_nothing_stays(
 
 
 @pytest.mark.usefixtures("servers")
-def test_an_api_server_that_does_not_get_ready_is_given_up(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_server_that_does_not_get_ready_is_given_up(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, ahead = readiness.server_ready, 0.0
 
     async def ask_late(client: Client) -> bool:
@@ -106,9 +102,7 @@ def test_an_api_server_that_does_not_get_ready_is_given_up(
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(
-    number: signal.Signals, directory: Path
-) -> None:
+def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(number: signal.Signals, directory: Path) -> None:
     running = _start_up(directory)
     started = _recorded(directory)
     assert [process.name for process in started] == ["etcd", "kube-apiserver"]
@@ -242,9 +236,7 @@ def test_a_guard_ends_with_its_parent_even_when_called_off_twice(directory: Path
 
 
 @pytest.mark.usefixtures("servers")
-def test_an_embedded_cluster_without_a_directory_leaves_none_when_its_program_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_an_embedded_cluster_without_a_directory_leaves_none_when_its_program_is_killed(tmp_path: Path) -> None:
     code = "import tempfile; tempfile.tempdir = sys.argv[1]; cluster.EmbeddedCluster().__enter__()"
     program = f"import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     folder = tmp_path / "temporary"

@@ -96,9 +96,7 @@ def test_every_stage_is_well_formed_and_leaves_pods_alone_that_have_run() -> Non
     documents = [d for path in STAGES.glob("*.yaml") for d in yaml.safe_load_all(path.read_text())]
     stages = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "Stage"}
     assert set(stages) == {"node-becomes-ready", "pod-starts", "pod-goes"}
-    phases = next(
-        e for e in stages["pod-starts"]["selector"]["matchExpressions"] if e["key"] == ".status.phase"
-    )
+    phases = next(e for e in stages["pod-starts"]["selector"]["matchExpressions"] if e["key"] == ".status.phase")
     assert (phases["operator"], phases["values"]) == ("In", ["Pending"])
 
 

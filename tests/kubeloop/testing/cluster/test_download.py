@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeloop.testing.cluster.download import (
-    REACHABILITY_TIMEOUT,
-    artifacts_of,
-    checksum_in,
-    fetch,
-    release_sources,
-)
+from kubeloop.testing.cluster.download import REACHABILITY_TIMEOUT, artifacts_of, checksum_in, fetch, release_sources
 from kubeloop.testing.cluster.errors import ChecksumMismatch, DownloadError
 from kubeloop.testing.cluster.versions import (
     ETCD,
@@ -108,9 +102,7 @@ def test_an_arm_machine_downloads_arm_binaries(monkeypatch: pytest.MonkeyPatch) 
         pytest.param(f"{DIGEST}  etcd.tar.gz\n", DIGEST, id="a line of sha256sum"),
         pytest.param(f"{DIGEST} *etcd.tar.gz\n", DIGEST, id="a line of sha256sum in binary mode"),
         pytest.param(f"{DIGEST}  ./release/etcd.tar.gz\n", DIGEST, id="a path that ends in the file"),
-        pytest.param(
-            f"{'f' * 64}  etcd-arm.tar.gz\n{DIGEST}  etcd.tar.gz\n", DIGEST, id="the second of two lines"
-        ),
+        pytest.param(f"{'f' * 64}  etcd-arm.tar.gz\n{DIGEST}  etcd.tar.gz\n", DIGEST, id="the second of two lines"),
         pytest.param(f"{DIGEST}  other.tar.gz\n", "", id="only another file"),
         pytest.param(f"{DIGEST}  not-etcd.tar.gz\n", "", id="a longer name with the same end"),
         pytest.param("<html>Not found</html>", "", id="a page instead of a checksum file"),
@@ -177,9 +169,7 @@ def test_only_the_binary_with_a_published_checksum_of_two_is_downloaded(tmp_path
     with serve(answers) as (address, _):
         environ = {"KUBELOOP_DOWNLOAD_KUBERNETES": address}
         sources = release_sources([KUBERNETES_COMPONENT], environ, Notes())["kubernetes"]
-        assert (
-            fetch(KUBERNETES_COMPONENT, "kube-apiserver", sources, tmp_path, Notes()).read_bytes() == b"api"
-        )
+        assert fetch(KUBERNETES_COMPONENT, "kube-apiserver", sources, tmp_path, Notes()).read_bytes() == b"api"
         with pytest.raises(DownloadError, match="names no checksum"):
             fetch(KUBERNETES_COMPONENT, "kube-controller-manager", sources, tmp_path, Notes())
 
@@ -203,9 +193,7 @@ def test_etcd_is_taken_out_of_its_tarball(tmp_path: Path) -> None:
     [
         pytest.param(tarball("elsewhere/etcd", b"x"), id="has it at another path"),
         pytest.param(b"this is no archive", id="is no tarball"),
-        pytest.param(
-            tarball(f"etcd-{ETCD}-linux-amd64/etcd", bytes(range(256)) * 9000)[:900], id="is cut off"
-        ),
+        pytest.param(tarball(f"etcd-{ETCD}-linux-amd64/etcd", bytes(range(256)) * 9000)[:900], id="is cut off"),
     ],
 )
 def test_etcd_is_not_taken_from_an_archive_that(archive: bytes, tmp_path: Path) -> None:

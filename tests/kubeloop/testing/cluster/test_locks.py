@@ -32,10 +32,7 @@ def held(tmp_path: Path) -> subprocess.Popen[str]:
 
 
 def test_a_lock_that_another_process_holds_is_not_given(tmp_path: Path, held: subprocess.Popen[str]) -> None:
-    with (
-        pytest.raises(ClusterError, match="is held by another process"),
-        locked(tmp_path / "lock", timeout=0.3),
-    ):
+    with pytest.raises(ClusterError, match="is held by another process"), locked(tmp_path / "lock", timeout=0.3):
         pass
     held.communicate()
 

@@ -63,9 +63,7 @@ def test_output_and_errors_go_to_the_log_and_input_is_empty(directory: Path) -> 
     assert processes.last_log_line(directory, "speaker") == "err"
 
 
-def test_additional_environment_is_added_to_the_callers(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_additional_environment_is_added_to_the_callers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_CALLER", "1")
     command = ["/bin/sh", "-c", "echo $FROM_CALLER $ADDED"]
     process = processes.spawn("speaker", command, directory, {"ADDED": "2"})
@@ -182,9 +180,7 @@ def test_no_process_is_signalled_when_the_record(record: str, directory: Path) -
 def test_a_zombie_has_ended(directory: Path) -> None:
     zombie = subprocess.Popen(["/bin/true"])
     token = identity(zombie.pid)
-    assert eventually(
-        lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    )
+    assert eventually(lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     # Not our child in the eyes of `alive`: a thread's waitpid would reap it otherwise.
     _record(directory, "etcd", zombie.pid, token)
     assert not processes.find(directory, "etcd").alive()
@@ -218,9 +214,7 @@ def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anyth
         json.dump(content, pipe)
     assert launcher.wait(timeout=60) == 0
     assert not marker.exists()
-    later = subprocess.run(
-        [sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=60
-    )
+    later = subprocess.run([sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=60)
     assert (later.returncode, later.stderr) == (0, b""), "it had not even read it"
 
 

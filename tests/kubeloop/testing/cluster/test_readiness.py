@@ -59,9 +59,7 @@ async def test_crds_are_served_once_every_list_works(cluster: FakeCluster) -> No
 
 
 @pytest.mark.parametrize("wait", [crds_served, readiness.controllers_work])
-async def test_an_error_that_waiting_does_not_cure_is_not_waited_for(
-    wait: Poll, cluster: FakeCluster
-) -> None:
+async def test_an_error_that_waiting_does_not_cure_is_not_waited_for(wait: Poll, cluster: FakeCluster) -> None:
     cluster.install(SERVICE_ACCOUNTS)
     cluster.reactors.append(refuse)
     with pytest.raises(Forbidden):
@@ -135,9 +133,7 @@ async def test_the_end_of_a_watched_process_ends_the_wait_with_its_last_word(tmp
     assert eventually(lambda: not process.alive())
     patience = readiness.Patience()
     patience.watch(process)
-    with pytest.raises(
-        StartError, match=r"etcd ended while starting: disk full \(whole log: .*/logs/etcd.log\)"
-    ):
+    with pytest.raises(StartError, match=r"etcd ended while starting: disk full \(whole log: .*/logs/etcd.log\)"):
         await patience.until("never", _after(inf))
 
 

@@ -67,9 +67,7 @@ _MODULE_OF_PROMETHEUS = f"v0.{_MAJOR}{_MINOR:02}.{_PATCH}"
     ],
 )
 def test_the_required_release_is_the_pinned_one(component: Component, module: str, version: str) -> None:
-    assert re.search(
-        rf"\s{re.escape(module)} {re.escape(version)}( //.*)?$", _go_mod(component), re.MULTILINE
-    )
+    assert re.search(rf"\s{re.escape(module)} {re.escape(version)}( //.*)?$", _go_mod(component), re.MULTILINE)
 
 
 @pytest.mark.parametrize("component", RELEASES, ids=lambda component: component.version)
@@ -114,8 +112,6 @@ def test_the_minor_release_of(version: str, minor: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "go"), [("x86_64", "amd64"), ("AMD64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")]
 )
-def test_the_architecture_is_spelled_as_go_does(
-    machine: str, go: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_architecture_is_spelled_as_go_does(machine: str, go: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert go_architecture() == go

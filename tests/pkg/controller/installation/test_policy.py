@@ -22,10 +22,7 @@ def found(documents: list[dict[str, Any]], accounts: list[str] | None = None) ->
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     }
     return problems(
-        {
-            n: msgspec.convert(d, ValidatingAdmissionPolicy)
-            for n, d in of["ValidatingAdmissionPolicy"].items()
-        },
+        {n: msgspec.convert(d, ValidatingAdmissionPolicy) for n, d in of["ValidatingAdmissionPolicy"].items()},
         {
             n: msgspec.convert(d, ValidatingAdmissionPolicyBinding)
             for n, d in of["ValidatingAdmissionPolicyBinding"].items()

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.api.registry import (
-    VALIDATING_ADMISSION_POLICIES,
-    VALIDATING_ADMISSION_POLICY_BINDINGS,
-    Resource,
-)
+from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
 from pkg.controller.installation.upkeep import EVENT, Upkeep
 from pkg.util.kubevirt.accounts import virt_controllers
 from tests.kinds import Events, Server

@@ -111,10 +111,7 @@ class Cluster:
         self.server.reactors.append(_marked)
         kind: Callable[[Resource[Any]], Kind[Any]] = self.server.kind
         self.budgets = kind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-        self.quotas, self.locks = (
-            kind(registry.RESOURCE_QUOTAS),
-            kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS),
-        )
+        self.quotas, self.locks = (kind(registry.RESOURCE_QUOTAS), kind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS))
         self.namespaces, self.pods = kind(registry.NAMESPACES), kind(registry.PODS)
         self.migrations = kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = kind(VIRTUAL_MACHINE_INSTANCES)

@@ -8,13 +8,7 @@ import pytest
 
 from pkg.util.managedtenantquota.model import Policy
 from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import (
-    Cluster,
-    Ended,
-    Process,
-    close_window,
-    open_window,
-)
+from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process, close_window, open_window
 from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
 
 pytestmark = pytest.mark.virtual_time

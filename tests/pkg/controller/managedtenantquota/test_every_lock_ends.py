@@ -35,11 +35,7 @@ def _garbage(cluster: Cluster) -> None:
 
 
 def _leased(cluster: Cluster) -> None:
-    spec = {
-        "holderIdentity": "it",
-        "leaseDurationSeconds": 3600,
-        "renewTime": "2027-01-15T08:00:00.000000Z",
-    }
+    spec = {"holderIdentity": "it", "leaseDurationSeconds": 3600, "renewTime": "2027-01-15T08:00:00.000000Z"}
     cluster.leases.given({"metadata": {"name": "mtq-controller", "namespace": "tenant"}, "spec": spec})
 
 
@@ -123,9 +119,7 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
 
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
-async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
-    cluster: Cluster, skew: float
-) -> None:
+async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(cluster: Cluster, skew: float) -> None:
     """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
     begun = now()
     await open_window(cluster, Process(cluster, skew=skew))
@@ -184,9 +178,7 @@ async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cl
     assert "no answer within 12 s" in process.events.recorded[-2][3]
 
 
-async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(
-    cluster: Cluster,
-) -> None:
+async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(cluster: Cluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     _budget_and_restore_gone(cluster)
@@ -226,9 +218,7 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
     getattr(cluster, kind).errors = {verb: [error] * 1000 for verb in ("create", "patch")}
     assert await _pass(cluster, process, 600.0) < 30.0
     told = [message for _, _, reason, message in process.events.recorded if reason == "LockUnavailable"]
-    assert told == [
-        f"the quotas of namespace ns1 cannot be raised, the migrations are retried in 0.5 s: {error}"
-    ]
+    assert told == [f"the quotas of namespace ns1 cannot be raised, the migrations are retried in 0.5 s: {error}"]
     getattr(cluster, kind).errors.clear()
     await _pass(cluster, process, 31.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
@@ -279,9 +269,7 @@ async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(clus
 
 
 @pytest.mark.parametrize("saved", [FULL, dict.fromkeys(FULL, "0"), {"limits.cpu": "banana"}, GRANTED])
-async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
-    cluster: Cluster, saved: dict[str, str]
-) -> None:
+async def test_a_status_that_can_never_be_written_keeps_nothing_raised(cluster: Cluster, saved: dict[str, str]) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
@@ -303,8 +291,7 @@ async def test_a_status_that_can_never_be_written_keeps_nothing_raised(
 
 
 @pytest.mark.parametrize(
-    "namespace",
-    ["kube-system", "kubevirt", "cattle-system", "rancher-operator-system", "own", "virt-elsewhere"],
+    "namespace", ["kube-system", "kubevirt", "cattle-system", "rancher-operator-system", "own", "virt-elsewhere"]
 )
 async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     cluster = Cluster()
@@ -325,11 +312,7 @@ async def test_upstreams_controller_beside_ours_is_said_once_and_left_alone(clus
     process = Process(cluster)
     lease = {
         "metadata": {"name": "mtq-controller", "namespace": "mtq"},
-        "spec": {
-            "holderIdentity": "it",
-            "leaseDurationSeconds": 15,
-            "renewTime": "2027-01-15T08:00:00.000000Z",
-        },
+        "spec": {"holderIdentity": "it", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:00.000000Z"},
     }
     cluster.leases.given(lease)
     assert await process.look() == 30.0

@@ -62,9 +62,7 @@ WAITED_FOR = {
 
 
 @sentences(WAITED_FOR)
-async def test_what_comes_is_seen_by_the_controller_that_runs(
-    case: tuple[str, str], cluster: Cluster
-) -> None:
+async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, str], cluster: Cluster) -> None:
     kind = getattr(cluster, case[0])
     last = kind.objects[case[1]]
     kind.gone(case[1])
@@ -191,9 +189,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     cluster.enforce()
     await process.settle()
     assert cluster.at_rest
-    assert [reason for reason in process.events.reasons if reason == "LockLimitReached"] == [
-        "LockLimitReached"
-    ] * 2
+    assert [reason for reason in process.events.reasons if reason == "LockLimitReached"] == ["LockLimitReached"] * 2
     await process.settle()
     assert cluster.at_rest, "locked again at once"
 

@@ -7,14 +7,7 @@ import asyncio
 import pytest
 
 from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import (
-    KEY,
-    OPENING,
-    Cluster,
-    Process,
-    close_window,
-    open_window,
-)
+from tests.pkg.controller.managedtenantquota.server import KEY, OPENING, Cluster, Process, close_window, open_window
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
 pytestmark = pytest.mark.virtual_time
@@ -87,9 +80,7 @@ class TestStaleCaches:
 
 
 class TestForeignWriters:
-    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(
-        self, cluster: Cluster
-    ) -> None:
+    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(self, cluster: Cluster) -> None:
         process = Process(cluster)
         await process.look()
         await asyncio.sleep(0.2)

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.controller.migration.state import (
-    annotations_for,
-    cleared,
-    leftover_migration,
-    state_of,
-    unknown_migration,
-)
+from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
 from tests.decisions import sentences
 from tests.objects import vmi, vmim
 
@@ -79,13 +73,9 @@ def reported(migration: str, *, completed: bool = True, **more: Any) -> dict[str
 
 CASES = {
     "no migration, nothing shown": Shown([], {}),
-    "the migration under way wins over finished ones": Shown(
-        [OVER, RUNNING], {UID: "uid-new", STATE: MIGRATING}
-    ),
+    "the migration under way wins over finished ones": Shown([OVER, RUNNING], {UID: "uid-new", STATE: MIGRATING}),
     "whichever is listed first": Shown([RUNNING, OVER], {UID: "uid-new", STATE: MIGRATING}),
-    "of two under way the newer one is shown": Shown(
-        [RUNNING, ALSO_RUNNING], {UID: "uid-new", STATE: MIGRATING}
-    ),
+    "of two under way the newer one is shown": Shown([RUNNING, ALSO_RUNNING], {UID: "uid-new", STATE: MIGRATING}),
     "a next migration takes over the state": Shown(
         [OVER, vmim(None, name="new")], {UID: "uid-new", STATE: PENDING}, {UID: "uid-old", STATE: MIGRATING}
     ),

@@ -105,10 +105,7 @@ SHORT: dict[str, tuple[list[tuple[float, str]], list[str | None]]] = {
         [(0.0, "Pending"), (0.4, "Scheduling"), (0.9, "Running")],
         [None, None, "Migrating"],
     ),
-    "a whole migration": (
-        [(0.0, "Pending"), (0.2, "Running"), (0.4, "Succeeded"), (9.0, "Succeeded")],
-        [None] * 4,
-    ),
+    "a whole migration": ([(0.0, "Pending"), (0.2, "Running"), (0.4, "Succeeded"), (9.0, "Succeeded")], [None] * 4),
     "one that is written stays until the next has lasted": (
         [(0.0, "Pending"), (0.5, "Pending"), (0.6, "Running"), (1.0, "Running"), (1.1, "Running")],
         [None, "Pending migration", "Pending migration", "Pending migration", "Migrating"],
@@ -142,12 +139,7 @@ async def test_a_state_of_less_than_half_a_second_is_not_written(
 async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: Cluster) -> None:
     await cluster.see(vmim("Pending"))
     assert cluster.instances.asked("patch") == [
-        {
-            "metadata": {
-                "uid": "uid-vm1",
-                "annotations": {UID: "uid-migration-of-vm1", STATE: "Pending migration"},
-            }
-        }
+        {"metadata": {"uid": "uid-vm1", "annotations": {UID: "uid-migration-of-vm1", STATE: "Pending migration"}}}
     ]
 
 
@@ -180,9 +172,7 @@ async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(cluster
     assert cluster.bumps() == 0
 
 
-async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(
-    cluster: Cluster,
-) -> None:
+async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(cluster: Cluster) -> None:
     cluster.instances.lagging = True
     cluster.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
     with pytest.raises(Invalid, match="immutable"):
@@ -239,9 +229,7 @@ def completed(**more: object) -> VirtualMachineInstance:
     return vmi(annotations=shown, migrationState=state)
 
 
-async def test_a_vmi_that_reports_its_migration_as_completed_is_cleared_and_its_vm_bumped(
-    cluster: Cluster,
-) -> None:
+async def test_a_vmi_that_reports_its_migration_as_completed_is_cleared_and_its_vm_bumped(cluster: Cluster) -> None:
     cluster.instances.given(completed())
     await cluster.look()
     assert cluster.state() == {}
@@ -271,9 +259,7 @@ async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Clus
     assert "ns1/second" not in cluster.pods.objects
 
 
-@pytest.mark.parametrize(
-    "report", [{}, {"abortStatus": "Failed"}, {"abortStatus": "Succeeded", "completed": False}]
-)
+@pytest.mark.parametrize("report", [{}, {"abortStatus": "Failed"}, {"abortStatus": "Succeeded", "completed": False}])
 async def test_no_pod_is_deleted_otherwise(cluster: Cluster, report: dict[str, object]) -> None:
     cluster.instances.given(completed(**report))
     cluster.pod("target", "uid-migration-of-vm1")

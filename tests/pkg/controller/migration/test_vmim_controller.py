@@ -37,10 +37,7 @@ CHANGES: dict[str, tuple[dict[str, Any] | None, list[str]]] = {
     "an abort that is asked for": (
         {
             **FIRST,
-            "status": {
-                "phase": "Pending",
-                "conditions": [{"type": "migrationAbortRequested", "status": "True"}],
-            },
+            "status": {"phase": "Pending", "conditions": [{"type": "migrationAbortRequested", "status": "True"}]},
         },
         BOTH,
     ),

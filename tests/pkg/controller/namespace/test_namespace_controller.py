@@ -31,9 +31,7 @@ class Cluster:
 
     def namespace(self, annotation: str | None, **metadata: str) -> None:
         annotations = {} if annotation is None else {ANNOTATION: annotation}
-        self.namespaces.given(
-            {"metadata": {"name": "ns1", "uid": "u", "annotations": annotations, **metadata}}
-        )
+        self.namespaces.given({"metadata": {"name": "ns1", "uid": "u", "annotations": annotations, **metadata}})
 
     def quota(self, name: str, labels: dict[str, str]) -> None:
         metadata = {"name": name, "namespace": "ns1", "uid": f"uid-{name}", "labels": labels}
@@ -57,18 +55,13 @@ CREATED = {
         json.dumps({"limit": {"pods": "10", "requestsCpu": "1500m", "servicesLoadBalancers": "2"}}),
         {"pods": "10", "requests.cpu": "1500m", "services.loadbalancers": "2"},
     ),
-    "extended resources": (
-        '{"limit":{"extended":{"requests.nvidia.com/gpu":"2"}}}',
-        {"requests.nvidia.com/gpu": "2"},
-    ),
+    "extended resources": ('{"limit":{"extended":{"requests.nvidia.com/gpu":"2"}}}', {"requests.nvidia.com/gpu": "2"}),
     "a limit of zero forbids": ('{"limit":{"limitsCpu":"0"}}', {"limits.cpu": "0"}),
 }
 
 
 @sentences(CREATED)
-async def test_a_default_quota_is_made_as_rancher_makes_it(
-    case: tuple[str, dict[str, str]], cluster: Cluster
-) -> None:
+async def test_a_default_quota_is_made_as_rancher_makes_it(case: tuple[str, dict[str, str]], cluster: Cluster) -> None:
     annotation, hard = case
     cluster.namespace(annotation)
     await cluster.look()

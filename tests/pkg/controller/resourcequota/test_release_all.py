@@ -12,20 +12,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.controller.resourcequota.release import release_all
 from tests.decisions import by_value
 from tests.kinds import Kind, Server
-from tests.objects import (
-    BASE,
-    DEFAULT_LABELS,
-    ENTRY,
-    HARD,
-    MARKS,
-    RAISED,
-    RESYNC,
-    SKIP,
-    by_name,
-    by_uid,
-    vmi,
-    vmim,
-)
+from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 
 
 class Cluster(Server):
@@ -42,9 +29,7 @@ class Cluster(Server):
         annotation = {"field.cattle.io/resourceQuota": BASE}
         self.namespaces.given({"metadata": {"name": namespace, "uid": namespace, "annotations": annotation}})
         metadata = {"name": "q", "namespace": namespace, "uid": f"q-{namespace}", "labels": DEFAULT_LABELS}
-        self.quotas.given(
-            {"metadata": metadata | {"annotations": annotations}, "spec": {"hard": hard or dict(HARD)}}
-        )
+        self.quotas.given({"metadata": metadata | {"annotations": annotations}, "spec": {"hard": hard or dict(HARD)}})
 
 
 @pytest.fixture

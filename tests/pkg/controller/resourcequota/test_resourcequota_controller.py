@@ -26,18 +26,7 @@ from pkg.util.constants import (
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Server
-from tests.objects import (
-    BASE,
-    ENTRY,
-    HARD,
-    MARKS,
-    RAISED,
-    by_uid,
-    launcher,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired
 
 KEY = "ns1/default-abc"
@@ -196,9 +185,7 @@ class TestConflicts:
 
 
 class TestOurOwnWrites:
-    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(
-        self, cluster: Cluster
-    ) -> None:
+    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self, cluster: Cluster) -> None:
         cluster.quotas.lagging = True
         for n in range(10):
             cluster.migrate(f"vm{n}")
@@ -217,9 +204,7 @@ class TestOurOwnWrites:
         assert by_value(cluster.now.hard) == by_value(RAISED)
         assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 2
 
-    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(
-        self, cluster: Cluster
-    ) -> None:
+    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
         before = cluster.now
         await cluster.look()
@@ -303,9 +288,7 @@ class TestCompany:
         assert cluster.patches == 2
 
     @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
-    async def test_who_is_about_to_be_tried_waits_a_moment_only(
-        self, vm: str, refused: bool, cluster: Cluster
-    ) -> None:
+    async def test_who_is_about_to_be_tried_waits_a_moment_only(self, vm: str, refused: bool, cluster: Cluster) -> None:
         cluster.migrate(*(f"vm{n}" for n in range(50)))
         await cluster.look()
         cluster.migrate(vm, refused=refused)
@@ -495,9 +478,7 @@ class TestWhatPeopleAreTold:
         assert len(cluster.events.recorded) == 2
 
     @pytest.mark.parametrize(("pause", "told"), [(1.0, 1), (61.0, 2)], ids=["at once", "after a minute"])
-    async def test_a_problem_that_comes_back_is_told_again(
-        self, pause: float, told: int, cluster: Cluster
-    ) -> None:
+    async def test_a_problem_that_comes_back_is_told_again(self, pause: float, told: int, cluster: Cluster) -> None:
         for annotation in ("{nope", BASE, "{nope"):
             cluster.base(annotation)
             await cluster.look()
@@ -510,9 +491,7 @@ class TestWhatPeopleAreTold:
         cluster.quotas.given(quota(None, {ANNOTATION_MAX_EXTRA: '{"limits.memory":"1"}'}))
         cluster.migrate("vm1")
         for ratio in ("1.5", "2.5", "3.5", "4.5"):
-            cluster.settings.given(
-                {"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": ratio}
-            )
+            cluster.settings.given({"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": ratio})
             await cluster.look()
             cluster.clock.now += 5.0
         assert cluster.events.reasons == ["MaxExtraReached"]
@@ -536,9 +515,7 @@ class TestTime:
     async def test_an_entry_whose_removal_waits_is_not_forgotten(self, mode: Mode) -> None:
         """Each time a migration is about to be tried."""
         cluster = Cluster(mode, foreign_grace=60.0)
-        cluster.quotas.given(
-            quota(RAISED, {by_uid("gone"): ENTRY, **(MARKS if mode is Mode.TAKEOVER else {})})
-        )
+        cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY, **(MARKS if mode is Mode.TAKEOVER else {})}))
         cluster.migrate("vm1")
         began = cluster.clock.now
         while cluster.clock.now < began + 61.0:

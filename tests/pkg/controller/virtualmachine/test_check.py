@@ -9,13 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
-from pkg.controller.virtualmachine.check import (
-    has_pod,
-    need_of,
-    run_strategy,
-    shortage_of,
-    wants_to_run,
-)
+from pkg.controller.virtualmachine.check import has_pod, need_of, run_strategy, shortage_of, wants_to_run
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
 from tests.decisions import named, observed, sentences
@@ -135,10 +129,7 @@ SHORT = {
     "more is used than there is": (Case(limits_text("4", "10Gi"), {"limits.cpu": "5"}), CPU),
     "by its requests": (Case(limits_text("9", "20Gi", requestsMemory="2Gi")), MEMORY),
     "its limits alone would fit": (Case(limits_text("2", "10Gi")), CPU),
-    "beside an entry that is garbage": (
-        Case(limits_text("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}),
-        CPU,
-    ),
+    "beside an entry that is garbage": (Case(limits_text("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}), CPU),
     "without the migration too": (
         Case(limits_text("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
         CPU,

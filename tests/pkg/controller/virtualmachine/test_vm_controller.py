@@ -88,9 +88,7 @@ async def test_a_shortage_that_passes_halts_no_vm(namespace: VmNamespace) -> Non
 async def test_a_foreign_writer_in_between_is_not_overwritten(namespace: VmNamespace) -> None:
     await namespace.handle()
     namespace.clock.now += CONFIRM
-    namespace.machines.before.append(
-        lambda: namespace.machines.edited(KEY, {"spec": {"runStrategy": "Manual"}})
-    )
+    namespace.machines.before.append(lambda: namespace.machines.edited(KEY, {"spec": {"runStrategy": "Manual"}}))
     with pytest.raises(Conflict):
         await namespace.handle()
     assert namespace.now.spec.run_strategy == "Manual"

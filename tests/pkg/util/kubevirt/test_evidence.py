@@ -12,13 +12,7 @@ import pytest
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import OwnerReference
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.evidence import (
-    ControlledPods,
-    Sides,
-    charged_until,
-    sides_of,
-    vm_of,
-)
+from pkg.util.kubevirt.evidence import ControlledPods, Sides, charged_until, sides_of, vm_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, bound_of, within
@@ -44,9 +38,7 @@ def changed(pod: Pod, *, name: str = "forged", node: str | None = None, **metada
 def move(phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, **more: Any) -> Any:
     """A migration as virt-controller writes its status."""
     found = vmim(phase, name="move", created="2026-01-01T00:00:30Z", **more)
-    state = MigrationState(
-        source_pod=source.name if source else None, target_pod=target.name if target else None
-    )
+    state = MigrationState(source_pod=source.name if source else None, target_pod=target.name if target else None)
     status = msgspec.structs.replace(found.status, migration_state=state)
     return msgspec.structs.replace(found, status=status)
 
@@ -60,14 +52,9 @@ def told(
 ) -> Any:
     """The VMI once the migration was handed over to virt-handler."""
     state = MigrationState(
-        migration_uid=uid,
-        source_pod=source.name if source else None,
-        target_pod=target.name,
-        source_node=source_node,
+        migration_uid=uid, source_pod=source.name if source else None, target_pod=target.name, source_node=source_node
     )
-    return msgspec.structs.replace(
-        instance, status=msgspec.structs.replace(instance.status, migration_state=state)
-    )
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, migration_state=state))
 
 
 def phased(instance: VirtualMachineInstance, phase: str) -> VirtualMachineInstance:
@@ -77,9 +64,7 @@ def phased(instance: VirtualMachineInstance, phase: str) -> VirtualMachineInstan
 NOT_CONTROLLED = changed(TARGET, owner_references=None)
 OF_ANOTHER_VMI = changed(
     TARGET,
-    owner_references=[
-        OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-earlier", controller=True)
-    ],
+    owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-earlier", controller=True)],
 )
 OWNED_ONLY = changed(
     TARGET, owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-vm1")]
@@ -116,9 +101,7 @@ VOUCHED = {
     "no pods, no sides": Vouched([], HERE, [move("Pending")]),
     "a VM that does not migrate lives in the pod on its node": Vouched([SOURCE], HERE, home=[SOURCE]),
     "before the target exists there is a source": Vouched([SOURCE], HERE, [move("Pending")], [SOURCE]),
-    "a target that is not handed over yet": Vouched(
-        [SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]
-    ),
+    "a target that is not handed over yet": Vouched([SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]),
     "a target that the VMI names": Vouched(
         [SOURCE, changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})],
         told(HERE),
@@ -138,10 +121,7 @@ VOUCHED = {
     ),
     "a label of a migration that is over": Vouched([SOURCE, TARGET], HERE, [move("Failed")], [SOURCE]),
     "a target that is older than its migration": Vouched(
-        [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")],
-        HERE,
-        [move("Scheduling")],
-        [SOURCE],
+        [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")], HERE, [move("Scheduling")], [SOURCE]
     ),
     "it has arrived: the source is left": Vouched(
         [SOURCE, TARGET], told(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
@@ -176,19 +156,13 @@ VOUCHED = {
     "no VMI, both pods are named": Vouched([SOURCE, TARGET], None, [FAILED], [TARGET], (), [SOURCE]),
     "no VMI, one pod is named": Vouched([SOURCE, TARGET], None, [move("Pending")]),
     "a pod that no VMI controls": Vouched([SOURCE, NOT_CONTROLLED], HERE, [move("Scheduling")], [SOURCE]),
-    "a pod that another VMI controls": Vouched(
-        [SOURCE, OF_ANOTHER_VMI], HERE, [move("Scheduling")], [SOURCE]
-    ),
-    "a pod that the VMI owns and does not control": Vouched(
-        [SOURCE, OWNED_ONLY], HERE, [move("Scheduling")], [SOURCE]
-    ),
+    "a pod that another VMI controls": Vouched([SOURCE, OF_ANOTHER_VMI], HERE, [move("Scheduling")], [SOURCE]),
+    "a pod that the VMI owns and does not control": Vouched([SOURCE, OWNED_ONLY], HERE, [move("Scheduling")], [SOURCE]),
     "a pod on the VM's node that is younger than the migration": Vouched(
         [SOURCE, YOUNG], HERE, [move("Pending")], [SOURCE]
     ),
     "one that is not: both qualify": Vouched([SOURCE, OLD], HERE, [move("Pending")], [SOURCE, OLD]),
-    "whole seconds: the same one fits": Vouched(
-        [SOURCE, SAME_SECOND], HERE, [move("Pending")], [SOURCE, SAME_SECOND]
-    ),
+    "whole seconds: the same one fits": Vouched([SOURCE, SAME_SECOND], HERE, [move("Pending")], [SOURCE, SAME_SECOND]),
     "KubeVirt was fooled about the source: both qualify": Vouched(
         [SOURCE, OLD], HERE, [move("Pending", source=OLD)], [SOURCE, OLD]
     ),
@@ -207,11 +181,7 @@ VOUCHED = {
         [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],
     ),
     "a forged target on the source's own node is no arrival": Vouched(
-        [SOURCE, changed(TARGET, node="node-1")],
-        HERE,
-        [move("Scheduling")],
-        [SOURCE],
-        [changed(TARGET, node="node-1")],
+        [SOURCE, changed(TARGET, node="node-1")], HERE, [move("Scheduling")], [SOURCE], [changed(TARGET, node="node-1")]
     ),
     "it has arrived where a tenant's older pod waits": Vouched(
         [SOURCE, TARGET, changed(OLD, node="node-2")],
@@ -229,8 +199,7 @@ VOUCHED = {
             msgspec.structs.replace(
                 SUCCEEDED,
                 status=msgspec.structs.replace(
-                    SUCCEEDED.status,
-                    migration_state=MigrationState(source_node="node-1", target_pod=TARGET.name),
+                    SUCCEEDED.status, migration_state=MigrationState(source_node="node-1", target_pod=TARGET.name)
                 ),
             )
         ],
@@ -271,9 +240,7 @@ def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
     assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
 
 
-@pytest.mark.parametrize(
-    "pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"]
-)
+@pytest.mark.parametrize("pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"])
 def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
     assert charged_until([Side(pod)]) == []
 
@@ -314,11 +281,7 @@ def test_what_any_known_release_renders_is_within_the_bound(release: str, ratio:
 
 
 def test_what_exceeds_the_bound_does_not_count() -> None:
-    big = {
-        "limits.cpu": Quantity.parse("500"),
-        "limits.memory": Quantity.parse("1Pi"),
-        "pods": Quantity.of(1),
-    }
+    big = {"limits.cpu": Quantity.parse("500"), "limits.memory": Quantity.parse("1Pi"), "pods": Quantity.of(1)}
     bound = bound_of(HERE, AT_1_5, LIMITS).launcher
     limited = within(big, bound, HERE)
     assert limited["limits.cpu"] == Quantity.parse("2015m")

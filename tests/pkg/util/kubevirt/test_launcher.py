@@ -59,11 +59,7 @@ DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
     "a pod interface that is attached by itself": ({}, {}, {"kvm", "tun"}),
     "no interface at all": ({"devices": {"autoattachPodInterface": False}}, {}, {"kvm"}),
     "a virtio interface": ({"devices": {"interfaces": [{"name": "a"}]}}, {}, {"kvm", "tun", "vhost-net"}),
-    "another model": (
-        {"devices": {"interfaces": [{"name": "a", "model": "e1000"}]}},
-        {},
-        {"kvm", "tun"},
-    ),
+    "another model": ({"devices": {"interfaces": [{"name": "a", "model": "e1000"}]}}, {}, {"kvm", "tun"}),
     "software emulation": (
         {"devices": {"interfaces": [{"name": "a"}]}},
         {"developerConfiguration": {"useEmulation": True}},
@@ -84,20 +80,13 @@ DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
 @sentences(DEVICES)
 def test_devices_of_kubevirt(case: tuple[dict[str, Any], dict[str, Any], set[str]]) -> None:
     domain, config, names = case
-    resources = (
-        render(domain, kubevirt=msgspec.convert(config, KubeVirtConfiguration)).containers[0].resources
-    )
+    resources = render(domain, kubevirt=msgspec.convert(config, KubeVirtConfiguration)).containers[0].resources
     for counted in (resources.limits or {}, resources.requests or {}):
         devices = {name: value for name, value in counted.items() if "/" in name}
         assert devices == {f"devices.kubevirt.io/{name}": "1" for name in names}
 
 
-HOOKS = {
-    "two": ('[{"image": "a"}, {"image": "b"}]', 2),
-    "none": ("[]", 0),
-    "no list": ("{}", 0),
-    "no JSON": ("[", 0),
-}
+HOOKS = {"two": ('[{"image": "a"}, {"image": "b"}]', 2), "none": ("[]", 0), "no list": ("{}", 0), "no JSON": ("[", 0)}
 
 
 @sentences(HOOKS)

@@ -9,13 +9,7 @@ import msgspec
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import (
-    Stage,
-    abort_requested,
-    is_finished,
-    is_refused,
-    stage_of,
-)
+from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, stage_of
 from tests.decisions import sentences
 from tests.objects import vmim
 
@@ -86,9 +80,7 @@ class OneVM:
 
 
 ONE_VM = {
-    "one that runs outweighs finished ones": OneVM(
-        [vmim("Failed"), vmim("Running"), vmim("Succeeded")], WANTED
-    ),
+    "one that runs outweighs finished ones": OneVM([vmim("Failed"), vmim("Running"), vmim("Succeeded")], WANTED),
     "one that was just created outweighs finished ones": OneVM([vmim("Failed"), vmim(None)], CREATED),
     "one that is aborted does not outweigh one that is wanted": OneVM([vmim(abort=True), vmim()], WANTED),
     "all finished is finished": OneVM([vmim("Failed"), vmim("Succeeded")], FINISHED),
@@ -103,8 +95,7 @@ def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(case: OneVM) 
 
 
 @pytest.mark.parametrize(
-    ("condition", "stage"),
-    [("migrationBlockedByUtilityVolumes", ANNOUNCED), ("migrationBlockedByBackup", WANTED)],
+    ("condition", "stage"), [("migrationBlockedByUtilityVolumes", ANNOUNCED), ("migrationBlockedByBackup", WANTED)]
 )
 def test_what_waits_gets_headroom_where_kubevirt_creates_a_target(condition: str, stage: Stage) -> None:
     body = msgspec.to_builtins(vmim())

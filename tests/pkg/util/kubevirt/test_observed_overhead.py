@@ -15,12 +15,8 @@ from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from tests.objects import launcher, machine
 
-PINNED = machine(
-    {"cpu": {"cores": 2, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1500M"}}}
-)
-FREE = machine(
-    {"cpu": {"cores": 2}, "resources": {"requests": {"memory": "2730Mi"}, "limits": {"memory": "4Gi"}}}
-)
+PINNED = machine({"cpu": {"cores": 2, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1500M"}}})
+FREE = machine({"cpu": {"cores": 2}, "resources": {"requests": {"memory": "2730Mi"}, "limits": {"memory": "4Gi"}}})
 RATIOS = ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]
 
 
@@ -36,9 +32,7 @@ def test_any_ratio_is_recognised(vmi: VirtualMachineInstance, then: str, profile
     installed = PROFILES[profile]
     pod = rendered(vmi, then, installed)
     for now in ("1.5", "4.5", then):
-        before, after = (
-            memory_overhead(vmi.spec, ratio=r, profile=installed, plugins={}) for r in (then, now)
-        )
+        before, after = (memory_overhead(vmi.spec, ratio=r, profile=installed, plugins={}) for r in (then, now))
         assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before
 
 
@@ -63,9 +57,7 @@ def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, more: int) 
 
 @pytest.mark.parametrize("overhead", [1, 10**8 + 17, 7 * 10**9 + 3])
 @pytest.mark.parametrize("ratio", ["", "1.5", "10", "no number"])
-def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowered(
-    overhead: int, ratio: str
-) -> None:
+def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowered(overhead: int, ratio: str) -> None:
     now = memory_overhead(FREE.spec, ratio=ratio)
     pod = launcher(FREE, overhead=overhead, annotated=False)
     assert 0 <= overhead_difference(FREE, pod, Rendering(ratio)) <= max(now - overhead, 0)

@@ -27,9 +27,7 @@ def seed_spec() -> VirtualMachineInstanceSpec:
     return spec(cpu={"cores": 2, "sockets": 1, "threads": 1}, resources=resources)
 
 
-def overhead(
-    vmi_spec: VirtualMachineInstanceSpec, profile: str = "1.8", ratio: str = "", arch: str = "amd64"
-) -> int:
+def overhead(vmi_spec: VirtualMachineInstanceSpec, profile: str = "1.8", ratio: str = "", arch: str = "amd64") -> int:
     return memory_overhead(vmi_spec, ratio=ratio, arch=arch, profile=PROFILES[profile])
 
 
@@ -72,9 +70,7 @@ def test_the_seeds_numbers(profile: str, ratio: str, delta: str) -> None:
         pytest.param(BOTH, {"cpu": "2"}, {"limits.cpu": "2"}, id="a VMI with a cpu limit only"),
         pytest.param(BOTH, {"cpu": "0", "memory": "0"}, None, id="limits of zero are none"),
         pytest.param(BOTH, {}, None, id="a VMI without limits is not scaled"),
-        pytest.param(
-            {"limits.cpu": "1"}, {"memory": "1Gi"}, {}, id="a quota without that limit gets nothing"
-        ),
+        pytest.param({"limits.cpu": "1"}, {"memory": "1Gi"}, {}, id="a quota without that limit gets nothing"),
         pytest.param({}, {"cpu": "2"}, None, id="a quota without either limit is not scaled"),
         pytest.param({"pods": "1"}, {"cpu": "2"}, None, id="a quota on other things is not scaled"),
         pytest.param({"limits.cpu": "1"}, {"cpu": "3e0"}, {"limits.cpu": "3e0"}, id="a spelling is kept"),
@@ -104,10 +100,7 @@ def test_a_quantity_that_is_none_is_an_error_that_says_which(domain: dict[str, A
 
 
 def test_a_fraction_of_a_byte_rounds_the_overhead_up_and_stays_exact_in_the_delta() -> None:
-    domain = {
-        "memory": {"reservedOverhead": {"addedOverhead": "1500m"}},
-        "resources": {"limits": {"memory": "1Gi"}},
-    }
+    domain = {"memory": {"reservedOverhead": {"addedOverhead": "1500m"}}, "resources": {"limits": {"memory": "1Gi"}}}
     delta = harvester_delta(spec(**domain), BOTH, "1.0")
     assert delta is not None
     assert overhead(spec(**domain)) == BASE + 2

@@ -104,30 +104,17 @@ QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
             id="1.5 counts a TPM even when it is off",
         ),
         pytest.param(
-            "1.7",
-            {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}},
-            "",
-            BASE,
-            id="1.7 knows no reserve",
+            "1.7", {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, "", BASE, id="1.7 knows no reserve"
         ),
     ],
 )
-def test_each_release_has_its_own_formula(
-    profile: str, domain: dict[str, Any], ratio: str, expected: int
-) -> None:
+def test_each_release_has_its_own_formula(profile: str, domain: dict[str, Any], ratio: str, expected: int) -> None:
     assert overhead(domain, profile, ratio) == expected
 
 
 @pytest.mark.parametrize(
     ("observed", "unknown"),
-    [
-        ("v1.10.0", True),
-        ("v2.0.0-rc.1", True),
-        ("v1.9.9", False),
-        ("1.6.2-1", False),
-        ("devel", False),
-        (None, False),
-    ],
+    [("v1.10.0", True), ("v2.0.0-rc.1", True), ("v1.9.9", False), ("1.6.2-1", False), ("devel", False), (None, False)],
 )
 def test_which_versions_are_newer_than_all_that_is_known(observed: str | None, unknown: bool) -> None:
     assert is_unknown(observed) is unknown

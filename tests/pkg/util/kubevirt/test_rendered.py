@@ -52,9 +52,7 @@ def test_every_target_counts_to_the_byte_what_kubevirt_renders(mode: str) -> Non
     assert sorted(seen) == RELEASES
 
 
-def largest(
-    vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec
-) -> ResourceList:
+def largest(vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec) -> ResourceList:
     """Whatever release is configured."""
     return largest_launcher(vmi, replace(how, profile=DEFAULT_PROFILE))
 

@@ -65,9 +65,7 @@ def test_a_migrations_progress_changes_no_rendering(name: str) -> None:
     assert (vmi, pod) != (BEFORE, SOURCE)
     assert rendered_from(vmi) == rendered_from(BEFORE)
     rendering, spec = Rendering(), ResourceQuotaSpec()
-    assert target_usage(vmi, Side(pod), rendering, spec) == target_usage(
-        BEFORE, Side(SOURCE), rendering, spec
-    )
+    assert target_usage(vmi, Side(pod), rendering, spec) == target_usage(BEFORE, Side(SOURCE), rendering, spec)
     assert bound_of(vmi, rendering, spec) == bound_of(BEFORE, rendering, spec)
 
 

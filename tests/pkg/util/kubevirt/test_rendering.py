@@ -46,9 +46,7 @@ class Gated:
 
 GATED = {
     "1.8 leaves beta gates off": Gated("v1.8.4", image_volume=False),
-    "1.8 with the gate named": Gated(
-        "v1.8.4", image_volume=True, developer={"featureGates": ["ImageVolume"]}
-    ),
+    "1.8 with the gate named": Gated("v1.8.4", image_volume=True, developer={"featureGates": ["ImageVolume"]}),
     "1.9 switches beta gates on": Gated("v1.9.0", image_volume=True),
     "1.10, with a suffix": Gated("v1.10.0-alpha.0.55", image_volume=True),
     "1.9 with the gate disabled": Gated(
@@ -76,24 +74,12 @@ def test_container_disks_by_release_and_gates(case: Gated) -> None:
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:
-    assert (
-        rendering([installed("v1.9.0", {}, phase="Deploying")], None, ()).kubevirt.developer_configuration
-        is None
-    )
+    assert rendering([installed("v1.9.0", {}, phase="Deploying")], None, ()).kubevirt.developer_configuration is None
 
 
 @pytest.mark.parametrize(
     ("label", "ratio"),
-    [
-        ("1.3", 1.3),
-        ("4", 4.0),
-        ("20.5", 20.5),
-        ("1", 1.0),
-        ("0.9", 2.0),
-        ("-3", 2.0),
-        ("much", 2.0),
-        ("", 2.0),
-    ],
+    [("1.3", 1.3), ("4", 4.0), ("20.5", 20.5), ("1", 1.0), ("0.9", 2.0), ("-3", 2.0), ("much", 2.0), ("", 2.0)],
 )
 def test_a_namespace_says_what_limits_that_a_quota_asks_for_are_of_requests(label: str, ratio: float) -> None:
     labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}

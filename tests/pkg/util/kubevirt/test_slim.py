@@ -23,18 +23,13 @@ RESIZED: dict[str, Any] = {
         {"type": "Ready", "status": "True"},
         {"type": "PodResizePending", "status": "True", "reason": "Infeasible"},
     ],
-    "containerStatuses": [
-        {"name": "compute", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}
-    ],
+    "containerStatuses": [{"name": "compute", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}],
 }
 
 
 def running_vmi(name: str) -> dict[str, Any]:
     conditions = [{"type": "LiveMigratable", "status": "True"}]
-    metadata = {
-        "finalizers": ["foregroundDeleteVirtualMachine"],
-        "labels": {constants.LABEL_NODE_NAME: "n-1"},
-    }
+    metadata = {"finalizers": ["foregroundDeleteVirtualMachine"], "labels": {constants.LABEL_NODE_NAME: "n-1"}}
     body: dict[str, Any] = vmi("default", name)
     body["metadata"] |= metadata
     return {**body, "status": {"phase": "Running", "nodeName": "n-1", "conditions": conditions}}

@@ -18,12 +18,7 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
 from tests.objects import AT_1_5, AT_4_5, launcher, vmi
-from tests.pkg.util.resourcequota.vm_shapes import (
-    ALL_MEMORY,
-    UNSCOPED,
-    quotas,
-    shapes,
-)
+from tests.pkg.util.resourcequota.vm_shapes import ALL_MEMORY, UNSCOPED, quotas, shapes
 from tests.pkg.util.vectors import recorded
 
 
@@ -57,9 +52,7 @@ class Changed:
 
 
 RECORDED_CHANGES = {
-    "no ratio, then 1.5, is what the other recorded pod has": Changed(
-        "vm1-t8vc9", "1.5", 473954537 - 315969537
-    ),
+    "no ratio, then 1.5, is what the other recorded pod has": Changed("vm1-t8vc9", "1.5", 473954537 - 315969537),
     "no ratio, then 4.5": Changed("vm1-t8vc9", "4.5", 1421864537 - 315969537),
     "1.5, then 4.5": Changed("vm2-gcg5l", "4.5", 1421864537 - 473954537),
     "1.5, then none": Changed("vm2-gcg5l", "", 315969537 - 473954537),
@@ -164,9 +157,7 @@ def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_re
     source = launcher(profile=PROFILES["1.1"])
     outdated = vmi()
     labels = {"kubevirt.io/outdatedLauncherImage": ""}
-    outdated = msgspec.structs.replace(
-        outdated, metadata=msgspec.structs.replace(outdated.metadata, labels=labels)
-    )
+    outdated = msgspec.structs.replace(outdated, metadata=msgspec.structs.replace(outdated.metadata, labels=labels))
     found = launcher_usage(outdated, Side(source), Rendering("1.5", PROFILES["main"]), UNSCOPED)
     assert found == pod_usage(launcher(profile=PROFILES["main"]))
 

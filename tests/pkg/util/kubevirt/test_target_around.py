@@ -11,24 +11,13 @@ import pytest
 from kubeloop.api.core import LimitRange
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import (
-    Side,
-    attachments_usage,
-    launcher_usage,
-)
+from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
 from tests.objects import AT_1_5, attachment, launcher, limit_range, vmi
-from tests.pkg.util.resourcequota.vm_shapes import (
-    LIMITED,
-    SEED,
-    SHAPES,
-    UNSCOPED,
-    USUAL,
-    shape,
-)
+from tests.pkg.util.resourcequota.vm_shapes import LIMITED, SEED, SHAPES, UNSCOPED, USUAL, shape
 
 # ---- LimitRanges ---------------------------------------------------------------------------------------------
 
@@ -113,18 +102,12 @@ PLUGGED = shape(
     volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}}],
 )
 SMALL = msgspec.convert(
-    {
-        "supportContainerResources": [
-            {"type": "hotplug-disk", "resources": {"limits": {"cpu": "1m", "memory": "1M"}}}
-        ]
-    },
+    {"supportContainerResources": [{"type": "hotplug-disk", "resources": {"limits": {"cpu": "1m", "memory": "1M"}}}]},
     KubeVirtConfiguration,
 )
 
 
-DUMPING = msgspec.convert(
-    {"volumeStatus": [{"name": "dump", "hotplugVolume": {}}]}, VirtualMachineInstanceStatus
-)
+DUMPING = msgspec.convert({"volumeStatus": [{"name": "dump", "hotplugVolume": {}}]}, VirtualMachineInstanceStatus)
 
 
 @dataclass(frozen=True)
@@ -140,8 +123,7 @@ class Plugged:
 ATTACHMENTS = {
     "no hotplugged volume, no attachment pod": Plugged(None, instance=vmi()),
     "a volume that was there from the start needs none": Plugged(
-        None,
-        instance=shape(LIMITED, {}, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]),
+        None, instance=shape(LIMITED, {}, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}])
     ),
     "an attachment pod as KubeVirt sizes it": Plugged(("100m", "80M")),
     "a volume that only the VMI's status knows: being unplugged, or a memory dump": Plugged(
@@ -149,9 +131,7 @@ ATTACHMENTS = {
     ),
     "a hotplugged DataVolume likewise": Plugged(
         ("100m", "80M"),
-        instance=shape(
-            LIMITED, {}, volumes=[{"name": "d", "dataVolume": {"name": "c", "hotpluggable": True}}]
-        ),
+        instance=shape(LIMITED, {}, volumes=[{"name": "d", "dataVolume": {"name": "c", "hotpluggable": True}}]),
     ),
     "an attachment pod as the KubeVirt CR sizes it": Plugged(("1m", "1M"), kubevirt=SMALL),
     "one like the source's": Plugged(
@@ -164,9 +144,7 @@ ATTACHMENTS = {
     "one as the KubeVirt CR sizes it since the source got its own": Plugged(
         ("1m", "1M"), source=Side(launcher(PLUGGED), (attachment(launcher(PLUGGED)),)), kubevirt=SMALL
     ),
-    "a source whose attachment pod is not there yet": Plugged(
-        ("100m", "80M"), source=Side(launcher(PLUGGED))
-    ),
+    "a source whose attachment pod is not there yet": Plugged(("100m", "80M"), source=Side(launcher(PLUGGED))),
 }
 
 

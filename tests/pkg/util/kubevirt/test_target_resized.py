@@ -42,10 +42,7 @@ def shaped(resources: Mapping[str, Any], guest: str = "2Gi", condition: str = ""
 
 def resources(cpu: tuple[str, str], memory: tuple[str, str]) -> dict[str, Any]:
     """(limit, request) of each."""
-    return {
-        "limits": {"cpu": cpu[0], "memory": memory[0]},
-        "requests": {"cpu": cpu[1], "memory": memory[1]},
-    }
+    return {"limits": {"cpu": cpu[0], "memory": memory[0]}, "requests": {"cpu": cpu[1], "memory": memory[1]}}
 
 
 SEED = resources(("2", "125m"), ("4Gi", "2730Mi"))
@@ -72,21 +69,14 @@ def test_plugged_memory_and_a_raised_ratio_add_up(annotated: bool) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "status", "resized"),
-    [
-        (CPU_CHANGE, "True", True),
-        (MEMORY_CHANGE, "True", True),
-        (CPU_CHANGE, "False", False),
-        ("Ready", "True", False),
-    ],
+    [(CPU_CHANGE, "True", True), (MEMORY_CHANGE, "True", True), (CPU_CHANGE, "False", False), ("Ready", "True", False)],
 )
 def test_what_says_that_a_vm_was_resized(condition: str, status: str, resized: bool) -> None:
     body = {"status": {"conditions": [{"type": condition, "status": status}]}}
     assert is_resized(msgspec.convert(body, VirtualMachineInstance)) is resized
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")]
-)
+@pytest.mark.parametrize(("then", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")])
 def test_a_namespaces_label_sizes_the_limit_that_a_quota_asks_for(then: str, now: str, counts: str) -> None:
     """Its ratio is of the whole request, the overhead in it included."""
     vm = shaped({"requests": {"memory": "1500M"}})

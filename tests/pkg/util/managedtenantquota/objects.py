@@ -18,14 +18,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, Virt
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.lock import (
-    Lock,
-    admitting,
-    lock_body,
-    lock_webhook,
-    recognise,
-    timestamp,
-)
+from pkg.util.managedtenantquota.lock import Lock, admitting, lock_body, lock_webhook, recognise, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.releasable import Releases, releases
@@ -216,9 +209,7 @@ def after(observed: Observed, step: Step) -> Observed:
             status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
             typed = msgspec.convert(status, type(step.budget.status))
             written = msgspec.structs.replace(step.budget, status=typed)
-            return replace(
-                observed, budgets=[written if b.name == written.name else b for b in observed.budgets]
-            )
+            return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
         case Raise() | Restore():
             hard = {**step.quota.hard, **step.hard}
             record = {ANNOTATION_ORIGINALS: step.record.text(step.quota.name)} if step.record else {}

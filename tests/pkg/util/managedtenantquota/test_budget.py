@@ -75,18 +75,12 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
     {
         "what was raised goes back": Restoring(ORIGINAL, ADDED, UP, {"limits.cpu": "3"}, {"limits.cpu": "3"}),
         "what was not raised stays": Restoring(ORIGINAL, ADDED, ORIGINAL, {}, {}),
-        "another spelling is the same": Restoring(
-            ORIGINAL, ADDED, {"limits.cpu": "3000m", "pods": "5"}, {}, {}
-        ),
+        "another spelling is the same": Restoring(ORIGINAL, ADDED, {"limits.cpu": "3000m", "pods": "5"}, {}, {}),
         "what a person wrote in between stays only without a lock": Restoring(
             ORIGINAL, ADDED, {"limits.cpu": "10", "pods": "5"}, {"limits.cpu": "3"}, {}
         ),
         "of two resources the one that is ours goes back": Restoring(
-            ORIGINAL,
-            ADDED,
-            {"limits.cpu": "5", "pods": "7"},
-            {"limits.cpu": "3", "pods": "5"},
-            {"limits.cpu": "3"},
+            ORIGINAL, ADDED, {"limits.cpu": "5", "pods": "7"}, {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "3"}
         ),
         "what a person took out is not put back": Restoring(ORIGINAL, ADDED, {"pods": "5"}, {}, {}),
         "what a person put in stays": Restoring(

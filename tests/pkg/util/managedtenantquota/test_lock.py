@@ -89,11 +89,7 @@ def test_what_is_no_lock(change: dict[str, Any]) -> None:
         {"labels": {}},
         {"webhooks": []},
         {"webhooks": [{"name": "lock.ns1.com", "namespaceSelector": {}}]},
-        {
-            "webhooks": [
-                {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n}}} for n in "ab"
-            ]
-        },
+        {"webhooks": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n}}} for n in "ab"]},
     ],
     ids=["no label", "no webhook", "every namespace", "two namespaces"],
 )

@@ -18,17 +18,7 @@ from pkg.util.managedtenantquota.releasable import Releases, is_taken
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
-from tests.objects import (
-    Resources,
-    attachment,
-    claim,
-    ended,
-    launcher,
-    limit_range,
-    running_vmi,
-    vmim,
-    with_state,
-)
+from tests.objects import Resources, attachment, claim, ended, launcher, limit_range, running_vmi, vmim, with_state
 from tests.pkg.util.managedtenantquota.objects import (
     AT_ONCE,
     ENOUGH,
@@ -47,9 +37,7 @@ from tests.pkg.util.managedtenantquota.objects import (
 BEST_EFFORT: dict[str, Any] = {"scopes": ["BestEffort"]}
 NOT_BEST_EFFORT: dict[str, Any] = {"scopes": ["NotBestEffort"]}
 OF_HIGH_PRIORITY: dict[str, Any] = {
-    "scopeSelector": {
-        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
-    }
+    "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
 }
 
 
@@ -275,9 +263,7 @@ class TestHotpluggedVolumes:
     def around(self, *pods: Pod, migration: VirtualMachineInstanceMigration | None = None) -> Facts:
         spec = {**msgspec.to_builtins(running_vmi().spec), "volumes": [VOLUME]}
         vmi = msgspec.structs.replace(running_vmi(), spec=msgspec.convert(spec, type(running_vmi().spec)))
-        return surroundings(
-            [migration or refused()], instances=[vmi], pods=[source(), attachment(source()), *pods]
-        )
+        return surroundings([migration or refused()], instances=[vmi], pods=[source(), attachment(source()), *pods])
 
     def test_a_budget_without_room_for_both_pods_starts_nothing(self) -> None:
         one = full({"pods": "2"})

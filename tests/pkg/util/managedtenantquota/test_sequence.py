@@ -12,16 +12,7 @@ from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use
-from pkg.util.managedtenantquota.sequence import (
-    Clear,
-    MakeLock,
-    Raise,
-    Restore,
-    Save,
-    Unlock,
-    UpdateLock,
-    Wait,
-)
+from pkg.util.managedtenantquota.sequence import Clear, MakeLock, Raise, Restore, Save, Unlock, UpdateLock, Wait
 from tests.decisions import by_value, sentences
 from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
@@ -70,20 +61,11 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
         ),
         "a lock that was made just now: wait until it holds": (observed(lock=lock(age=0.01)), Wait),
         "a lock and an empty status: save": (observed(lock=lock()), Save),
-        "saved and not raised: raise": (
-            observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock()),
-            Raise,
-        ),
-        "saved, and something else would be added: save": (
-            observed(budgets=[budget(saved=SAVED)], lock=lock()),
-            Save,
-        ),
+        "saved and not raised: raise": (observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock()), Raise),
+        "saved, and something else would be added: save": (observed(budgets=[budget(saved=SAVED)], lock=lock()), Save),
         "raised: wait for the target pod": (raised(lock=lock()), Wait),
         "raised and the target pod is there: restore": (raised(around=DONE, lock=lock()), Restore),
-        "raised and the migration went away: restore": (
-            raised(around=surroundings([]), lock=lock()),
-            Restore,
-        ),
+        "raised and the migration went away: restore": (raised(around=surroundings([]), lock=lock()), Restore),
         "restored, and admission goes by the raised limits still: wait": (
             raised(quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()),
             Wait,
@@ -111,10 +93,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
         "the namespace is on its way out: nothing is begun": (observed(exists=False), Wait),
         "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), Unlock),
         "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), Wait),
-        "raised under a lock, while the webhook is away: it stays": (
-            raised(lock=lock(), why_not="not reached"),
-            Wait,
-        ),
+        "raised under a lock, while the webhook is away: it stays": (raised(lock=lock(), why_not="not reached"), Wait),
         "raised without a lock, and it cannot be locked: restore": (raised(why_not="not reached"), Restore),
         "locked for one, nothing raised yet, the webhook away: unlock": (
             observed([quota()], [budget()], lock=lock(), why_not="not reached"),
@@ -140,14 +119,8 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)),
             Unlock,
         ),
-        "past them, and upstream's controller runs: unlock": (
-            raised(lock=lock(age=130), upstream="it"),
-            Unlock,
-        ),
-        "past them, and the lock cannot be deleted: restore": (
-            raised(lock=lock(age=130), not_unlocked="no"),
-            Restore,
-        ),
+        "past them, and upstream's controller runs: unlock": (raised(lock=lock(age=130), upstream="it"), Unlock),
+        "past them, and the lock cannot be deleted: restore": (raised(lock=lock(age=130), not_unlocked="no"), Restore),
         "the same, and a person has changed the quota, which the webhook admits by now: it stays, its record goes": (
             raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked="no"),
             Restore,
@@ -173,9 +146,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Restore,
         ),
         "the status is garbage and nothing else knows: clear": (
-            observed(
-                [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)
-            ),
+            observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)),
             Clear,
         ),
         "raised and the budget is gone: restore by what the quota has recorded": (
@@ -183,10 +154,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Restore,
         ),
         "raised, and nothing says by whom: unlock": (observed([quota(RAISED)], [], lock=lock()), Unlock),
-        "the budget is gone and the lock had to end: restore by what the quota records": (
-            raised(budgets=[]),
-            Restore,
-        ),
+        "the budget is gone and the lock had to end: restore by what the quota records": (raised(budgets=[]), Restore),
         "and a person has changed it since: it stays, its record goes": (
             observed([quota(TWICE, annotations=RECORD)], []),
             Restore,
@@ -207,14 +175,8 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()),
             Restore,
         ),
-        "what may be added is not in the status: put it there": (
-            observed(budgets=[UNMIRRORED], around=DONE),
-            Clear,
-        ),
-        "and no lock waits for that: unlock": (
-            observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
-            Unlock,
-        ),
+        "what may be added is not in the status: put it there": (observed(budgets=[UNMIRRORED], around=DONE), Clear),
+        "and no lock waits for that: unlock": (observed(budgets=[UNMIRRORED], around=DONE, lock=lock()), Unlock),
         "nothing may be added any more, the status says otherwise: put it there": (
             observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
             Clear,
@@ -236,9 +198,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             Clear,
         ),
         "it was none at all before: restore": (
-            observed(
-                [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
-            ),
+            observed([quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE),
             Restore,
         ),
         "upstream's controller runs: nothing is begun": (observed(upstream="it"), Wait),
@@ -246,10 +206,7 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             raised(quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"),
             Wait,
         ),
-        "upstream's controller is said to run: what we locked is closed": (
-            raised(lock=lock(), upstream="it"),
-            Restore,
-        ),
+        "upstream's controller is said to run: what we locked is closed": (raised(lock=lock(), upstream="it"), Restore),
         "upstream's controller is said to run: what we raised is restored": (
             raised(budgets=[budget()], upstream="it"),
             Restore,
@@ -272,9 +229,7 @@ def test_what_is_saved_is_the_whole_spec_and_who_is_released_by_it() -> None:
     assert step.patch == {
         "metadata": {"resourceVersion": "9"},
         "status": {
-            "originalBlockingResourceQuotas": [
-                {"name": "quota", "spec": {"hard": FULL, "scopes": ["NotBestEffort"]}}
-            ],
+            "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": FULL, "scopes": ["NotBestEffort"]}}],
             "migrationsToBlockingResourceQuotas": {"migration-of-vm1": ["quota"]},
             "additionalMigrationResources": FULL,
         },

@@ -16,9 +16,7 @@ def pod(resources: dict[str, Any], **spec: Any) -> Pod:
 
 
 def ranges(*items: dict[str, Any]) -> list[LimitRange]:
-    return [
-        msgspec.convert({"spec": {"limits": [{"type": "Container"} | item]}}, LimitRange) for item in items
-    ]
+    return [msgspec.convert({"spec": {"limits": [{"type": "Container"} | item]}}, LimitRange) for item in items]
 
 
 NOTHING: dict[str, Any] = {}
@@ -28,15 +26,9 @@ NOTHING: dict[str, Any] = {}
     ("resources", "items", "limits", "requests"),
     [
         pytest.param(NOTHING, [], None, None, id="nothing asked for and no defaults"),
+        pytest.param({"limits": {"cpu": "2"}}, [], {"cpu": "2"}, {"cpu": "2"}, id="a request becomes the limit"),
         pytest.param(
-            {"limits": {"cpu": "2"}}, [], {"cpu": "2"}, {"cpu": "2"}, id="a request becomes the limit"
-        ),
-        pytest.param(
-            {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}},
-            [],
-            {"cpu": "2"},
-            {"cpu": "1"},
-            id="unless it is given",
+            {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}, [], {"cpu": "2"}, {"cpu": "1"}, id="unless it is given"
         ),
         pytest.param(
             NOTHING,
@@ -59,15 +51,9 @@ NOTHING: dict[str, Any] = {}
             {"cpu": "500m", "memory": "1Gi"},
             id="only what is missing is filled",
         ),
+        pytest.param(NOTHING, [{"max": {"cpu": "4"}}], {"cpu": "4"}, {"cpu": "4"}, id="max is the default's default"),
         pytest.param(
-            NOTHING, [{"max": {"cpu": "4"}}], {"cpu": "4"}, {"cpu": "4"}, id="max is the default's default"
-        ),
-        pytest.param(
-            NOTHING,
-            [{"min": {"cpu": "50m"}}],
-            None,
-            {"cpu": "50m"},
-            id="min is defaultRequest's last default",
+            NOTHING, [{"min": {"cpu": "50m"}}], None, {"cpu": "50m"}, id="min is defaultRequest's last default"
         ),
         pytest.param(
             NOTHING,
@@ -83,9 +69,7 @@ NOTHING: dict[str, Any] = {}
             {"cpu": "1", "memory": "1Gi"},
             id="of several the first that has one",
         ),
-        pytest.param(
-            NOTHING, [{"type": "Pod", "max": {"cpu": "9"}}], None, None, id="limits of pods give no default"
-        ),
+        pytest.param(NOTHING, [{"type": "Pod", "max": {"cpu": "9"}}], None, None, id="limits of pods give no default"),
     ],
 )
 def test_containers_are_completed(

@@ -85,9 +85,7 @@ def wrong(
     asked = [case for case in cases(kind) if release not in case.get("not", ())]
     assert asked or (kind, release) == ("ResourceClaim", "1.30")
     releases = releases_of([release])
-    return [
-        case["object"]["metadata"]["name"] for case in asked if count(case, releases) != said(case, release)
-    ]
+    return [case["object"]["metadata"]["name"] for case in asked if count(case, releases) != said(case, release)]
 
 
 @pytest.mark.parametrize("release", RELEASES)

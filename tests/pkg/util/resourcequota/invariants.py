@@ -65,9 +65,7 @@ class Invariants:
             return
         added = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
         applied = by_value(json.loads(rq.annotations.get(APPLIED, "{}")))
-        edited = (
-            applied != by_value({"requests.memory": rq.hard["requests.memory"]}) if applied else not added
-        )
+        edited = applied != by_value({"requests.memory": rq.hard["requests.memory"]}) if applied else not added
         if RECORD not in rq.annotations or edited:
             self.own_base = Quantity.parse(rq.hard["requests.memory"])
 
@@ -126,18 +124,14 @@ class Invariants:
         annotations = self.cluster.quotas[name].annotations
         for vm, machine in self.cluster.vms.items():
             moves = [move for move in self.cluster.moves.values() if move.vm == vm]
-            earlier = any(move.vmi_uid != machine.uid for move in moves) or self._has_pods_of_an_earlier_vmi(
-                vm
-            )
+            earlier = any(move.vmi_uid != machine.uid for move in moves) or self._has_pods_of_an_earlier_vmi(vm)
             unsettled = any(not m.over and (m.abort or m.phase in ("", "Running")) for m in moves)
             key = f"harvesterhci.io/migrating-{vm}"
             text = annotations.get(key)
             claims = total([self.cluster.beyond_one_side(vm), *map(self.cluster.to_come, moves)])
             exact = {n: q for n, q in claims.items() if n in base and q > ZERO}
             stands = parse_resource_list(json.loads(text)) if text else {}
-            if (
-                key in self.cluster.memories[name].unexplained
-            ):  # another controller's, before the quota was ours
+            if key in self.cluster.memories[name].unexplained:  # another controller's, before the quota was ours
                 continue
             if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
                 raise BrokenInvariant(f"{name}: {vm} is held beyond the limit")
@@ -149,9 +143,7 @@ class Invariants:
             over = {n for n, q in stands.items() if q > exact.get(n, ZERO)}
             under = {n for n, q in least.items() if q > stands.get(n, ZERO)}
             if over or (under and not self._hold_may_be_over(vm)):
-                raise BrokenInvariant(
-                    f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right"
-                )
+                raise BrokenInvariant(f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right")
 
     def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
         uid = self.cluster.vms[vm].uid

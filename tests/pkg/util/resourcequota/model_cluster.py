@@ -67,9 +67,7 @@ def changes_more_than_a_touch(decided: Plan) -> bool:
 class Cluster:
     """The truth, what the planner sees of it, and what it remembers."""
 
-    base: dict[str, str] = field(
-        default_factory=lambda: {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"}
-    )
+    base: dict[str, str] = field(default_factory=lambda: {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"})
     ratio: str = "1.5"
     now: float = 1000.0
     vms: dict[str, Vm] = field(default_factory=dict)
@@ -110,11 +108,7 @@ class Cluster:
             used = self.used(name)
             for raw in (rq.hard, self.lagging.get(name, rq.hard)):
                 hard = parse_resource_list(raw)
-                if any(
-                    used.get(n, ZERO) + need[n] > limit
-                    for n, limit in hard.items()
-                    if need.get(n, ZERO) > ZERO
-                ):
+                if any(used.get(n, ZERO) + need[n] > limit for n, limit in hard.items() if need.get(n, ZERO) > ZERO):
                     return False
         self.pods[pod.uid] = pod
         return True
@@ -130,9 +124,7 @@ class Cluster:
         self.counter += 1
         merged = {k: v for k, v in {**before.annotations, **annotations}.items() if v is not None}
         limits = {k: v for k, v in {**before.hard, **hard}.items() if v is not None}
-        metadata = msgspec.structs.replace(
-            before.metadata, annotations=merged, resource_version=str(self.counter)
-        )
+        metadata = msgspec.structs.replace(before.metadata, annotations=merged, resource_version=str(self.counter))
         spec = msgspec.structs.replace(before.spec, hard=limits)
         self.quotas[name] = msgspec.structs.replace(before, metadata=metadata, spec=spec)
 
@@ -213,16 +205,12 @@ class Cluster:
         wanted = {vm.launcher for vm in self.vms.values()}
         wanted |= {move.target for move in self.moves.values() if not move.over}
         sides = {uid for uid in wanted if uid in self.pods and not self.pods[uid].terminal}
-        return [
-            p for p in self.pods.values() if not p.terminal and side_of(p) not in sides and not is_other(p)
-        ]
+        return [p for p in self.pods.values() if not p.terminal and side_of(p) not in sides and not is_other(p)]
 
     def finish(self, pod: Pod, how: str) -> None:
         """A pod ends: it turns terminal, or goes away and takes its attachment pod with it."""
         if how == "gone":
-            for uid in [
-                uid for uid, other in self.pods.items() if side_of(other) == pod.uid or uid == pod.uid
-            ]:
+            for uid in [uid for uid, other in self.pods.items() if side_of(other) == pod.uid or uid == pod.uid]:
                 del self.pods[uid]
             return
         self.pods[pod.uid] = msgspec.structs.replace(
@@ -245,9 +233,7 @@ class Cluster:
             namespace=msgspec.json.encode({"limit": self.base}).decode() if self.base else "",
             rendering=RENDERINGS[self.ratio],
             migrations=tuple(self._cached(migration_of(move)) for move in self.moves.values()),
-            instances=tuple(
-                self._cached(instance_of(vm.name, vm.uid, vm.node, vm.state)) for vm in self.vms.values()
-            ),
+            instances=tuple(self._cached(instance_of(vm.name, vm.uid, vm.node, vm.state)) for vm in self.vms.values()),
             pods=tuple(pod for pod in self.pods.values() if not is_other(pod)),
             quotas=tuple(self._with_status(name) for name in self.quotas),
         )
@@ -295,9 +281,7 @@ class Cluster:
                 rq,
                 metadata=msgspec.structs.replace(
                     rq.metadata,
-                    annotations={
-                        k: v for k, v in {**rq.annotations, **decided.annotations}.items() if v is not None
-                    },
+                    annotations={k: v for k, v in {**rq.annotations, **decided.annotations}.items() if v is not None},
                 ),
                 spec=msgspec.structs.replace(rq.spec, hard={**rq.hard, **decided.hard}),
             )

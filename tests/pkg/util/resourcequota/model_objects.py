@@ -21,10 +21,7 @@ PHASES = ("", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetRe
 KINDS = ("namespace", "rendering", "migrations", "instances", "pods", "quotas")
 """What is watched, each by a watch of its own."""
 MANAGED = {"headroom.harvesterhci.io/managed": "true"}
-_SEED = {
-    "cpu": {"cores": 2},
-    "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
-}
+_SEED = {"cpu": {"cores": 2}, "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}}
 _BARE = {"cpu": {"cores": 1}, "resources": {"requests": {"memory": "1Gi"}}}
 _DISK = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk", "hotpluggable": True}}]
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -105,9 +102,7 @@ def named(rq: ResourceQuota, name: str) -> ResourceQuota:
 
 
 @lru_cache(maxsize=4096)
-def instance_of(
-    name: str, uid: str, node: str, state: tuple[str, str, str] = ("", "", "")
-) -> VirtualMachineInstance:
+def instance_of(name: str, uid: str, node: str, state: tuple[str, str, str] = ("", "", "")) -> VirtualMachineInstance:
     found = machine(name=name, node=node, **SHAPES[name])
     uid_of_migration, source, target = state
     said = MigrationState(migration_uid=uid_of_migration, source_pod=source, target_pod=target)
@@ -120,13 +115,9 @@ def instance_of(
 def launcher_of(name: str, uid: str, node: str, job: str, ratio: str, number: int) -> Pod:
     move = vmim(name=job) if job else None
     stamp = f"2026-01-01T00:00:00.{number:09}Z"
-    pod = launcher(
-        instance_of(name, uid, node), node=node, migration=move, rendering=RENDERINGS[ratio], created=stamp
-    )
+    pod = launcher(instance_of(name, uid, node), node=node, migration=move, rendering=RENDERINGS[ratio], created=stamp)
     key = f"pod-{name}-{node}-{job}-{ratio}-{number}"
-    metadata = msgspec.structs.replace(
-        pod.metadata, name=f"virt-launcher-{key}", uid=key, resource_version="1"
-    )
+    metadata = msgspec.structs.replace(pod.metadata, name=f"virt-launcher-{key}", uid=key, resource_version="1")
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
@@ -134,15 +125,7 @@ def migration_of(move: Move) -> VirtualMachineInstanceMigration:
     """KubeVirt names the source pod from Pending on; it copies the VMI's state when the migration is over."""
     target = move.target if move.over and move.handed_over else ""
     return _vmim(
-        move.name,
-        move.vm,
-        move.phase,
-        move.refused,
-        move.abort,
-        move.created,
-        move.ended,
-        move.source,
-        target,
+        move.name, move.vm, move.phase, move.refused, move.abort, move.created, move.ended, move.source, target
     )
 
 
@@ -158,9 +141,7 @@ def _vmim(
     source: str,
     target: str,
 ) -> VirtualMachineInstanceMigration:
-    found = vmim(
-        phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z"
-    )
+    found = vmim(phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z")
     state = {"sourcePod": source, "targetPod": f"virt-launcher-{target}" if target else ""}
     if ended is not None:
         state["endTimestamp"] = datetime.fromtimestamp(ended, UTC).isoformat()

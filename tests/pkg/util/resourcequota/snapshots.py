@@ -30,10 +30,7 @@ def cluster(
 ) -> Snapshot:
     """The namespace ns1; status.used is what its quotas charge for the pods."""
     pods = list(pods)
-    metadata = {
-        "name": "ns1",
-        "annotations": {"field.cattle.io/resourceQuota": limits, **(annotations or {})},
-    }
+    metadata = {"name": "ns1", "annotations": {"field.cattle.io/resourceQuota": limits, **(annotations or {})}}
     configuration = {"additionalGuestMemoryOverheadRatio": ratio}
     kubevirt = {"spec": {"configuration": configuration}, "status": {"phase": "Deployed"}}
     return Snapshot(

@@ -13,19 +13,13 @@ from pkg.util.resourcequota.balance import Balance
     [
         pytest.param({}, {}, {"pods": "3"}, {}, id="it fits to the last one"),
         pytest.param({"pods": "1"}, {}, {"pods": "3"}, {"pods": "2"}, id="it does not fit"),
-        pytest.param(
-            {"pods": "4"}, {"pods": "2"}, {"pods": "1"}, {}, id="a migration's pods take nothing of it"
-        ),
+        pytest.param({"pods": "4"}, {"pods": "2"}, {"pods": "1"}, {}, id="a migration's pods take nothing of it"),
         pytest.param({"pods": "9"}, {"pods": "2"}, {"pods": "1"}, {"pods": "-4"}, id="overfull"),
         pytest.param({"pods": "9"}, {}, {"pods": "0"}, {}, id="what asks for nothing fits into nothing"),
-        pytest.param(
-            {"limits.cpu": "9"}, {}, {"limits.cpu": "9", "cpu": "1"}, {}, id="what has no limit fits"
-        ),
+        pytest.param({"limits.cpu": "9"}, {}, {"limits.cpu": "9", "cpu": "1"}, {}, id="what has no limit fits"),
     ],
 )
-def test_a_pod(
-    used: dict[str, str], promised: dict[str, str], need: dict[str, str], short: dict[str, str]
-) -> None:
+def test_a_pod(used: dict[str, str], promised: dict[str, str], need: dict[str, str], short: dict[str, str]) -> None:
     base = parse_resource_list({"pods": "3"})
     balance = Balance(base, parse_resource_list(used), parse_resource_list(promised))
     assert balance.short(parse_resource_list(need)) == parse_resource_list(short)

@@ -40,18 +40,9 @@ LIMITS = {
         '{"limit":{"limitsCpu":"3","LIMITSCPU":"4"}}',
         {"limits.cpu": "4"},
     ),
-    "of the same name twice the last one counts": (
-        '{"limit":{"limitsCpu":"3","limitsCpu":"4"}}',
-        {"limits.cpu": "4"},
-    ),
-    "a limit that is null is none": (
-        '{"limit":{"limitsCpu":null,"limitsMemory":"1"}}',
-        {"limits.memory": "1"},
-    ),
-    "a limit that is empty is none": (
-        '{"limit":{"limitsCpu":"","limitsMemory":"1"}}',
-        {"limits.memory": "1"},
-    ),
+    "of the same name twice the last one counts": ('{"limit":{"limitsCpu":"3","limitsCpu":"4"}}', {"limits.cpu": "4"}),
+    "a limit that is null is none": ('{"limit":{"limitsCpu":null,"limitsMemory":"1"}}', {"limits.memory": "1"}),
+    "a limit that is empty is none": ('{"limit":{"limitsCpu":"","limitsMemory":"1"}}', {"limits.memory": "1"}),
     "limit null is no limit": ('{"limit":null}', {}),
     "null is no limit": ("null", {}),
     "no limit is no limit": ("{}", {}),
@@ -98,9 +89,7 @@ def test_what_rancher_does_not_write_is_refused_in_one_line(case: str) -> None:
 
 
 def test_quantities_are_parsed_by_value() -> None:
-    base = parse_base(
-        '{"limit":{"limitsCpu":"3000m","limitsMemory":"5e9","requestsStorage":"1Ti","pods":"010"}}'
-    )
+    base = parse_base('{"limit":{"limitsCpu":"3000m","limitsMemory":"5e9","requestsStorage":"1Ti","pods":"010"}}')
     assert {name: quantity.milli_value() for name, quantity in base.items()} == {
         "limits.cpu": 3000,
         "limits.memory": 5 * 10**12,

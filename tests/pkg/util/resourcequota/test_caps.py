@@ -31,9 +31,7 @@ CAPPED = {
     ),
     "one byte above": Capped([ONE_GI], {"limits.memory": "1073741825"}, "max-extra is 1Gi"),
     "what the cap does not name is free": Capped([ONE_GI], {"limits.cpu": "100"}),
-    "a cap of zero forbids": Capped(
-        ['{"pods":"0"}'], {"pods": "1"}, "pods would be raised by 1, max-extra is 0"
-    ),
+    "a cap of zero forbids": Capped(['{"pods":"0"}'], {"pods": "1"}, "pods would be raised by 1, max-extra is 0"),
     "the namespace's cap and the quota's: the smaller counts": Capped(
         ['{"limits.memory":"9Gi"}', ONE_GI], {"limits.memory": "2Gi"}, "max-extra is 1Gi"
     ),
@@ -75,17 +73,9 @@ HARD_HAS = {"limits.memory", "requests.nvidia.com/gpu"}
 IDLE = {
     "no cap": ("", "", []),
     "names that spec.hard has": ('{"limits.memory":"1Gi","requests.nvidia.com/gpu":"1"}', "", []),
-    "a misspelled name": (
-        '{"limit.memory":"1Gi"}',
-        "",
-        ["limit.memory caps nothing: spec.hard does not have it"],
-    ),
+    "a misspelled name": ('{"limit.memory":"1Gi"}', "", ["limit.memory caps nothing: spec.hard does not have it"]),
     "a name of another quota": ('{"pods":"1"}', "", ["pods caps nothing: spec.hard does not have it"]),
-    "on the namespace, a name of another quota": (
-        "",
-        '{"pods":"1","requests.a.b/c":"1","hugepages-2Mi":"2Mi"}',
-        [],
-    ),
+    "on the namespace, a name of another quota": ("", '{"pods":"1","requests.a.b/c":"1","hugepages-2Mi":"2Mi"}', []),
     "on the namespace, names that no quota has": (
         "",
         '{"limit.memory":"1Gi","limits.memry":"1Gi","services":"1"}',

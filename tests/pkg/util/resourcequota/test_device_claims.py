@@ -36,9 +36,7 @@ def asking(instance: VirtualMachineInstance, *names: str) -> VirtualMachineInsta
 
 def with_claims(pod: Pod, **made: str) -> Pod:
     statuses = [PodResourceClaimStatus(name, claim) for name, claim in made.items()]
-    return msgspec.structs.replace(
-        pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses)
-    )
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses))
 
 
 HOME = asking(running_vmi(), "net")
@@ -65,9 +63,7 @@ CASES = {
     "the target waits for its claim": Case(ONE, MADE[:1], [SOURCE, BARE], MOVE),
     "the target has it": Case(ONE, MADE, [SOURCE, TARGET], MOVE),
     "the target's is larger: the base pays": Case(ONE, [MADE[0], claim("target", 9)], [SOURCE, TARGET], MOVE),
-    "the target's is smaller": Case(
-        {ALL: "1", NICS: "1"}, [MADE[0], claim("target", 1)], [SOURCE, TARGET], MOVE
-    ),
+    "the target's is smaller": Case({ALL: "1", NICS: "1"}, [MADE[0], claim("target", 1)], [SOURCE, TARGET], MOVE),
     "two, of which the target has one": Case(
         TWO,
         [*MADE, claim("disk", 1)],

@@ -42,10 +42,7 @@ OF_BOTH = limits_text("4030m", "9594928626")
 """What both VMs counted before the second one outgrew it."""
 KINDS: Mapping[str, tuple[Policy, dict[str, Any]]] = {
     "Rancher's": (EXACT, {}),
-    "Rancher's, another VM has grown": (
-        EXACT,
-        {"rendering": AT_4_5, "limits": OF_BOTH, "beside": (GROWN, GROWN_POD)},
-    ),
+    "Rancher's, another VM has grown": (EXACT, {"rendering": AT_4_5, "limits": OF_BOTH, "beside": (GROWN, GROWN_POD)}),
     "Rancher's, Harvester's estimate": (Policy(Mode.TAKEOVER, EstimateKind.HARVESTER), {}),
     "Rancher's, a raised ratio": (EXACT, {"rendering": AT_4_5}),
     "beside Harvester": (Policy(Mode.ASSIST, EstimateKind.HARVESTER), {}),

@@ -12,11 +12,7 @@ from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_uid
 ENTRY_VALUES = by_value({"limits.cpu": "2", "limits.memory": "4737464313"})
 
 
-GARBAGE = {
-    "no JSON": "{nope",
-    "a quantity that is none": '{"limits.cpu":"two"}',
-    "nested beyond reason": "[" * 100_000,
-}
+GARBAGE = {"no JSON": "{nope", "a quantity that is none": '{"limits.cpu":"two"}', "nested beyond reason": "[" * 100_000}
 
 
 @sentences(GARBAGE)

@@ -51,21 +51,15 @@ given = partial(Case, hard=RAISED)
 LENT = '{"limits.memory":"1Gi"}'
 RELEASED = {
     "a quiet quota loses the marks": Case({}, {}, raised=HARD, migrations=[]),
-    "a migration's entry goes under the key that Harvester restores by": given(
-        {by_name(): ENTRY}, {by_uid(): ENTRY}
-    ),
+    "a migration's entry goes under the key that Harvester restores by": given({by_name(): ENTRY}, {by_uid(): ENTRY}),
     "a long name's too": given(
-        {migrating_key(LONG_NAME): ENTRY},
-        {by_uid(LONG_NAME): ENTRY},
-        migrations=[vmim("Running", vm=LONG_NAME)],
+        {migrating_key(LONG_NAME): ENTRY}, {by_uid(LONG_NAME): ENTRY}, migrations=[vmim("Running", vm=LONG_NAME)]
     ),
     "an entry that has Harvester's key already stays": given({by_uid(): ENTRY}, {by_uid(): ENTRY}),
     "two forms of one VM become one": given({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
     "a finished migration's entry goes": Case({by_name(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
     "an entry that no migration explains goes": Case({by_name("gone"): ENTRY}, {}, migrations=[]),
-    "an entry whose VMI is not known stays as it is": given(
-        {by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]
-    ),
+    "an entry whose VMI is not known stays as it is": given({by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]),
     "other annotations stay": Case(
         {"example.com/other": "kept"}, {"example.com/other": "kept"}, raised=HARD, migrations=[]
     ),
@@ -79,9 +73,7 @@ RELEASED = {
         {by_name(): ENTRY, COMPENSATION: LENT}, {}, migrations=[vmim("Failed")]
     ),
     "spec.hard that Rancher reverted is repaired": given({by_name(): ENTRY}, {by_uid(): ENTRY}, raised=HARD),
-    "garbage in the base leaves spec.hard alone": given(
-        {by_name(): ENTRY}, {by_uid(): ENTRY}, limits="{nope"
-    ),
+    "garbage in the base leaves spec.hard alone": given({by_name(): ENTRY}, {by_uid(): ENTRY}, limits="{nope"),
     "without a base spec.hard is left alone": given({by_name(): ENTRY}, {by_uid(): ENTRY}, limits=""),
     "garbage in an entry leaves spec.hard alone": given({by_name(): "{nope"}, {by_uid(): "{nope"}),
 }
@@ -144,9 +136,7 @@ def test_takeover_becomes_assist_and_takeover_again(takeover: Policy, over: bool
     assert not {by_name(), by_uid()} & ended.annotations.keys()
 
 
-def test_an_entry_that_was_removed_before_the_change_of_mode_is_written_again_and_nothing_is_lowered() -> (
-    None
-):
+def test_an_entry_that_was_removed_before_the_change_of_mode_is_written_again_and_nothing_is_lowered() -> None:
     case = given({}, {by_uid(): ENTRY})
     seen = case.seen(MARKS)
     case.check(applied(seen.quota, plan(seen, ASSIST)))
@@ -164,9 +154,7 @@ class Switch(NamedTuple):
     around: Mapping[str, Any] = {"namespace_off": False}
 
 
-def of_rancher(
-    labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
-) -> ResourceQuota:
+def of_rancher(labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None) -> ResourceQuota:
     """Raised for a migration, ours."""
     marks = {**MARKS, by_name(): ENTRY, **(annotations or {})}
     return quota(dict(RAISED), marks, labels={**DEFAULT_LABELS, **(labels or {})})
@@ -187,9 +175,7 @@ SWITCHED_OFF = {
     "a quota that is managed by label": Switch(by_label(OFF)),
     "a quota that was touched": Switch(of_rancher(OFF, TOUCHED)),
     "a quota that is managed by label, and was touched": Switch(by_label({**OFF, **TOUCHED})),
-    "a quota that is managed by label, and whose record goes with the same edit": Switch(
-        by_label(OFF, record=False)
-    ),
+    "a quota that is managed by label, and whose record goes with the same edit": Switch(by_label(OFF, record=False)),
     "a quota that is managed by label, in a namespace that is off": Switch(by_label(), NAMESPACE),
     "a quota that is managed by label, beside a migration budget": Switch(by_label(), {"mtq": True}),
 }
@@ -236,9 +222,7 @@ OURS = {**MARKS, by_name(): ENTRY}
 LEFT_TO_MTQ = {
     "an entry under way goes, with what it added": Case({**OURS, RESYNC: "false", **TOUCHED}, {}),
     "so do several, and the compensation": Case(
-        {**OURS, by_name("vm2"): ENTRY, COMPENSATION: LENT},
-        {},
-        raised={"limits.cpu": "7", "limits.memory": "16Gi"},
+        {**OURS, by_name("vm2"): ENTRY, COMPENSATION: LENT}, {}, raised={"limits.cpu": "7", "limits.memory": "16Gi"}
     ),
     "a quota that holds nothing loses the marks": Case(MARKS, {}, raised=HARD),
     "one that was reverted meanwhile is not lowered below its base": Case(OURS, {}, raised=HARD),

@@ -85,12 +85,7 @@ class HostileTenant(RuleBasedStateMachine):
             self.move = self._phase(self.move, "Scheduling")
         else:
             self.move = self._named(
-                vmim(
-                    "Pending",
-                    name=self.move.name,
-                    created=self.move.metadata.creation_timestamp or "",
-                    refused=True,
-                ),
+                vmim("Pending", name=self.move.name, created=self.move.metadata.creation_timestamp or "", refused=True),
                 source_pod=self.home.name,
             )
 
@@ -103,9 +98,7 @@ class HostileTenant(RuleBasedStateMachine):
         gone = self.home if succeeds else self.target
         self.pods.pop(gone.name, None)
         if succeeds:
-            state = MigrationState(
-                migration_uid=self.move.uid, source_pod=self.home.name, target_pod=self.target.name
-            )
+            state = MigrationState(migration_uid=self.move.uid, source_pod=self.home.name, target_pod=self.target.name)
             self.home = self.target
             self._say("vm1", node_name=self.home.spec.node_name, migration_state=state)
         phase = "Running" if succeeds and hangs else "Succeeded" if succeeds else "Failed"
@@ -130,22 +123,11 @@ class HostileTenant(RuleBasedStateMachine):
         number=st.sampled_from(NUMBERS),
     )
     def forges(
-        self,
-        size: tuple[str, str],
-        vm: str,
-        controlled: bool,
-        labelled: bool,
-        old: bool,
-        here: bool,
-        number: str,
+        self, size: tuple[str, str], vm: str, controlled: bool, labelled: bool, old: bool, here: bool, number: str
     ) -> None:
         """A pod that looks as much like a side as a tenant likes, if quota lets it in."""
         self.number += 1
-        labels = {
-            "kubevirt.io": "virt-launcher",
-            "vm.kubevirt.io/name": vm,
-            "kubevirt.io/created-by": uid_of(vm),
-        }
+        labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": vm, "kubevirt.io/created-by": uid_of(vm)}
         if labelled and self.move is not None:
             labels["kubevirt.io/migrationJobUID"] = self.move.uid
         resources = {"cpu": size[0], "memory": size[1]}
@@ -160,17 +142,11 @@ class HostileTenant(RuleBasedStateMachine):
         node = self.home.spec.node_name if here else "node-9"
         container = {"name": "compute", "resources": {"limits": resources, "requests": resources}}
         pod = msgspec.convert(
-            {
-                "metadata": meta,
-                "spec": {"containers": [container], "nodeName": node},
-                "status": {"phase": "Running"},
-            },
+            {"metadata": meta, "spec": {"containers": [container], "nodeName": node}, "status": {"phase": "Running"}},
             Pod,
         )
         owner = OwnerReference(kind="VirtualMachineInstance", name=vm, uid=uid_of(vm), controller=controlled)
-        pod = msgspec.structs.replace(
-            pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=[owner])
-        )
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=[owner]))
         if self._fits(pod):
             self.pods[pod.name] = pod
 
@@ -274,9 +250,7 @@ class HostileTenant(RuleBasedStateMachine):
 
     def _say(self, name: str, **status: Any) -> None:
         found = self.instances[name]
-        self.instances[name] = msgspec.structs.replace(
-            found, status=msgspec.structs.replace(found.status, **status)
-        )
+        self.instances[name] = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
 
     @staticmethod
     def _named(found: VirtualMachineInstanceMigration, **state: Any) -> VirtualMachineInstanceMigration:

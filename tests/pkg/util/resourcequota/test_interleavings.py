@@ -164,13 +164,7 @@ class Interleavings(RuleBasedStateMachine, Invariants):
     @rule(
         name=st.sampled_from(["default", "own"]),
         key=st.sampled_from(
-            [
-                "migratingUID-gone",
-                "migratingUID-of-a",
-                "migrating-gone",
-                "migrating-a",
-                "migratingCompensation",
-            ]
+            ["migratingUID-gone", "migratingUID-of-a", "migrating-gone", "migrating-a", "migratingCompensation"]
         ),
         text=st.sampled_from([ENTRY, "{nope"]),
     )
@@ -217,9 +211,7 @@ class Interleavings(RuleBasedStateMachine, Invariants):
         if not self.awake:
             return
         for last in (False, False, True):
-            waits = [
-                made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None
-            ]
+            waits = [made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None]
             self.follow_people()
             if last or not waits or min(waits) > 0.25:
                 break

@@ -47,12 +47,7 @@ def cluster(version: int) -> Objects:
 
 
 def source(objects: Objects) -> Source:
-    kinds = {
-        "kubevirts": KubeVirt,
-        "settings": Setting,
-        "limit_ranges": LimitRange,
-        "namespaces": Namespace,
-    }
+    kinds = {"kubevirts": KubeVirt, "settings": Setting, "limit_ranges": LimitRange, "namespaces": Namespace}
     readers: dict[str, Any] = {
         name: Listed([msgspec.convert(raw, kinds[name]) for raw in raws]) for name, raws in objects.items()
     }

@@ -21,19 +21,7 @@ from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, drawn, observed
-from tests.objects import (
-    COMPENSATION,
-    ENTRY,
-    LONG_NAME,
-    OWNER,
-    RESYNC,
-    SKIP,
-    by_name,
-    by_uid,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid, quota, vmi, vmim
 
 VMS = ["vm1", "vm2", "db.prod", LONG_NAME]
 SCALED = ("limits.cpu", "limits.memory")
@@ -44,13 +32,9 @@ phases = st.sampled_from([None, "Pending", "Scheduling", "Running", "WaitingForS
 values = st.sampled_from([ENTRY, "{}", '{"limits.cpu":"1"}', '{"limits.memory":"1Gi","limits.cpu":"500m"}'])
 garbage = st.sampled_from(["{nope", "[]", '{"limits.cpu":"x"}', ""])
 keys = st.sampled_from([form(vm) for vm in [*VMS, "stranger"] for form in (by_uid, by_name, migrating_key)])
-marks = st.sampled_from(
-    [{}, {RESYNC: "true"}, {RESYNC: "false"}, {SKIP: "true"}, {SKIP: "true", OWNER: "headroom"}]
-)
+marks = st.sampled_from([{}, {RESYNC: "true"}, {RESYNC: "false"}, {SKIP: "true"}, {SKIP: "true", OWNER: "headroom"}])
 bases = st.builds(
-    lambda cpu, memory: json.dumps({"limit": {"limitsCpu": cpu, "limitsMemory": memory, "pods": "10"}}),
-    cpu,
-    memory,
+    lambda cpu, memory: json.dumps({"limit": {"limitsCpu": cpu, "limitsMemory": memory, "pods": "10"}}), cpu, memory
 )
 texts = st.one_of(bases, st.sampled_from(["", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}']))
 amounts = st.fixed_dictionaries(
@@ -86,12 +70,7 @@ def worlds(draw: st.DrawFn, garbled: bool = True) -> Facts:
     if draw(st.booleans()):
         stands[COMPENSATION] = draw(
             st.sampled_from(
-                [
-                    "{}",
-                    '{"limits.memory":"256Mi"}',
-                    '{"limits.memory":"9Gi"}',
-                    *(["{nope"] if garbled else []),
-                ]
+                ["{}", '{"limits.memory":"256Mi"}', '{"limits.memory":"9Gi"}', *(["{nope"] if garbled else [])]
             )
         )
     known = [vmi(name, limits=draw(limits_of_vms)) for name in draw(vms)]
@@ -114,13 +93,7 @@ def after(seen: Facts, policy: Policy) -> ResourceQuota:
 
 def said(plan: Plan) -> tuple[object, ...]:
     """A plan, with its problems by what they say."""
-    return (
-        plan.annotations,
-        plan.hard,
-        [str(problem) for problem in plan.problems],
-        plan.timers,
-        plan.recheck_after,
-    )
+    return (plan.annotations, plan.hard, [str(problem) for problem in plan.problems], plan.timers, plan.recheck_after)
 
 
 def then(seen: Facts, policy: Policy) -> Facts:
@@ -142,10 +115,7 @@ def begins_broken(seen: Facts) -> bool:
     """A quota without the memory limit, or whose compensation is garbage: that is repaired first, and only then
     it can be seen how much a refused pod lacks. One that has no base is marked, and rid of what cannot be read,
     before what we added is taken back. The second patch is the last one."""
-    broken = (
-        not by_value(seen.quota.hard).get("limits.memory")
-        or seen.quota.annotations.get(COMPENSATION) == "{nope"
-    )
+    broken = not by_value(seen.quota.hard).get("limits.memory") or seen.quota.annotations.get(COMPENSATION) == "{nope"
     return broken or not seen.limits
 
 
@@ -218,9 +188,7 @@ def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Facts
 @modes
 @given(worlds(), st.randoms(use_true_random=False))
 @drawn
-def test_the_order_in_which_migrations_are_listed_does_not_matter(
-    mode: Mode, seen: Facts, random: object
-) -> None:
+def test_the_order_in_which_migrations_are_listed_does_not_matter(mode: Mode, seen: Facts, random: object) -> None:
     shuffled = list(seen.migrations)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     other = observed(seen.quota, shuffled, seen.instances.values(), limits=seen.limits, now=seen.now)
@@ -235,12 +203,7 @@ def test_when_all_migrations_are_over_nothing_is_left(
     mode: Mode, seen: Facts, phase: str | None, refused: bool
 ) -> None:
     """From any state: after a migration's whole life the quota is what it was without it."""
-    if is_off(seen.quota.annotations) or seen.limits in (
-        "",
-        "{}",
-        "{nope",
-        '{"limit":{"limitsCpu":"x"}}',
-    ):
+    if is_off(seen.quota.annotations) or seen.limits in ("", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}'):
         return
     policy = Policy(mode, foreign_grace=0.0)
     instance = vmi("vm1")
@@ -262,8 +225,7 @@ def compensation_was_there_alone(seen: Facts) -> bool:
 
 @modes
 @given(
-    st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")),
-    st.sampled_from([by_uid(), by_name(), COMPENSATION]),
+    st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")), st.sampled_from([by_uid(), by_name(), COMPENSATION])
 )
 @drawn
 def test_no_text_anywhere_makes_it_fail(mode: Mode, text: str, key: str) -> None:

@@ -107,9 +107,7 @@ GARBAGE_BASES = {
 
 @pytest.mark.parametrize("mode", Mode)
 @sentences(GARBAGE_BASES)
-def test_a_base_that_is_garbage_leaves_hard_alone_and_warns_but_what_is_over_goes(
-    case: str, mode: Mode
-) -> None:
+def test_a_base_that_is_garbage_leaves_hard_alone_and_warns_but_what_is_over_goes(case: str, mode: Mode) -> None:
     """Beside Harvester the order to compute again is answered where only a quantity is garbage, as upstream does."""
     before = quota(RAISED, {by_uid(): ENTRY, RESYNC: "true"})
     made = plan(observed(before, [vmim()], limits=case), Policy(mode))
@@ -170,8 +168,7 @@ def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
     renewed = vmi("renamed")
     assert uid_of("vm1") == new.uid
     made = plan(
-        observed(quota(RAISED, {old: ENTRY}), [vmim(vm="renamed")], [renewed]),
-        Policy(Mode.ASSIST, foreign_grace=0),
+        observed(quota(RAISED, {old: ENTRY}), [vmim(vm="renamed")], [renewed]), Policy(Mode.ASSIST, foreign_grace=0)
     )
     assert made.annotations == {old: None, by_uid("renamed"): ENTRY}
     assert not made.hard

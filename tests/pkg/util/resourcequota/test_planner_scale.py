@@ -12,19 +12,7 @@ from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import Case, by_value, entries_by_value, observed, sentences, settled
-from tests.objects import (
-    ENTRY,
-    HARD,
-    MARKS,
-    RAISED,
-    SKIP,
-    Resources,
-    by_name,
-    by_uid,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import ENTRY, HARD, MARKS, RAISED, SKIP, Resources, by_name, by_uid, quota, vmi, vmim
 
 ONLY_CPU = '{"limits.cpu":"2"}'
 ONLY_MEMORY = '{"limits.memory":"4737464313"}'
@@ -50,9 +38,7 @@ SCALED = {
     "a VMI with only a limit that quota does not name has no delta": nothing(
         instances=[vmi(limits={"devices.kubevirt.io/kvm": "1"})]
     ),
-    "a person's skip is an off switch": Case(
-        {SKIP: "true"}, {SKIP: "true"}, raised=HARD, taken={SKIP: "true"}
-    ),
+    "a person's skip is an off switch": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD, taken={SKIP: "true"}),
     "a namespace without the annotation is left alone": nothing(limits=""),
     "an annotation without cpu and memory limit grants nothing to add to": nothing(
         limits='{"limit":{"pods":"10","requestsCpu":"4"}}'
@@ -101,9 +87,7 @@ SCALED = {
         ONLY_MEMORY, {**HARD, "limits.memory": 9980344313}, instances=[vmi(limits={"memory": "4Gi"})]
     ),
     "a limit that the base does not name is not raised although Harvester's entry has it": room(
-        hard={**HARD, "limits.cpu": "5"},
-        limits='{"limit":{"limitsCpu":"3"}}',
-        taken={**MARKS, by_name(): ONLY_CPU},
+        hard={**HARD, "limits.cpu": "5"}, limits='{"limit":{"limitsCpu":"3"}}', taken={**MARKS, by_name(): ONLY_CPU}
     ),
     "other resources of spec.hard stay": room(
         hard={**RAISED, "pods": "10", "requests.cpu": "1"}, before={**HARD, "pods": "10", "requests.cpu": "1"}
@@ -115,15 +99,7 @@ SCALED = {
     ),
 } | {
     f"a migration in phase {phase} that has no entry gets one": room(migrations=[vmim(phase)])
-    for phase in (
-        "Pending",
-        "Scheduling",
-        "Scheduled",
-        "PreparingTarget",
-        "TargetReady",
-        "Running",
-        "WaitingForSync",
-    )
+    for phase in ("Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "WaitingForSync")
 }  # the last one: a phase that newer KubeVirt adds
 
 
@@ -173,9 +149,7 @@ def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from
 
 
 def test_a_quota_without_annotations_gets_some_and_one_that_got_some_meanwhile_is_a_conflict() -> None:
-    before = msgspec.structs.replace(
-        quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None)
-    )
+    before = msgspec.structs.replace(quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None))
     patch = plan(observed(before, [vmim()]), Policy(Mode.ASSIST)).patch(before)
     assert {"op": "test", "path": "/metadata/annotations", "value": None} in patch
     assert {"op": "add", "path": "/metadata/annotations", "value": {}} in patch

@@ -8,19 +8,7 @@ from pkg.util.names import migrating_key
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import Case, observed, sentences
-from tests.objects import (
-    ENTRY,
-    HARD,
-    LONG_NAME,
-    OWNER,
-    RAISED,
-    SKIP,
-    by_name,
-    by_uid,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import ENTRY, HARD, LONG_NAME, OWNER, RAISED, SKIP, by_name, by_uid, quota, vmi, vmim
 
 TAKEOVER = Policy(Mode.TAKEOVER)
 
@@ -40,15 +28,9 @@ LONG, ABORTED = [vmim("Running", vm=LONG_NAME)], [vmim("Running", abort=True)]
 ADOPTED = {
     "an entry by uid goes under the name": adopted({by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
     "an entry by name stays where it is": adopted({by_name(): ENTRY}, {by_name(): ENTRY}, RAISED),
-    "a VM under both forms counts once": adopted(
-        {by_name(): ENTRY, by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED
-    ),
-    "an entry that is too large follows what the VM needs": adopted(
-        {by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
-    ),
-    "an entry that is too small follows what the VM needs": adopted(
-        {by_uid(): SMALLER}, {by_name(): ENTRY}, RAISED
-    ),
+    "a VM under both forms counts once": adopted({by_name(): ENTRY, by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "an entry that is too large follows what the VM needs": adopted({by_uid(): LARGER}, {by_name(): ENTRY}, RAISED),
+    "an entry that is too small follows what the VM needs": adopted({by_uid(): SMALLER}, {by_name(): ENTRY}, RAISED),
     "a long name's entry by uid goes under its hashed key": adopted(
         {by_uid(LONG_NAME): ENTRY}, {migrating_key(LONG_NAME): ENTRY}, RAISED, migrations=LONG
     ),
@@ -76,9 +58,7 @@ ADOPTED = {
     "once its VM is over nothing stays": adopted(
         {by_name(): ENTRY}, {}, HARD, instances=[vmi(phase="Succeeded")], migrations=[vmim()]
     ),
-    "once its VM is gone nothing stays": adopted(
-        {by_name(): ENTRY}, {}, HARD, instances=[], migrations=ABORTED
-    ),
+    "once its VM is gone nothing stays": adopted({by_name(): ENTRY}, {}, HARD, instances=[], migrations=ABORTED),
 }
 
 

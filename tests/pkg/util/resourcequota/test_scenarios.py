@@ -76,9 +76,7 @@ def of_running_without_entry(scenario: dict[str, Any]) -> bool:
     phase = scenario["vmim"]["status"].get("phase")
     vmi = scenario["vmi"]["metadata"]
     keys = {migrating_uid_key(vmi["uid"]), f"harvesterhci.io/migrating-{vmi['name']}"}
-    return phase == "Running" and not keys & set(
-        scenario["resource_quota"]["metadata"].get("annotations") or {}
-    )
+    return phase == "Running" and not keys & set(scenario["resource_quota"]["metadata"].get("annotations") or {})
 
 
 RUNNING = [n for n, scenario in enumerate(SCENARIOS) if of_running_without_entry(scenario)]
@@ -148,6 +146,5 @@ def test_where_upstream_swings_for_ever_it_settles_with_enough_room(index: int) 
     # Upstream's end differs from ours in nothing but the compensation and what follows from it.
     ours, theirs = entries_by_value(quota.annotations), upstream_ends(scenario)
     assert {key: value for key, value in ours.items() if key != COMPENSATION} in [
-        {key: value for key, value in annotations.items() if key != COMPENSATION}
-        for annotations, _hard in theirs
+        {key: value for key, value in annotations.items() if key != COMPENSATION} for annotations, _hard in theirs
     ]

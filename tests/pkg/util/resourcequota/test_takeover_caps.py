@@ -31,14 +31,10 @@ MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 # ---- max-extra -----------------------------------------------------------------------------------------------
 
 
-def moving(
-    count: int,
-) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
+def moving(count: int) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
     """VMs whose migrations began one after another, the last VM's first."""
     names = [f"vm{number}" for number in range(count)]
-    migrations = [
-        vmim(vm=name, created=f"2026-01-01T00:00:{count - number:02}Z") for number, name in enumerate(names)
-    ]
+    migrations = [vmim(vm=name, created=f"2026-01-01T00:00:{count - number:02}Z") for number, name in enumerate(names)]
     instances = [vmi(name, nodeName="node-1") for name in names]
     return migrations, instances, [launcher(instance) for instance in instances]
 
@@ -72,9 +68,7 @@ CAPPED = {
 def test_max_extra(case: Capped) -> None:
     migrations, instances, pods = moving(3)
     annotations = {**MARKS, **({MAX_EXTRA: case.quota} if case.quota else {})}
-    found, made = after(
-        namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=case.namespace)
-    )
+    found, made = after(namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=case.namespace))
     assert sorted(entry.vm for entry in entries(found.annotations)) == list(case.entered)
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(case.entered))
 
@@ -88,16 +82,11 @@ def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
 
 def arrived() -> tuple[VirtualMachineInstance, Pod]:
     """vm1 lives in its target already, which its migration does not say yet; its source has ended."""
-    return vmi("vm1", nodeName="node-2"), launcher(
-        vmi("vm1"), node="node-2", migration=vmim("Running", "vm1")
-    )
+    return vmi("vm1", nodeName="node-2"), launcher(vmi("vm1"), node="node-2", migration=vmim("Running", "vm1"))
 
 
 STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
-    "that of a VM which has arrived goes, whatever its migration says": (
-        {by_name("vm1"): POD_ENTRY},
-        ["vm0"],
-    ),
+    "that of a VM which has arrived goes, whatever its migration says": ({by_name("vm1"): POD_ENTRY}, ["vm0"]),
     "a foreign one in its grace": ({by_uid("gone"): POD_ENTRY}, ["gone"]),
     "not one of ours that no migration needs": ({by_name("gone"): POD_ENTRY}, ["vm0"]),
 }
@@ -140,9 +129,7 @@ def test_a_compensation_that_stands_counts_for_the_cap() -> None:
     )
     refused = [vmim(vm="vm0"), vmim(vm="vm1", refused=True)]
     for cap, entered in (("11700Mi", ["vm1"]), ("12000Mi", ["vm0", "vm1"])):
-        seen = namespace(
-            with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5
-        )
+        seen = namespace(with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5)
         found, _made = after(seen)
         assert [entry.vm for entry in entries(found.annotations)] == entered
 

@@ -14,17 +14,7 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
 from tests.decisions import EXACT, HARVESTER, after, by_value, charged, entry, namespace, sentences
-from tests.objects import (
-    AT_1_5,
-    AT_4_5,
-    COMPENSATION,
-    HARD,
-    MARKS,
-    launcher,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import AT_1_5, AT_4_5, COMPENSATION, HARD, MARKS, launcher, quota, vmi, vmim
 
 POD_4_5 = 5622461313 + 60000000
 MEMORY = "limits.memory"
@@ -34,9 +24,7 @@ def home(name: str) -> VirtualMachineInstance:
     return vmi(name, nodeName="node-1")
 
 
-def at(
-    name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None
-) -> Pod:
+def at(name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None) -> Pod:
     rendering = AT_4_5 if ratio == "4.5" else AT_1_5
     return launcher(home(name), node=node, migration=move, rendering=rendering)
 
@@ -92,13 +80,9 @@ SHORTAGES = {
         [REFUSED_A], [grown("a")], GROWTH, stands='{"limits.memory":"6Gi"}'
     ),
     "what stands is too little": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.memory":"1"}'),
-    "what stands is of another resource": Short(
-        [REFUSED_A], [grown("a")], SHORT, stands='{"limits.cpu":"1"}'
-    ),
+    "what stands is of another resource": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.cpu":"1"}'),
     "what stands is garbage": Short([REFUSED_A], [grown("a")], SHORT, stands="{nope"),
-    "given back when nothing is refused any longer": Short(
-        [A], [grown("a")], None, stands='{"limits.memory":"6Gi"}'
-    ),
+    "given back when nothing is refused any longer": Short([A], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
     "given back when no VM migrates": Short([], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
 }
 
@@ -135,9 +119,7 @@ def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
         found, made = after(seen)
         hard.append(by_value(found.hard)[MEMORY])
         full = msgspec.structs.replace(found.status, used=dict(found.hard))
-        seen = replace(
-            seen, quota=msgspec.structs.replace(found, status=full), timers=made.timers, now=seen.now + 1
-        )
+        seen = replace(seen, quota=msgspec.structs.replace(found, status=full), timers=made.timers, now=seen.now + 1)
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
 
@@ -161,13 +143,7 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     def step(
         rq: ResourceQuota, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
     ) -> tuple[ResourceQuota, dict[str, Any]]:
-        seen = namespace(
-            charged(rq, pods),
-            [migration],
-            pods,
-            [vmi(nodeName=node)],
-            rendering=AT_4_5,
-        )
+        seen = namespace(charged(rq, pods), [migration], pods, [vmi(nodeName=node)], rendering=AT_4_5)
         found, _made = after(seen)
         return found, by_value(found.hard)
 

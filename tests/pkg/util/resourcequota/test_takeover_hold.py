@@ -94,13 +94,9 @@ LIFE = {
     "Failed, the target still counts": Step([done("Failed")], [SOURCE, TARGET], BEFORE, POD),
     "Failed, the target has failed": Step([done("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
     "Failed before there was a target": Step([done("Failed")], [SOURCE], BEFORE, None),
-    "it has arrived and the source is gone, whatever the migration says": Step(
-        [MIGRATION], [TARGET], MOVED, None
-    ),
+    "it has arrived and the source is gone, whatever the migration says": Step([MIGRATION], [TARGET], MOVED, None),
     "the source is gone and nothing has arrived": Step([MIGRATION], [TARGET], BEFORE, None),
-    "an abort is asked for, the target is there": Step(
-        [vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD
-    ),
+    "an abort is asked for, the target is there": Step([vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD),
     "the VM was deleted, both pods still count": Step([done("Failed")], [SOURCE, TARGET], None, POD),
     "the VM was deleted, and nothing names its pods": Step([], [SOURCE, TARGET], None, None),
     "the VM was deleted, its migration hangs": Step([vmim(deleting=True)], [SOURCE], None, None),
@@ -111,15 +107,11 @@ LIFE = {
         vmi(nodeName="node-3"),
         TWICE,
     ),
-    "one is left, and the next target is to come": Step(
-        [done(), vmim(name="second")], [SOURCE, TARGET], MOVED, TWICE
-    ),
+    "one is left, and the next target is to come": Step([done(), vmim(name="second")], [SOURCE, TARGET], MOVED, TWICE),
     "a volume is plugged: its attachment pod is to come with the launcher": Step(
         [vmim()], [SOURCE, attachment(SOURCE)], plugged("node-1"), BOTH_PODS
     ),
-    "and after it": Step(
-        [vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], plugged("node-1"), BOTH_PODS
-    ),
+    "and after it": Step([vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], plugged("node-1"), BOTH_PODS),
     "it runs without one: none will come": Step([MIGRATION], [SOURCE, TARGET], plugged("node-1"), POD),
     "the source's attachment pod outlives it": Step(
         [done()],

@@ -56,9 +56,7 @@ LEFT = {
     "our entry of a VM with a long name": Left({**MARKS, migrating_key(LONG_NAME): POD_ENTRY}, "at once"),
     "our entry that is garbage": Left({**MARKS, by_name(): "{nope"}, "at once"),
     "an entry by uid that no migration explains": Left({**MARKS, by_uid("gone"): ENTRY}, "after the grace"),
-    "an entry by uid whose migration is over": Left(
-        {**MARKS, by_uid(): ENTRY}, "at once", [vmim("Succeeded")]
-    ),
+    "an entry by uid whose migration is over": Left({**MARKS, by_uid(): ENTRY}, "at once", [vmim("Succeeded")]),
     "an entry by uid while some migration's VMI is gone": Left(
         {**MARKS, by_uid("x"): ENTRY}, "after the grace", [vmim(vm="x")], instances=(), pods=()
     ),
@@ -68,9 +66,7 @@ LEFT = {
 
 @sentences(LEFT)
 def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
-    seen = namespace(
-        quota(HARD, dict(case.annotations)), case.migrations, case.pods, case.instances, now=1000.0
-    )
+    seen = namespace(quota(HARD, dict(case.annotations)), case.migrations, case.pods, case.instances, now=1000.0)
     (key,) = [entry.key for entry in entries(case.annotations)]
     first = plan(seen, EXACT)
     assert (key in first.annotations) is (case.then == "at once")
@@ -91,9 +87,7 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
 
 def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
     before = quota(TWO_MORE, {**OURS, by_name("vm2"): POD_ENTRY, COMPENSATION: '{"limits.memory":"1Mi"}'})
-    before = quota(
-        TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)}, dict(before.annotations)
-    )
+    before = quota(TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)}, dict(before.annotations))
     found, _made = after(namespace(before, [vmim("Running")], [SOURCE], [HERE], limits=""))
     assert found.annotations == MARKS
     assert by_value(found.hard) == by_value(HARD)

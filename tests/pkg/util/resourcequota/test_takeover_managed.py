@@ -15,16 +15,7 @@ from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, applied, by_value, entry, namespace, remembering, sentences
-from tests.objects import (
-    COMPENSATION,
-    ENTRY,
-    by_name,
-    by_uid,
-    launcher,
-    quota,
-    vmi,
-    vmim,
-)
+from tests.objects import COMPENSATION, ENTRY, by_name, by_uid, launcher, quota, vmi, vmim
 
 RECORD = "headroom.harvesterhci.io/base"
 APPLIED = "headroom.harvesterhci.io/applied"
@@ -76,9 +67,7 @@ EDITED = {
     "a resource that is gone leaves the base": Edited(
         {"limits.cpu": "3"}, QUIET, OVER, {"limits.cpu": "3"}, '{"limits.cpu":"3"}'
     ),
-    "a record that was overwritten with garbage is written again": Edited(
-        BASE, {RECORD: "{nope"}, OVER, BASE
-    ),
+    "a record that was overwritten with garbage is written again": Edited(BASE, {RECORD: "{nope"}, OVER, BASE),
     "a record that was removed is written again": Edited(BASE, {}, OVER, BASE),
     "an edit while a VM migrates is the new base as written": Edited(
         MORE, MIGRATING, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
@@ -90,15 +79,11 @@ EDITED = {
         {"limits.cpu": "3015m", "pods": "6", "services": "2"},
         '{"limits.cpu":"1","pods":"5","services":"2"}',
     ),
-    "while a VM migrates spec.hard lowered to the base is raised again": Edited(
-        BASE, MIGRATING, RUNNING, RAISED
-    ),
+    "while a VM migrates spec.hard lowered to the base is raised again": Edited(BASE, MIGRATING, RUNNING, RAISED),
     "an entry that was removed comes back, and the raised spec.hard is no base": Edited(
         RAISED, WITHOUT_ENTRY, RUNNING, RAISED
     ),
-    "an entry that was removed when no migration needs it any more": Edited(
-        RAISED, WITHOUT_ENTRY, OVER, BASE
-    ),
+    "an entry that was removed when no migration needs it any more": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
     "an entry that was removed together with the raise": Edited(BASE, WITHOUT_ENTRY, RUNNING, RAISED),
     "a person replaced the whole quota during a migration": Edited(
         MORE, {}, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
@@ -184,9 +169,7 @@ def test_what_git_or_a_backup_writes_settles_on_what_it_says(case: Edited) -> No
 
 def test_an_edit_while_a_vm_migrates_is_said_once() -> None:
     raised = {APPLIED: '{"limits.cpu":"5015m","limits.memory":"9Gi","pods":"6"}'}
-    edited = managed(
-        {**RAISED, "limits.cpu": "7", "limits.memory": str(16 * 1024**3)}, {**MIGRATING, **raised}
-    )
+    edited = managed({**RAISED, "limits.cpu": "7", "limits.memory": str(16 * 1024**3)}, {**MIGRATING, **raised})
     found, made = after(seen(edited, RUNNING))
     (said,) = made.problems
     assert (said.kind, said.reason) == ("Normal", "BaseChanged")

@@ -49,10 +49,7 @@ HUGE = machine(
     }
 )
 DEVICE = machine(
-    {
-        "resources": {"limits": {"memory": "1Gi"}},
-        "devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/A100"}]},
-    }
+    {"resources": {"limits": {"memory": "1Gi"}}, "devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/A100"}]}}
 )
 DEVICES = machine(
     {
@@ -81,9 +78,7 @@ class Counted:
 REQUESTED_MEMORY = str(2730 * 1024**2 + 442497017 + 35000000)
 COUNTED = {
     "the two limits": Counted(
-        {"limitsCpu": "3000m", "limitsMemory": "5000Mi"},
-        HARD,
-        {"limits.cpu": "2015m", "limits.memory": "4797464313"},
+        {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}, HARD, {"limits.cpu": "2015m", "limits.memory": "4797464313"}
     ),
     "requests, which refused the seed's reproduction": Counted(
         {"requestsCpu": "1", "requestsMemory": "4Gi"},
@@ -106,9 +101,7 @@ COUNTED = {
         {"requests.ephemeral-storage": "50M"},
     ),
     "ephemeral storage under its short name": Counted(
-        {"extended": {"requests.ephemeral-storage": "1Gi"}},
-        {"ephemeral-storage": "1Gi"},
-        {"ephemeral-storage": "50M"},
+        {"extended": {"requests.ephemeral-storage": "1Gi"}}, {"ephemeral-storage": "1Gi"}, {"ephemeral-storage": "50M"}
     ),
     "KubeVirt's devices": Counted(
         {"extended": {"requests.devices.kubevirt.io/kvm": "3", "requests.devices.kubevirt.io/tun": "3"}},
@@ -146,9 +139,7 @@ COUNTED = {
         PLUGGED,
     ),
     "what the base does not name is left alone": Counted(
-        {"limitsCpu": "3"},
-        {"limits.cpu": "3", "limits.memory": "5000Mi", "pods": "2"},
-        {"limits.cpu": "2015m"},
+        {"limitsCpu": "3"}, {"limits.cpu": "3", "limits.memory": "5000Mi", "pods": "2"}, {"limits.cpu": "2015m"}
     ),
     "what pods do not use up is left alone": Counted(
         {"limitsCpu": "3", "services": "5", "requestsStorage": "1Ti"},
@@ -185,9 +176,7 @@ def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byt
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source, target = recorded("vm1-t8vc9", Pod), recorded("vm1-hq9zx", Pod)
     source = msgspec.structs.replace(source, status=msgspec.structs.replace(source.status, phase="Running"))
-    at_home = msgspec.structs.replace(
-        instance, status=msgspec.structs.replace(instance.status, node_name="node-1")
-    )
+    at_home = msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, node_name="node-1"))
     rq = recorded("resourcequota-t1-default-abc", ResourceQuota)
     seen = namespace(rq, [vmim(created="2026-11-21T16:30:40Z")], [source], [at_home], rendering=Rendering(""))
     found, _made = after(seen)
@@ -242,9 +231,7 @@ def test_a_limit_ranges_default_counts_as_far_as_the_source_has_it(
 
 def scoped(spec: Mapping[str, Any]) -> ResourceQuota:
     plain = quota(HARD, MARKS)
-    return msgspec.structs.replace(
-        plain, spec=msgspec.convert({"hard": plain.spec.hard, **spec}, ResourceQuotaSpec)
-    )
+    return msgspec.structs.replace(plain, spec=msgspec.convert({"hard": plain.spec.hard, **spec}, ResourceQuotaSpec))
 
 
 def of_class(*names: str) -> dict[str, Any]:
@@ -290,9 +277,7 @@ def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does
         spec = msgspec.structs.replace(
             plain.spec, runtime_class_name=runtime_class, overhead={"cpu": "250m", "memory": "160Mi"}
         )
-        seen = namespace(
-            quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering
-        )
+        seen = namespace(quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering)
         return by_value(entry(after(seen)[0].annotations.get(by_name())))
 
     without = by_value(entry(after(namespace(quota(), [vmim()], [plain], [SEED]))[0].annotations[by_name()]))
@@ -312,9 +297,7 @@ class Ended:
 
 
 ENDED = {
-    "KubeVirt names it as the source: count/pods counts it beside the target": Ended(
-        "virt-launcher-vm1-first", "2"
-    ),
+    "KubeVirt names it as the source: count/pods counts it beside the target": Ended("virt-launcher-vm1-first", "2"),
     "no migration names it: the base pays for it": Ended("virt-launcher-vm1-other", "1"),
     "the next one is to be aborted: it gets nothing": Ended("virt-launcher-vm1-first", "0", abort=True),
 }
@@ -327,9 +310,7 @@ def with_source(source: str, migration: VirtualMachineInstanceMigration) -> Virt
 
 def finished_launcher(instance: VirtualMachineInstance, name: str) -> Pod:
     there = launcher(instance, phase="Succeeded")
-    return msgspec.structs.replace(
-        there, metadata=msgspec.structs.replace(there.metadata, name=name, uid=name)
-    )
+    return msgspec.structs.replace(there, metadata=msgspec.structs.replace(there.metadata, name=name, uid=name))
 
 
 @sentences(ENDED)
@@ -337,9 +318,7 @@ def test_a_finished_launcher_counts_as_an_object(case: Ended) -> None:
     earlier = with_source(case.source_named, vmim("Succeeded", name="first", created="2026-01-01T00:01:00Z"))
     first = finished_launcher(SEED, "virt-launcher-vm1-first")
     now = launcher(SEED, created="2026-01-01T00:01:00Z")
-    migration = with_source(
-        "virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z", abort=case.abort)
-    )
+    migration = with_source("virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z", abort=case.abort))
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","extended":{"count/pods":"1"}}}'
     there = quota({**HARD, "count/pods": "1"}, used={"count/pods": "2"})
     seen = namespace(there, [earlier, migration], [first, now], [SEED], limits=limits)

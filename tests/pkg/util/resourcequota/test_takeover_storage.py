@@ -66,9 +66,7 @@ SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
 UNNAMED = msgspec.structs.replace(
     TARGET,
     metadata=msgspec.structs.replace(
-        TARGET.metadata,
-        name="persistent-state-for-vm1-x",
-        labels={"kubevirt.io/migrationName": "migration-of-vm1"},
+        TARGET.metadata, name="persistent-state-for-vm1-x", labels={"kubevirt.io/migrationName": "migration-of-vm1"}
     ),
 )
 MOVE = between_claims(vmim("Scheduling"))
@@ -109,9 +107,7 @@ def tracked(instance: VirtualMachineInstance, state: str) -> VirtualMachineInsta
 
 
 def of(release: str, **configuration: Any) -> Rendering:
-    return dataclasses.replace(
-        AT_1_5, profile=PROFILES[release], kubevirt=KubeVirtConfiguration(**configuration)
-    )
+    return dataclasses.replace(AT_1_5, profile=PROFILES[release], kubevirt=KubeVirtConfiguration(**configuration))
 
 
 @dataclass(frozen=True)
@@ -151,9 +147,7 @@ CASES = {
     "KubeVirt names no claim of the VM: it makes none": Case([SOURCE], {}, vmim(), running_vmi()),
     "one that both pods use": Case([claim("state-1", mode="ReadWriteMany")], {}, vmim()),
     "both names are the same": Case([SOURCE], {}, between_claims(vmim(), target="state-1")),
-    "the class is the CR's": Case(
-        [SOURCE], NO_CLASS, vmim(), rendering=of("1.8", vm_state_storage_class="x")
-    ),
+    "the class is the CR's": Case([SOURCE], NO_CLASS, vmim(), rendering=of("1.8", vm_state_storage_class="x")),
     "a claim that was enlarged": Case([claim("state-1", "9Gi")], ONE, vmim()),
     "a target's claim that was enlarged": Case([SOURCE, claim("state-2", "9Gi", created=LATER)], ONE),
     "a VM that does not run": Case([SOURCE], {}, vmim(), changed(HOME, phase="Scheduled")),
@@ -164,9 +158,7 @@ CASES = {
     "failed: the target's is still there": Case([SOURCE, TARGET], ONE, FAILED),
     "failed: the VMI still names the target's": Case([SOURCE, TARGET], ONE, FAILED, MOVED),
     "failed: it is gone, and the VMI still names it": Case([SOURCE], {}, FAILED, MOVED),
-    "a claim of an old name that a tenant made": Case(
-        [claim("state-1", created=END), TARGET], {}, DONE, MOVED
-    ),
+    "a claim of an old name that a tenant made": Case([claim("state-1", created=END), TARGET], {}, DONE, MOVED),
 }
 
 

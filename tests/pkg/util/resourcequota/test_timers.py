@@ -18,9 +18,7 @@ from tests.decisions import sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 
 
-@pytest.mark.parametrize(
-    ("entries", "wait"), [(0, 0.0), (1, 0.0), (2, 0.1), (3, 0.2), (4, LONGEST), (500, LONGEST)]
-)
+@pytest.mark.parametrize(("entries", "wait"), [(0, 0.0), (1, 0.0), (2, 0.1), (3, 0.2), (4, LONGEST), (500, LONGEST)])
 def test_the_more_are_under_way_the_longer(entries: int, wait: float) -> None:
     for form in (by_uid, by_name):
         annotations = {form(f"vm{n}"): ENTRY for n in range(entries)}
@@ -28,13 +26,7 @@ def test_the_more_are_under_way_the_longer(entries: int, wait: float) -> None:
 
 
 def test_annotations_that_are_no_entries_do_not_count() -> None:
-    annotations = {
-        COMPENSATION: "{}",
-        RESYNC: "true",
-        SKIP: "true",
-        "example.com/other": "x",
-        by_uid(): ENTRY,
-    }
+    annotations = {COMPENSATION: "{}", RESYNC: "true", SKIP: "true", "example.com/other": "x", by_uid(): ENTRY}
     assert batch_until(annotations, 100.0) == 100.0
 
 

@@ -118,9 +118,7 @@ def test_none_comes_before_quota_admission_may_know_what_changed_last(raised: Co
     refused = [vmim(refused=True)]
     raised.look(0.0, refused)
     now = raised.quota
-    raised.quota = msgspec.structs.replace(
-        now, status=msgspec.structs.replace(now.status, hard={"limits.cpu": "3"})
-    )
+    raised.quota = msgspec.structs.replace(now, status=msgspec.structs.replace(now.status, hard={"limits.cpu": "3"}))
     raised.look(0.2, refused)
     raised.quota = now
     for moment in (0.24, 0.26, 0.33, 0.48):

@@ -45,9 +45,7 @@ STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
 
 
 @sentences(STAYS)
-def test_a_vm_that_cannot_migrate_is_not_asked_for_more(
-    case: tuple[list[Pod], VirtualMachineInstance],
-) -> None:
+def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], VirtualMachineInstance]) -> None:
     pods, instance = case
     assert asked(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.ANNOUNCED
 
@@ -83,9 +81,7 @@ def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: 
 @pytest.mark.parametrize("text", [*GARBAGE, "473954537", "0", "1", "1" + "0" * 14, "²", "1.5", "0x1"])
 @pytest.mark.parametrize("ratio", ["1.5", "4.5"])
 def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> None:
-    metadata = msgspec.structs.replace(
-        SOURCE.metadata, annotations={"kubevirt.io/memory-overhead-bytes": text}
-    )
+    metadata = msgspec.structs.replace(SOURCE.metadata, annotations={"kubevirt.io/memory-overhead-bytes": text})
     forged = msgspec.structs.replace(SOURCE, metadata=metadata)
     rendering = AT_1_5 if ratio == "1.5" else AT_4_5
     honest, _ = asked(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)

@@ -20,18 +20,7 @@ from pkg.api.kubevirt import (
     Volume,
 )
 from tests.decisions import after, by_value, entry, namespace, sentences
-from tests.objects import (
-    MARKS,
-    by_name,
-    claim,
-    launcher,
-    moving,
-    quota,
-    running_vmi,
-    vm,
-    vmim,
-    with_state,
-)
+from tests.objects import MARKS, by_name, claim, launcher, moving, quota, running_vmi, vm, vmim, with_state
 from tests.pkg.util.resourcequota.test_takeover_storage import BASE, HARD, ONE
 
 OLD, NEW = claim("old", "400Mi"), claim("new", "400Mi", storage_class="other")
@@ -55,9 +44,7 @@ def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
 def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
     instance = running_vmi()
     moved = [MigratedVolume(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
-    return msgspec.structs.replace(
-        instance, status=msgspec.structs.replace(instance.status, migrated_volumes=moved)
-    )
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, migrated_volumes=moved))
 
 
 HOME = with_volumes(running_vmi(), "old")
@@ -100,9 +87,7 @@ CASES = {
     ),
     "the VM asks for it": Case([OLD], BOTH | CLASS, HOME, ASKS),
     "the VM asks, and the new one is there": Case([OLD, NEW], BOTH, HOME, ASKS),
-    "the VM asks, and KubeVirt says that it moves": Case(
-        [OLD, NEW], BOTH, with_volumes(MOVES, "new"), ASKS, [vmim()]
-    ),
+    "the VM asks, and KubeVirt says that it moves": Case([OLD, NEW], BOTH, with_volumes(MOVES, "new"), ASKS, [vmim()]),
     "the VM asks for another strategy": Case(
         [OLD], {}, HOME, with_volumes(vm(), "new", update_volumes_strategy="Replacement")
     ),
@@ -114,17 +99,13 @@ CASES = {
     "more than the base once more": Case(
         [claim("old", "9Gi")], (BOTH | CLASS) | {n: "1Gi" for n in BOTH | CLASS if "requests" in n}
     ),
-    "beside the claim of its state": Case(
-        [OLD, NEW, claim("state-1")], STATE, with_state(MOVES), None, [vmim()]
-    ),
+    "beside the claim of its state": Case([OLD, NEW, claim("state-1")], STATE, with_state(MOVES), None, [vmim()]),
 }
 
 
 def seen(case: Case, **more: Any) -> Any:
     instance = case.instance
-    facts = namespace(
-        quota(HARD, MARKS), case.migrations, [launcher(instance)], [instance], limits=BASE, **more
-    )
+    facts = namespace(quota(HARD, MARKS), case.migrations, [launcher(instance)], [instance], limits=BASE, **more)
     return dataclasses.replace(
         facts,
         claims={each.name: each for each in case.claims},

@@ -17,9 +17,7 @@ UNSCOPED = ResourceQuotaSpec()
 ALL_MEMORY = ("memory", "requests.memory", "limits.memory")
 
 
-def shape(
-    limits: Mapping[str, str] | None, requests: Mapping[str, str], **domain: Any
-) -> VirtualMachineInstance:
+def shape(limits: Mapping[str, str] | None, requests: Mapping[str, str], **domain: Any) -> VirtualMachineInstance:
     resources: dict[str, Any] = {"requests": dict(requests)}
     if limits is not None:
         resources["limits"] = dict(limits)

@@ -103,12 +103,8 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
         "a tenant creates a budget": Case(request(BUDGETS, "CREATE"), False),
         "a tenant changes the budget": Case(request(BUDGETS, "UPDATE"), False),
         "a tenant deletes the budget": Case(request(BUDGETS, "DELETE"), False),
-        "the namespace is being deleted, and its quota with it": Case(
-            request(QUOTAS, "DELETE", NAMESPACES), True
-        ),
-        "the namespace is being deleted, and its budget with it": Case(
-            request(BUDGETS, "DELETE", NAMESPACES), True
-        ),
+        "the namespace is being deleted, and its quota with it": Case(request(QUOTAS, "DELETE", NAMESPACES), True),
+        "the namespace is being deleted, and its budget with it": Case(request(BUDGETS, "DELETE", NAMESPACES), True),
         "the namespace controller changes a quota": Case(request(QUOTAS, "UPDATE", NAMESPACES), False),
         "an empty user name": Case(request(QUOTAS, "UPDATE", ""), False),
     }
@@ -144,9 +140,7 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
     if locked:
         hook = lock_webhook(namespace, {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
         found.given(
-            lock_body(
-                namespace, hook, now=SINCE, holder=f"headroom ({ME}) on host", reason="vm1, vm2", longest=130
-            )
+            lock_body(namespace, hook, now=SINCE, holder=f"headroom ({ME}) on host", reason="vm1, vm2", longest=130)
         )
     return found
 
@@ -206,9 +200,7 @@ async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
 
 @pytest.mark.parametrize("granted", [True, False], ids=["no larger than its source", "larger"])
 @pytest.mark.parametrize("vm", ["vm1", "vm2"])
-async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(
-    vm: str, granted: bool
-) -> None:
+async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(vm: str, granted: bool) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
     hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
     kind = Locked()

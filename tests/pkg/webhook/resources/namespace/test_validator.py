@@ -49,10 +49,7 @@ ALLOWED = {
 }
 
 DENIED = {
-    "less cpu than is used": (
-        limit(limitsCpu="2"),
-        "new CPU limit 2 is lower than the current used CPU limit 2015m",
-    ),
+    "less cpu than is used": (limit(limitsCpu="2"), "new CPU limit 2 is lower than the current used CPU limit 2015m"),
     "less memory than is used": (
         limit(limitsMemory="1.5Gi"),
         "new Memory limit 1536Mi is lower than the current used Memory limit 4797464313",
@@ -69,29 +66,17 @@ DENIED = {
         limit(limitsCpu="+1"),
         "new CPU limit +1 is lower than the current used CPU limit 2015m",
     ),
-    "an exponent": (
-        limit(limitsCpu="2e0"),
-        "new CPU limit 2e0 is lower than the current used CPU limit 2015m",
-    ),
-    "a negative limit": (
-        limit(limitsCpu="-1"),
-        "new CPU limit -1 is lower than the current used CPU limit 2015m",
-    ),
+    "an exponent": (limit(limitsCpu="2e0"), "new CPU limit 2e0 is lower than the current used CPU limit 2015m"),
+    "a negative limit": (limit(limitsCpu="-1"), "new CPU limit -1 is lower than the current used CPU limit 2015m"),
     "a cpu limit that is no quantity": (limit(limitsCpu="abc"), f"invalid LimitsCPU abc, error: {FORMAT}"),
     "an exponent and a suffix": (limit(limitsCpu="2e3m"), f"invalid LimitsCPU 2e3m, error: {FORMAT}"),
-    "an unknown suffix": (
-        limit(limitsMemory="1gi"),
-        f"invalid LimitsMemory 1gi, error: {FORMAT}",
-    ),
+    "an unknown suffix": (limit(limitsMemory="1gi"), f"invalid LimitsMemory 1gi, error: {FORMAT}"),
     "a suffix of known letters in the wrong order": (
         limit(limitsMemory="1iG"),
         "invalid LimitsMemory 1iG, error: unable to parse quantity's suffix",
     ),
     "a space": (limit(limitsMemory="1 Gi"), f"invalid LimitsMemory 1 Gi, error: {FORMAT}"),
-    "a sign too many": (
-        limit(limitsCpu="--1"),
-        "invalid LimitsCPU --1, error: unable to parse quantity's suffix",
-    ),
+    "a sign too many": (limit(limitsCpu="--1"), "invalid LimitsCPU --1, error: unable to parse quantity's suffix"),
     "half of a JSON": (
         '{"limit":',
         'invalid NamespaceResourceQuota {"limit":, error: field.cattle.io/resourceQuota is not JSON: '
@@ -108,8 +93,7 @@ DENIED = {
     ),
     "a limit that is text": (
         '{"limit":"3"}',
-        'invalid NamespaceResourceQuota {"limit":"3"}, error: '
-        "field.cattle.io/resourceQuota: limit must be an object",
+        'invalid NamespaceResourceQuota {"limit":"3"}, error: field.cattle.io/resourceQuota: limit must be an object',
     ),
 }
 
@@ -185,9 +169,7 @@ def test_the_annotation_does_not_go_while_vms_migrate() -> None:
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
 def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
     said = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
-    assert said in [
-        f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")
-    ]
+    assert said in [f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")]
 
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
@@ -218,9 +200,7 @@ async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
 async def test_what_the_cache_allows_costs_no_look() -> None:
     view = FakeView(State(quota()), State(quota()))
     assert (
-        await Validator(view).validate(
-            request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
-        )
+        await Validator(view).validate(request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
     ).allowed
     assert not view.looked
 

@@ -32,11 +32,7 @@ FITS = {
     "a thousandth more": (of(counted="2"), "1001m", False),
     "the target is there and takes its room": (of(counted="4", migrations="2"), "1", True),
     "nothing is left beside the target": (of(counted="5", migrations="2"), "1m", False),
-    "a target larger than what was added takes of the base": (
-        of(counted="5", hard="4", migrations="3"),
-        "1m",
-        False,
-    ),
+    "a target larger than what was added takes of the base": (of(counted="5", hard="4", migrations="3"), "1m", False),
     "room that is not taken yet stays free": (of(counted="3"), "1m", False),
     "above the base already": (of(counted="4"), "1m", False),
     "no room was added": (of(hard="3", counted="2", migrations="1"), "1", True),
@@ -62,9 +58,7 @@ def test_beside_what_is_there_all_that_migrations_take_is_theirs() -> None:
 def test_what_was_let_through_is_taken() -> None:
     pending = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
     assert not of().by_count(pending).short(cpu(limits_cpu="100m"))
-    assert format_resource_list(of().by_count(pending).short(cpu(limits_cpu="101m"))) == {
-        "limits.cpu": "100m"
-    }
+    assert format_resource_list(of().by_count(pending).short(cpu(limits_cpu="101m"))) == {"limits.cpu": "100m"}
 
 
 def test_status_has_its_own_say() -> None:
@@ -88,9 +82,7 @@ def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
     found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, NOTHING)
     assert found is not None
-    assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {
-        "limits.cpu": "2"
-    }
+    assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
 
 
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:

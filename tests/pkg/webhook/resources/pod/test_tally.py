@@ -77,9 +77,5 @@ def test_an_upgrade_is_worked_out_anew() -> None:
 
 def test_a_pod_that_changed_is_worked_out_anew() -> None:
     tally = Tally(Clock())
-    assert format_resource_list(tally.of(QUOTA, [pod("1", name="grows")], DATE).counted) == {
-        "limits.cpu": "1"
-    }
-    assert format_resource_list(tally.of(QUOTA, [pod("2", name="grows")], DATE).counted) == {
-        "limits.cpu": "2"
-    }
+    assert format_resource_list(tally.of(QUOTA, [pod("1", name="grows")], DATE).counted) == {"limits.cpu": "1"}
+    assert format_resource_list(tally.of(QUOTA, [pod("2", name="grows")], DATE).counted) == {"limits.cpu": "2"}

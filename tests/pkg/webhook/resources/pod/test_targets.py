@@ -26,10 +26,7 @@ def target(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER) -
 
 
 def namespace(
-    *others: Pod,
-    entries: tuple[str, ...] = ("vm1", "vm2"),
-    phase: str | None = "Running",
-    granted: str = GRANTED,
+    *others: Pod, entries: tuple[str, ...] = ("vm1", "vm2"), phase: str | None = "Running", granted: str = GRANTED
 ) -> State:
     """Two VMs of 2 CPU that migrate in a base of 6 CPU; `phase` is vm2's."""
     annotations = {**MARKS, **{by_name(vm): granted for vm in entries}}
@@ -92,10 +89,7 @@ async def test_harvesters_number_for_a_vm_that_has_grown_is_not_granted_to_its_t
     """Its formula is of the VM's specification, which a tenant has enlarged since."""
     state = namespace(FULL, granted='{"limits.cpu":"4","limits.memory":"9Gi"}')
     assert state.instances is not None
-    state.instances = [
-        vmi("vm1", nodeName="node1"),
-        vmi("vm2", nodeName="node1", limits={"cpu": "4", "memory": "4Gi"}),
-    ]
+    state.instances = [vmi("vm1", nodeName="node1"), vmi("vm2", nodeName="node1", limits={"cpu": "4", "memory": "4Gi"})]
     policy = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
     view = FakeView(state, state)
     checked = validator(view, policy=policy)

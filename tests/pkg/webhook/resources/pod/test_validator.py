@@ -39,19 +39,11 @@ REFUSAL = (
 OF_MIGRATION = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_MIGRATION_JOB_UID: UID}
 
 
-def state(
-    *tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pending", hard: str = "5"
-) -> State:
+def state(*tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pending", hard: str = "5") -> State:
     """A VM of 2 CPU that migrates, in a base of 3 CPU."""
-    pods = [
-        plain_launcher(node="node1"),
-        *([plain_launcher(node="node2", target_of=UID)] if target else []),
-        *tenants,
-    ]
+    pods = [plain_launcher(node="node1"), *([plain_launcher(node="node2", target_of=UID)] if target else []), *tenants]
     found = quota({**HARD, "limits.cpu": hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": used})
-    return State(
-        found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS
-    )
+    return State(found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS)
 
 
 class Clock:
@@ -108,9 +100,7 @@ async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why(view
     assert (decision.allowed, decision.message) == (False, REFUSAL)
 
 
-async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them(
-    view: FakeView, clock: Clock
-) -> None:
+async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them(view: FakeView, clock: Clock) -> None:
     checked = validator(view, clock)
     assert await allowed(checked, pod("300m"), pod("300m")) == [True, True]
     # What does not fit beside them waits until they are there, or are known not to come.
@@ -192,38 +182,16 @@ async def test_the_targets_own_room_is_for_no_other_pod() -> None:
 MIGRATIONS_PODS = {
     "the target, by KubeVirt": (OF_MIGRATION, KUBEVIRT, (), True),
     "the target, by an administrator": (OF_MIGRATION, "kubernetes-admin", ("system:masters",), True),
-    "an attachment pod": (
-        {**OF_MIGRATION, constants.LABEL_APP: constants.APP_HOTPLUG_DISK},
-        KUBEVIRT,
-        (),
-        True,
-    ),
+    "an attachment pod": ({**OF_MIGRATION, constants.LABEL_APP: constants.APP_HOTPLUG_DISK}, KUBEVIRT, (), True),
     "labels that a tenant wrote": (OF_MIGRATION, "alice", (), False),
-    "an unknown migration": (
-        {**OF_MIGRATION, constants.LABEL_MIGRATION_JOB_UID: "x"},
-        KUBEVIRT,
-        (),
-        False,
-    ),
-    "KubeVirt's pod for a VM that starts": (
-        {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER},
-        KUBEVIRT,
-        (),
-        False,
-    ),
-    "another pod with a migration's label": (
-        {**OF_MIGRATION, constants.LABEL_APP: "web"},
-        KUBEVIRT,
-        (),
-        False,
-    ),
+    "an unknown migration": ({**OF_MIGRATION, constants.LABEL_MIGRATION_JOB_UID: "x"}, KUBEVIRT, (), False),
+    "KubeVirt's pod for a VM that starts": ({constants.LABEL_APP: constants.APP_VIRT_LAUNCHER}, KUBEVIRT, (), False),
+    "another pod with a migration's label": ({**OF_MIGRATION, constants.LABEL_APP: "web"}, KUBEVIRT, (), False),
 }
 
 
 @pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
-async def test_whose_the_room_is(
-    case: tuple[dict[str, str], str, Sequence[str], bool], view: FakeView
-) -> None:
+async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool], view: FakeView) -> None:
     labels, user, groups, passes = case
     asked = request(pod("2", labels=labels), user=user, groups=groups)
     assert (await validator(view).validate(asked)).allowed is passes
@@ -502,9 +470,7 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
     [("2", 31, True), ("3", 31, True), ("3", 29, False)],
     ids=["nor by status", "but by status still", "until then it is, whatever this machine's clock says"],
 )
-async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(
-    used: str, age: float, admitted: bool
-) -> None:
+async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(used: str, age: float, admitted: bool) -> None:
     """The quota controller notices only when something else changes, or after five minutes."""
     stuck = msgspec.to_builtins(pod("1", name="stuck"))
     stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
@@ -552,17 +518,13 @@ async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing
 @pytest.mark.parametrize("authenticated", [True, False])
 async def test_what_is_no_quantity_is_no_review(authenticated: bool) -> None:
     with pytest.raises(BadReview, match="cpu: 'banana' is not a quantity"):
-        await validator(FakeView(state(), state())).validate(
-            request(pod("banana"), authenticated=authenticated)
-        )
+        await validator(FakeView(state(), state())).validate(request(pod("banana"), authenticated=authenticated))
 
 
 def resting(used: str) -> State:
     """Nothing migrates, and nothing was added."""
     found = quota({**HARD, "limits.cpu": "3"}, MARKS, used={"limits.cpu": used})
-    return State(
-        settled(found), instances=[vmi("vm1", nodeName="node1")], pods=[plain_launcher()], limits=LIMITS
-    )
+    return State(settled(found), instances=[vmi("vm1", nodeName="node1")], pods=[plain_launcher()], limits=LIMITS)
 
 
 def settled(found: ResourceQuota, **status: str) -> ResourceQuota:
@@ -623,9 +585,7 @@ async def test_pods_that_another_quota_refuses_are_refused_here_and_hold_up_none
         "exceeded quota: resource quota ns1/second is used up: limits.cpu 100m is requested and 0 is left"
     )
     assert await allowed(checked, *(pod("100m") for _ in range(14))) == [False] * 14
-    there.quotas[-1] = settled(
-        msgspec.structs.replace(second, status=msgspec.structs.replace(second.status, used={}))
-    )
+    there.quotas[-1] = settled(msgspec.structs.replace(second, status=msgspec.structs.replace(second.status, used={})))
     assert await allowed(checked, pod("1")) == [True]
     assert clock.now == 100.0
 
@@ -669,8 +629,7 @@ async def test_pods_that_a_quota_of_ours_refuses_by_itself_hold_up_none(case: tu
 
 async def test_another_quota_that_a_cache_has_as_full_is_asked_for() -> None:
     full, free = (
-        settled(quota({"limits.cpu": "2"}, name="second", labels={}, used={"limits.cpu": used}))
-        for used in "20"
+        settled(quota({"limits.cpu": "2"}, name="second", labels={}, used={"limits.cpu": used})) for used in "20"
     )
     cached, live = state(), state()
     cached.quotas.append(full)

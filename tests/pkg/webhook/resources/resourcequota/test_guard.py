@@ -64,22 +64,14 @@ FINE_WRITES = {
     "another spelling of the same": Write({"limits.cpu": "5000m", "limits.memory": "9980344313000m"}),
     "it is raised": Write({"limits.cpu": "50", "limits.memory": "1Ti"}),
     "it is raised by another client to less than is needed": Write(
-        {"limits.cpu": "4", "limits.memory": "9980344313"},
-        was={"limits.cpu": "3", "limits.memory": "9980344313"},
+        {"limits.cpu": "4", "limits.memory": "9980344313"}, was={"limits.cpu": "3", "limits.memory": "9980344313"}
     ),
     "a limit is taken away": Write({"limits.cpu": "5"}),
-    "lowered, but not below what is needed": Write(
-        dict(RAISED), was={"limits.cpu": "9", "limits.memory": "1Ti"}
-    ),
+    "lowered, but not below what is needed": Write(dict(RAISED), was={"limits.cpu": "9", "limits.memory": "1Ti"}),
     "outside migrations down to anything": Write({"limits.cpu": "1"}, annotations=dict(MARKS)),
     "a limit that is garbage": Write({**RAISED, "limits.cpu": "garbage"}),
     "an entry goes with its headroom": Write(dict(HARD), removes=(by_name(),)),
-    "one of two is over": Write(
-        dict(RAISED),
-        was=RAISED_TWICE,
-        annotations=TWO,
-        removes=(by_name("vm2"),),
-    ),
+    "one of two is over": Write(dict(RAISED), was=RAISED_TWICE, annotations=TWO, removes=(by_name("vm2"),)),
     "a limit that headroom does not scale": Write({**RAISED, "secrets": "1"}, was={**RAISED, "secrets": "9"}),
     "a person has switched headroom off": Write(dict(HARD), annotations={SKIP: "true", by_name(): ENTRY}),
     "the namespace has no base": Write(dict(HARD), limits=""),
@@ -139,16 +131,8 @@ LABELLED = {LABEL_MANAGED: "true"}
 RECORD = {BASE: '{"limits.cpu":"3"}', APPLIED: '{"limits.cpu":"5"}', by_name(): '{"limits.cpu":"2"}'}
 WITHOUT_RANCHER = {
     "lowered to the record": ({"limits.cpu": "3"}, {}, {"limits.cpu": "5"}),
-    "lowered together with its record": (
-        {"limits.cpu": "3"},
-        {BASE: '{"limits.cpu":"1"}'},
-        {"limits.cpu": "5"},
-    ),
-    "what we note as written does not make it an edit": (
-        {"limits.cpu": "3"},
-        {APPLIED: "{}"},
-        {"limits.cpu": "5"},
-    ),
+    "lowered together with its record": ({"limits.cpu": "3"}, {BASE: '{"limits.cpu":"1"}'}, {"limits.cpu": "5"}),
+    "what we note as written does not make it an edit": ({"limits.cpu": "3"}, {APPLIED: "{}"}, {"limits.cpu": "5"}),
     "a limit that headroom does not scale": ({"limits.cpu": "5", "secrets": "1"}, {}, {}),
     "the entry is smaller, and so is the limit": ({"limits.cpu": "4"}, {by_name(): '{"limits.cpu":"1"}'}, {}),
 }

@@ -57,21 +57,13 @@ async def test_rancher_is_corrected_and_then_allowed() -> None:
     assert (await guard(view).validate(request(STANDING, STANDING, user=RANCHER))).allowed
 
 
-@pytest.mark.parametrize(
-    ("authenticated", "dry_run", "told"), [(True, False, 1), (True, True, 0), (False, False, 0)]
-)
-async def test_a_correction_is_told_if_the_api_server_asked(
-    authenticated: bool, dry_run: bool, told: int
-) -> None:
+@pytest.mark.parametrize(("authenticated", "dry_run", "told"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+async def test_a_correction_is_told_if_the_api_server_asked(authenticated: bool, dry_run: bool, told: int) -> None:
     """Always in the same words, so that they are counted in one event."""
     events: list[tuple[str, str]] = []
-    guarded = Guard(
-        FakeView(RUNNING, RUNNING), POLICY, Options(), lambda _quota, _type, *said: events.append(said)
-    )
+    guarded = Guard(FakeView(RUNNING, RUNNING), POLICY, Options(), lambda _quota, _type, *said: events.append(said))
     for wanted in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
-        await guarded.mutate(
-            request(wanted, STANDING, user=RANCHER, dry_run=dry_run, authenticated=authenticated)
-        )
+        await guarded.mutate(request(wanted, STANDING, user=RANCHER, dry_run=dry_run, authenticated=authenticated))
     what = f"a write of {RANCHER} that lowered limits below what migrating VMs need was corrected"
     assert events == [("ResourceQuotaCorrected", what)] * 2 * told
 
@@ -170,9 +162,7 @@ async def test_what_is_not_lowered_costs_no_look(hard: dict[str, str]) -> None:
 
 
 async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
-    decision = await guard(FakeView(RUNNING, RUNNING)).validate(
-        request(quota(dict(HARD), ONE, labels={}), STANDING)
-    )
+    decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(quota(dict(HARD), ONE, labels={}), STANDING))
     assert decision.message == DENIAL
 
 
@@ -186,9 +176,7 @@ async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
     ],
     ids=["under a migration", "where nothing migrates", "with the skip", "neither"],
 )
-async def test_the_mark_that_makes_the_skip_ours_is_not_removed(
-    left: set[str], state: State, allowed: bool
-) -> None:
+async def test_the_mark_that_makes_the_skip_ours_is_not_removed(left: set[str], state: State, allowed: bool) -> None:
     old = quota(dict(RAISED), ONE if state is RUNNING else MARKS)
     annotations = {key: old.annotations[key] for key in old.annotations if key in left or key not in MARKS}
     new = quota(dict(RAISED), annotations)
@@ -199,9 +187,7 @@ async def test_the_mark_that_makes_the_skip_ours_is_not_removed(
 
 @pytest.mark.parametrize("migrates", [True, False])
 @pytest.mark.parametrize("base", [{}, {BASE: '{"limits.cpu":"1"}'}], ids=["removed", "changed"])
-async def test_the_recorded_base_is_left_alone_under_a_migration(
-    base: dict[str, str], migrates: bool
-) -> None:
+async def test_the_recorded_base_is_left_alone_under_a_migration(base: dict[str, str], migrates: bool) -> None:
     entries = {by_name(): ENTRY} if migrates else {}
     old = quota(dict(RAISED), {BASE: "{}", **entries}, labels={LABEL_MANAGED: "true"})
     state = State(old, migrations=[vmim("Running")] if migrates else [])

@@ -31,9 +31,7 @@ def machine(*sizes: str, text: str | None = None) -> VirtualMachine:
     ]
     annotations = {}
     if sizes or text is not None:
-        annotations[constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES] = (
-            json.dumps(templates) if text is None else text
-        )
+        annotations[constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES] = json.dumps(templates) if text is None else text
     return msgspec.convert(
         {"metadata": {"name": "vm1", "namespace": "ns1", "annotations": annotations}}, VirtualMachine
     )
@@ -94,9 +92,7 @@ def test_denied(case: Case) -> None:
     assert (decision.allowed, decision.message) == (False, SHORT)
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]"]
-)
+@pytest.mark.parametrize("text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]"])
 def test_templates_that_are_garbage_are_refused_where_storage_is_limited(text: str) -> None:
     decision = decide(machine(text=text), None, LIMIT, [quota({})])
     assert decision.message.startswith("failed to unmarshal the volumeClaimTemplates annotation: ")
@@ -126,9 +122,7 @@ async def test_a_live_look_precedes_a_denial() -> None:
     assert (await Validator(view).validate(request(machine("1Gi")))).allowed
     assert view.looked == ["quotas", "namespace"]
     larger = State(full, limits='{"limit":{"requestsStorage":"200Gi"}}')
-    assert (
-        await Validator(FakeView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))
-    ).allowed
+    assert (await Validator(FakeView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))).allowed
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
