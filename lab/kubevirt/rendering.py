@@ -28,13 +28,7 @@ class Rendering(rules.Rendering):
 
     def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
-        return memory_overhead(
-            vmi.spec,
-            ratio=self.ratio,
-            arch=vmi.spec.architecture or "amd64",
-            profile=self.profile,
-            plugins=self.kubevirt.binding_plugins,
-        )
+        return memory_overhead(vmi.spec, ratio=self.ratio, profile=self.profile, plugins=self.kubevirt.binding_plugins)
 
     def containers(self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
         """The launcher's containers with their resources."""

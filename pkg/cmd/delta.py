@@ -88,16 +88,16 @@ class _Calculator:
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
         """What is printed for one VMI. QuantityError if one of its quantities is none."""
-        from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
+        from pkg.util.kubevirt.observed_overhead import overhead_of
         from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
         from pkg.util.resource_list import format_resource_list
 
         rendering = self._rendering(vmi)
         line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
         if self.options.estimate is EstimateKind.HARVESTER:
-            arch, profile, ratio = architecture(vmi), rendering.profile, rendering.ratio
-            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, arch, profile)
-            overhead = memory_overhead(vmi.spec, ratio=ratio, arch=arch, profile=profile)
+            profile, ratio = rendering.profile, rendering.ratio
+            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
+            overhead = memory_overhead(vmi.spec, ratio=ratio, profile=profile)
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         target = format_resource_list(self._target(vmi, rendering))
         return line | {
