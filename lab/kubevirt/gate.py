@@ -9,7 +9,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.creation import Clock
 from lab.kubevirt.lookup import Migrations, Pods, is_active, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
-from pkg.util.kubevirt.parallel_migrations import Limits, hindrance
+from pkg.util.kubevirt.installed import Limits, hindrance
 
 _UNSEEN = 5.0
 """Seconds after which a target pod that the cache never showed counts as not there."""

@@ -30,7 +30,7 @@ from lab.kubevirt.vmim_controller import MigrationHandler, Targets
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.util import constants
-from pkg.util.kubevirt.parallel_migrations import Limits
+from pkg.util.kubevirt.installed import Limits
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInst
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
 from pkg.util.kubevirt.backend_storage import is_needed, size_of
+from pkg.util.kubevirt.installed import Limits, limits_of
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
-from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
 

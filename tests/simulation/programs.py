@@ -19,7 +19,7 @@ from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import Endpoint

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration_pods import MigrationPods, naming_of, of_state
+from pkg.util.kubevirt.migration import MigrationPods, of_state, pods_of
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Format, Quantity
@@ -127,7 +127,7 @@ def _named(
 ) -> Iterator[MigrationPods]:
     state = vmi.status.migration_state
     for each in migrations:
-        named = naming_of(each, state)
+        named = pods_of(each, state)
         open_ = named.active and not named.target_claim
         yield replace(named, target_claim=_labelled(each, claims)) if open_ else named
     if state and all(state.migration_uid != each.uid for each in migrations):

@@ -37,7 +37,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration_pods import MigrationPods, namings_of
+from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
@@ -128,7 +128,7 @@ def sides_of(
     vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    namings = namings_of(vmi, migrations, pods.names)
+    namings = pods_of_migrations(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(namings, pods)
     live = pods.live(vmi.uid)
@@ -150,7 +150,7 @@ def ended_launchers(
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended(vmi.uid)
-    namings = namings_of(vmi, migrations, {pod.name for pod in ended}) if ended else []
+    namings = pods_of_migrations(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
         pod for pod in ended if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
     ]

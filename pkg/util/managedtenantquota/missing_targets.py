@@ -11,8 +11,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.backend_storage import backend_storage
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
-from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
 from pkg.util.quantity import Quantity

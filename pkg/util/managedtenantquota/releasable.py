@@ -15,7 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
-from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
+from pkg.util.kubevirt.installed import hindrance, limits_of
 from pkg.util.managedtenantquota.grants import Grant
 from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
