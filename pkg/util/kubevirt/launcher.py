@@ -21,7 +21,7 @@ from pkg.util.kubevirt.overhead import is_pinned
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Format, Quantity
-from pkg.util.quotacount.pod_defaults import default_requirements
+from pkg.util.quotacount.limit_ranges import default_requirements
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
