@@ -299,9 +299,7 @@ def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
 def test_the_lock_names_the_vms_it_is_for() -> None:
     step = next_write(observed([quota({"pods": "1"}, {"pods": "1"})], [budget({"pods": "20"})], _many(12)))
     assert step.name == "MakeLock"
-    assert (
-        step.text.endswith(" of vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 2 more")
-    )
+    assert step.text.endswith(" of vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 2 more")
 
 
 def _many(count: int, **more: Any) -> Any:
