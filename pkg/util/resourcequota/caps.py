@@ -27,11 +27,11 @@ MAX_ANNOTATION_BYTES = 200 * 1024
 def refuse(caps: Collection[str], what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
     """Why `added` altogether, or `size` bytes of annotations, is too much with `what` in it; None when not. A cap that
     is garbage allows nothing: better to wait than to overrun it."""
-    for text in caps:
-        try:
-            cap = parse_resources(constants.ANNOTATION_MAX_EXTRA, text) if text else {}
-        except InvalidEntry as exc:
-            return ResourceQuotaError(f"{exc}: nothing is added", EVENT_CAP_REACHED)
+    try:
+        limits = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in caps if text]
+    except InvalidEntry as exc:
+        return ResourceQuotaError(f"{exc}: nothing is added", EVENT_CAP_REACHED)
+    for cap in limits:
         for name, limit in sorted(cap.items()):
             if added.get(name, ZERO) > limit:
                 raised, most = shown(added[name], name), as_written(str(limit), name)

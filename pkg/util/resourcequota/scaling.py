@@ -54,12 +54,13 @@ class Scaling:
     def __init__(self, facts: Facts, policy: Policy, *, off: bool = False) -> None:
         """`off`: a person has switched auto-scaling off there, and only what is over goes."""
         self.facts, self.policy, self.quota = facts, policy, facts.quota
-        self.follows = not is_default(self.quota) or not (off or policy.mode is Mode.ASSIST)
+        self.default = is_default(self.quota)
+        self.follows = not self.default or not (off or policy.mode is Mode.ASSIST)
         """Our rules: an entry follows the migration and the pods that quota counts, and a refused target gets the
         growth of the overhead. Else Harvester's, beside its own controllers, which know default quotas only: an entry
         is written once, under the VMI's uid, and stays as it is until all migrations of its VM are over, with
         limits.cpu and limits.memory alone; a refused target gets what is missing of limits.memory, and 128Mi."""
-        self.marks = self.follows and is_default(self.quota)
+        self.marks = self.follows and self.default
         """The quota is marked as ours, so that Harvester leaves it alone; one that follows without that has its base
         recorded on it."""
         self.grace = float("inf") if off else policy.foreign_grace
@@ -162,7 +163,8 @@ class Scaling:
         A name key on a quota that carried our mark already is our own, unless it was found there when the quota was
         taken over: then the timers have it.
         """
-        now, since, ours = self.facts.now, self.facts.timers.unexplained, is_ours(self.quota)
+        now, since = self.facts.now, self.facts.timers.unexplained
+        ours = (constants.ANNOTATION_OWNER if self.default else constants.ANNOTATION_BASE) in self.quota.annotations
         vms = {key: vm for vm in self.vms for key in self.entries.keys_of(vm.name, vm.vmi)}
         unknown = not self.follows and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in self.vms)
         seen: dict[str, float] = {}
