@@ -21,14 +21,8 @@ class Progress(Protocol):
     def tick(self, text: str) -> None: ...
 
 
-class Silent:
+class Silent(Progress):
     """Discards every report."""
-
-    def step(self, text: str) -> None:
-        pass
-
-    def tick(self, text: str) -> None:
-        pass
 
 
 class Lines:
