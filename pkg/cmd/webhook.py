@@ -100,7 +100,7 @@ def checked(
     from kubeloop.controllers.server import parse_bind_address
     from pkg.webhook.certificate_files import CertificateFiles
     from pkg.webhook.register import Webhooks
-    from pkg.webhook.tls_context import server_context
+    from pkg.webhook.serving_certificate import server_context
 
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
