@@ -21,8 +21,14 @@ class Progress(Protocol):
     def tick(self, text: str) -> None: ...
 
 
-class Silent(Progress):
+class Silent:
     """Discards every report."""
+
+    def step(self, text: str) -> None:
+        pass
+
+    def tick(self, text: str) -> None:
+        pass
 
 
 class Lines:
