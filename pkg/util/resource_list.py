@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kubeloop.api.meta import RawQuantity
-from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.quantity import Quantity, QuantityError, parse_wire
 
 ResourceList = dict[str, Quantity]
 
@@ -24,11 +24,6 @@ def parse_resource_list(raw: Mapping[str, RawQuantity] | None) -> ResourceList:
         except QuantityError as error:
             raise QuantityError(f"{name}: {error}") from error
     return parsed
-
-
-def parse_wire(raw: RawQuantity) -> Quantity:
-    """A quantity of an object. White space around it is dropped, as Go's JSON decoding of a Quantity does."""
-    return Quantity.parse(raw.strip() if isinstance(raw, str) else raw)
 
 
 def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:
@@ -84,6 +79,11 @@ def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
 def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
     """The smaller quantity of each name that both have."""
     return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
+
+
+def positive(resources: Mapping[str, Quantity]) -> ResourceList:
+    """What is more than nothing."""
+    return {name: amount for name, amount in resources.items() if amount.nanos > 0}
 
 
 def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:

@@ -19,8 +19,8 @@ from pkg.util.kubevirt.profiles import (
     SupplementalPool,
 )
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
+from pkg.util.quantity import ZERO, Quantity, parse_wire
+from pkg.util.resource_list import ResourceList, parse_resource_list
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 _DEVICES = "devices.kubevirt.io/"

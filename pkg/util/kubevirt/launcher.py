@@ -77,12 +77,13 @@ def render_containers(
     log = ["guest-console-log"] if _has_console_log(vmi, kubevirt) else []
     if profile.console_log_restarts:
         init_containers += support(log, "Always")
-    disks = _container_disks(vmi)
+    disks = support(_container_disks(vmi))
     if not rendering.has_gate(GATE_IMAGE_VOLUME):
-        containers += support(disks)
-        init_containers += support(["container-disk-binary", *(f"{disk}-init" for disk in disks)] if disks else ())
+        containers += disks
+        init_containers += support(["container-disk-binary"] if disks else ())
+        init_containers += [msgspec.structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
     elif profile.image_volume_fetched and not digests_known:
-        init_containers += support(disks)
+        init_containers += disks
     containers += support(_virtiofs(vmi))
     if not profile.console_log_restarts:
         containers += support(log)

@@ -17,8 +17,8 @@ from pkg.api.kubevirt import CPU as DomainCPU
 from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineInstanceSpec
 from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
-from pkg.util.quantity import NANOS, ZERO, Format, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
+from pkg.util.quantity import NANOS, ZERO, Format, Quantity, parse_wire
+from pkg.util.resource_list import ResourceList, parse_resource_list
 
 _KILO = 1000 * NANOS
 _PER_VCPU = 8 * MI
