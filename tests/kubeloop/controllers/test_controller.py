@@ -28,7 +28,7 @@ from kubeloop.controllers.errors import RetryAfter, Skip
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from tests.kinds import Kind, Server
-from tests.kubeloop.controllers.controllers import Calls, Quotas
+from tests.kubeloop.controllers.controllers import Calls, Quotas, took
 
 pytestmark = pytest.mark.virtual_time
 
@@ -373,9 +373,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
     await kind.start(stubborn=stubborn)
     kind.controller.enqueue("ns/a", immediately=True)
     await settle()
-    started = now()
-    await kind.controller.stop(timeout=3)
-    assert now() - started == pytest.approx(4)
+    assert await took(kind.controller.stop(timeout=3)) == pytest.approx(4)
     release.set()
     await kind.informer.stop()
 
@@ -393,9 +391,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
         kind.controller.enqueue(f"ns/{name}", immediately=True)
     kind.controller.enqueue_after("ns/late", 2)
     await asyncio.sleep(0.5)
-    started = now()
-    await kind.controller.stop()
-    assert now() - started == pytest.approx(2.5)
+    assert await took(kind.controller.stop()) == pytest.approx(2.5)
     kind.controller.enqueue("ns/too late", immediately=True)
     await asyncio.sleep(10)
     assert handled == ["ns/a", "ns/b", "ns/c"]
