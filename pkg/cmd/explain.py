@@ -80,7 +80,7 @@ def _lines(answer: Answer) -> dict[str, str]:
 
 def _read(folder: str, namespace: str, name: str) -> Answer:
     snapshot = load(folder)
-    instance = snapshot.instance(namespace, name)
+    instance = snapshot.source.instances.get(namespace=namespace, name=name)
     if instance is None:
         raise Absent(f"{folder} has no running VM {namespace}/{name}")
     return snapshot, explained(snapshot, instance)
@@ -95,7 +95,7 @@ def _names(text: str) -> tuple[str, str]:
 
 async def _look(client: Client, report: ReportOptions, namespace: str, name: str) -> Answer:
     snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
-    instance = snapshot.instance(namespace, name)
+    instance = snapshot.source.instances.get(namespace=namespace, name=name)
     if instance is not None:
         return snapshot, explained(snapshot, instance)
     machine = await require(client, VIRTUAL_MACHINES, name, namespace)
