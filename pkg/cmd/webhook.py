@@ -23,7 +23,7 @@ from pkg.webhook.configurations import Endpoint, mutating, validating
 from pkg.webhook.leftovers import look_at_registered
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
 from pkg.webhook.register import Webhooks
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.serving_certificate import server_context
 
 
 def webhook(
