@@ -22,7 +22,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from pkg.cmd.flags import option
-from pkg.cmd.options import Output, WrongCall
+from pkg.cmd.options import Output, OutputOptions, WrongCall
 from pkg.report.reader import Assumed
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.constants import USER_AGENT
@@ -37,15 +37,6 @@ _COLUMNS = 120
 _PERIOD = 1.0
 """Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
 server."""
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How something is printed."""
-
-    title: ClassVar = "Options"
-
-    output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 
 @dataclass(frozen=True)
