@@ -31,7 +31,6 @@ _CHECKED: Final = ((LIMITS_CPU, "cpu"), (REQUESTS_CPU, "cpu"), (LIMITS_MEMORY, "
 _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
 _ALWAYS: Final = "Always"
-_RUNNING: Final = "Running"
 
 
 def run_strategy(machine: VirtualMachine) -> str:
@@ -93,8 +92,3 @@ def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
         return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
     except InvalidEntry:
         return pods
-
-
-def is_running(instance: VirtualMachineInstance | None) -> bool:
-    """Whether a VMI is there and runs."""
-    return instance is not None and instance.status.phase == _RUNNING
