@@ -17,7 +17,7 @@ from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import recognise, timestamp
 from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
-from pkg.util.managedtenantquota.window import Window, window_of
+from pkg.util.managedtenantquota.window import Window
 
 _AT_ONCE = Policy(shortage=0.0)
 """A report shows a shortage without waiting whether it lasts."""
@@ -54,10 +54,10 @@ class Report(Document, frozen=True):
 
 def report(observed: Observed) -> Report:
     """The namespace at this moment."""
-    window = window_of(observed, _AT_ONCE)
+    window = Window(observed, _AT_ONCE)
     lock = observed.lock
     raised = []
-    for name, record in {**window.left, **window.records}.items():
+    for name, record in window.originals.items():
         quota = window.quota(name)
         blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
         raised.append(Raised(name, quota.hard if quota else {}, dict(record.hard), blocked))
@@ -81,7 +81,7 @@ def why_it_waits(observed: Observed, migration: str) -> list[str]:
         return [f"VM {found.spec.vmi_name} does not run"]
     if target_pods(found, vmi, observed.facts.pods):
         return []
-    window = window_of(observed, _AT_ONCE)
+    window = Window(observed, _AT_ONCE)
     said = [
         problem.message
         for problem in window.problems
@@ -100,7 +100,7 @@ def why_it_waits(observed: Observed, migration: str) -> list[str]:
 
 
 def _stage(window: Window) -> str:
-    if not window.locked:
+    if window.lock is None:
         return "the namespace is about to be locked"
     if window.next_to_raise() is not None:
         return "the namespace is locked, they are about to be raised"
@@ -146,7 +146,7 @@ def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, found: Expla
     """A VM that does not migrate: what the budget would do for it."""
     asked = asked_for(instance)
     seen = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    wanted = window_of(seen, _AT_ONCE).wanted
+    wanted = Window(seen, _AT_ONCE).wanted
     blocking = next((each.blocking for each in wanted if each.migration.uid == asked.uid), ())
     if not blocking:
         return _with(found, why_it_waits(seen, asked.name))
