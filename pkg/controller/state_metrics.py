@@ -98,22 +98,8 @@ class StateMetrics(Collector):
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
         yield _gauge("headroom_quotas_raised", [((), sum(map(len, added.values())))])
         yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, max))
-        yield _gauge(
-            "headroom_quota_entries",
-            (
-                ((namespace, state), found.count(state))
-                for namespace, found in _bounded(states).items()
-                for state in ("migrating", "held")
-            ),
-        )
-        yield _gauge(
-            "headroom_quota_added",
-            (
-                ((namespace, name), amount.nanos * _NANO)
-                for namespace, found in _bounded(added).items()
-                for name, amount in sorted(total(found).items())
-            ),
-        )
+        yield _gauge("headroom_quota_entries", _counts(states))
+        yield _gauge("headroom_quota_added", _sums(added))
 
     def _begun(self, entries: Entries, namespace: str) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
@@ -194,6 +180,18 @@ def _by_namespace(
 ) -> Iterator[tuple[tuple[str], float]]:
     for namespace, values in _bounded(grouped).items():
         yield (namespace,), reduce(values)
+
+
+def _counts(states: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], float]]:
+    for namespace, found in _bounded(states).items():
+        for state in ("migrating", "held"):
+            yield (namespace, state), found.count(state)
+
+
+def _sums(added: Mapping[str, Sequence[ResourceList]]) -> Iterator[tuple[tuple[str, str], float]]:
+    for namespace, found in _bounded(added).items():
+        for name, amount in sorted(total(found).items()):
+            yield (namespace, name), amount.nanos * _NANO
 
 
 def _gauge(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Family:
