@@ -38,7 +38,7 @@ CORRECTION = [
 
 
 def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT, own: str = "") -> Guard:
-    return Guard(view, POLICY, Options(quota_guard=mode, own_user=own))
+    return Guard(view, POLICY, Options(quota_guard=mode, own_user=own), lambda *_: None)
 
 
 async def test_a_person_is_denied_and_told_what_is_allowed() -> None:
