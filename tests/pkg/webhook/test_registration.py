@@ -17,7 +17,7 @@ from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, Not
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, validating
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar, unregister
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, WITHDRAWN_AFTER, Registrar, unregister
 from tests import kinds
 from tests.decisions import sentences
 
@@ -203,12 +203,16 @@ OUTAGES = {
 class TestReach:
     """Registered only where the API server reaches us, and withdrawn when it no longer does."""
 
-    async def test_nothing_but_the_probe_is_registered_before(self, server: Server) -> None:
+    @pytest.mark.parametrize("policy", FailurePolicy)
+    async def test_nothing_but_the_probe_is_registered_before(self, policy: FailurePolicy, server: Server) -> None:
         server.reached.clear()
-        with pytest.raises(NotReached, match="connection refused"):
-            await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
-        assert not server.validating.objects
+        registrar = Registrar(server.client(), URL, Options(failure_policy=policy))
+        for _ in range(2):
+            with pytest.raises(NotReached, match="connection refused"):
+                await registrar.ensure(b"ca")
+            assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
+            assert not server.validating.objects
+            await asyncio.sleep(WITHDRAWN_AFTER)
 
     @sentences(OUTAGES)
     async def test_withdrawn(self, case: list[tuple[float, str, bool]], server: Server, registrar: Registrar) -> None:
@@ -254,6 +258,12 @@ class TestReach:
         await registrar.ensure(b"ca")
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
+        server.reached.clear()
+        for _ in range(2):
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+            await asyncio.sleep(WITHDRAWN_AFTER)
+        assert len(told) == 2, "another outage"
 
     async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
         self, server: Server, registrar: Registrar
