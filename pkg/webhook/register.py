@@ -17,7 +17,6 @@ from pkg.util.installation import about
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
-from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
@@ -103,6 +102,5 @@ def hooks(
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Puts the mark on; reads nothing."""
-    if request.new(Object).metadata.annotations:
-        return Decision(patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}])
-    return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])
+    annotations = {**request.new(Object).annotations, PROBE_MARK: mark}
+    return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": annotations}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,6 +184,12 @@ def of_other_pods(used: str) -> State:
     return there
 
 
+def without_migrations(there: State) -> State:
+    found = copy.copy(there)
+    found.migrations = []
+    return found
+
+
 FULL, UNANSWERED = state(used="4"), None
 BOTH = {
     "status.used that misses pods does not share them out again": (state(pod("1"), used="2"), "1m", False),
@@ -232,39 +239,58 @@ async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str],
     labels, user, groups, passes = case
     asked = request(pod("2", labels=labels), user=user, groups=groups)
     assert (await validator(view).validate(asked)).allowed is passes
+    unknown = FakeView(without_migrations(state()), state())
+    assert (await validator(unknown).validate(asked)).allowed is passes, "as the API server has it"
+    over = FakeView(*[state(phase="Succeeded")] * 2)
+    assert not (await validator(over).validate(asked)).allowed
 
 
-@pytest.mark.parametrize(("vm", "passes"), [("vm1", True), ("vm2", False)])
-async def test_the_launcher_of_another_vm_is_no_target_whatever_its_labels_say(
-    vm: str, passes: bool, view: FakeView
-) -> None:
-    """KubeVirt copies a VMI's labels to its launcher, and a VMI's are a tenant's."""
-    asked = request(plain_launcher(vm, target_of=UID, node="node2"), user=KUBEVIRT)
-    assert (await validator(view).validate(asked)).allowed is passes
+TARGET_RUNS = state(used="4", target=True, phase="Running")
+LOWERED = state(used="2", target=True, hard="3", phase="Running")
+Seen = tuple[State, State | None]
+"""By the cache, and by the API server."""
+WAITS: dict[str, tuple[Seen, Seen, bool]] = {
+    "a pod has just gone, as our count knows and status.used does not yet": (
+        (state(), state(used="3")), (state(), state(used="2")), True
+    ),
+    "there is no answer any more": ((state(), state(used="3")), (state(), UNANSWERED), False),
+    "the quota was read before it was raised: its target is there already": (
+        (LOWERED, LOWERED), (TARGET_RUNS, TARGET_RUNS), True
+    ),
+    "a target that was made between the lists of a live look is of a migration that this does not know": (
+        (TARGET_RUNS, without_migrations(TARGET_RUNS)), (TARGET_RUNS, TARGET_RUNS), True
+    ),
+}  # fmt: skip
 
 
-async def test_a_migration_that_is_over_makes_no_more_pods() -> None:
-    view = FakeView(state(phase="Succeeded"), state(phase="Succeeded"))
-    assert not (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
-
-
-async def test_a_migration_that_the_cache_does_not_know_yet_is_looked_for() -> None:
-    cached = state()
-    cached.migrations = []
-    view = FakeView(cached, state())
-    assert (await validator(view).validate(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT))).allowed
-    assert "observe" in view.looked
-
-
-async def test_a_status_that_is_behind_is_waited_for() -> None:
-    """A pod has just gone: our count knows, status.used does not yet."""
-    view = FakeView(state(), state(used="3"))
-    checked = validator(view)
-    task = asyncio.create_task(checked.validate(request(pod("1"))))
+@sentences(WAITS)
+async def test_it_is_waited_for_another_look(case: tuple[Seen, Seen, bool]) -> None:
+    before, after, passes = case
+    view = FakeView(*before)
+    task = asyncio.create_task(validator(view).validate(request(pod("1"))))
     await asyncio.sleep(1.0)
     assert not task.done()
-    view.live = state(used="2")
-    assert (await task).allowed
+    view.cached, view.live = after
+    assert (await task).allowed is passes
+
+
+async def test_what_is_let_through_without_an_answer_is_counted_too() -> None:
+    checked = validator(FakeView(state(), UNANSWERED))
+    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
+
+
+LATE: dict[str, Seen] = {
+    "a pod that is gone": (state(pod("1", name="gone"), used="2"), state(used="2")),
+    "no migration of a target": (without_migrations(TARGET_RUNS), TARGET_RUNS),
+}
+
+
+@sentences(LATE)
+async def test_a_watch_that_is_behind_refuses_nothing(case: Seen) -> None:
+    """What it shows, or does not."""
+    view = FakeView(*case)
+    assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
+    assert now() == 0.0
 
 
 async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> None:
@@ -319,20 +345,6 @@ async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
     assert not view.looked
 
 
-async def test_what_is_let_through_without_an_answer_is_counted_too() -> None:
-    checked = validator(FakeView(state(), UNANSWERED))
-    assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
-
-
-async def test_what_waited_is_refused_when_there_is_no_answer_any_more() -> None:
-    view = FakeView(state(used="2"), state(used="3"))
-    task = asyncio.create_task(validator(view).validate(request(pod("1"))))
-    await asyncio.sleep(1.0)
-    assert not task.done()
-    view.live = UNANSWERED
-    assert not (await task).allowed
-
-
 async def test_what_has_just_ended_is_not_waited_for() -> None:
     """status.used follows a second later; the place is free."""
     before = state(pod("1"), used="3")
@@ -354,18 +366,6 @@ async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> 
     assert await allowed(checked, pod("1m")) == [False]
 
 
-async def test_a_live_look_that_no_watch_confirms_is_taken_again() -> None:
-    """A target that was made between its lists, of a migration that it does not know, takes a tenant's place."""
-    unknown = state(used="4", target=True, phase="Running")
-    unknown.migrations.clear()
-    view = FakeView(state(used="4", target=True, phase="Running"), unknown)
-    waiting = asyncio.create_task(validator(view).validate(request(pod("1"))))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    view.live = view.cached
-    assert (await waiting).allowed
-
-
 async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
     there = state()
     used = format_resource_list(total(map(pod_usage, there.pods)))
@@ -379,33 +379,6 @@ async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
     view = FakeView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
     view.watched = False
     assert await allowed(validator(view), pod("100m"), pod("101m")) == [True, False]
-
-
-async def test_a_watch_that_is_behind_refuses_nothing() -> None:
-    """The cache shows a pod that is gone."""
-    view = FakeView(state(pod("1", name="gone"), used="2"), state(used="2"))
-    assert await allowed(validator(view), pod("1")) == [True]
-    assert view.looked.count("pods") == 1
-
-
-async def test_a_quota_that_was_read_before_it_was_raised_refuses_nothing() -> None:
-    """Its target is there already."""
-    view = FakeView(*[state(target=True, used="2", hard="3", phase="Running")] * 2)
-    checked = validator(view)
-    task = asyncio.create_task(checked.validate(request(pod("1"))))
-    await asyncio.sleep(1.0)
-    assert not task.done()
-    view.cached = view.live = state(target=True, used="4", phase="Running")
-    assert (await task).allowed
-
-
-async def test_a_target_whose_migration_the_cache_does_not_show_refuses_nothing() -> None:
-    live = state(target=True, used="4", phase="Running")
-    cached = state(target=True, used="4", phase="Running")
-    cached.migrations = []
-    checked = validator(FakeView(cached, live))
-    assert await allowed(checked, pod("1001m"), pod("1")) == [False, True]
-    assert now() == 0.0
 
 
 async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None:
