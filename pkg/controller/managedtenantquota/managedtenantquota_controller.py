@@ -128,11 +128,11 @@ class Handler:
                 case Write("Restore", ResourceQuota() as quota):
                     message = f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_RESTORE_REFUSED, message, quota.name, quota))
-                    return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
+                    return replace(observed, not_restored=[*observed.not_restored, quota.name])
                 case Write("Unlock", Lock() as lock):
                     message = f"lock {lock.name} still stands, deleting it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_UNLOCK_REFUSED, message, lock.uid))
-                    return replace(observed, not_unlocked=str(exc))
+                    return replace(observed, not_unlocked=True)
             if step.opens:
                 window.refused(str(exc), self.clock())
                 self._keep(key, window)

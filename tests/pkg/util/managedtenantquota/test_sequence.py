@@ -129,11 +129,11 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
         ),
         "past them, and upstream's controller runs: unlock": (raised(lock=lock(age=130), upstream="it"), "Unlock"),
         "past them, and the lock cannot be deleted: restore": (
-            raised(lock=lock(age=130), not_unlocked="no"),
+            raised(lock=lock(age=130), not_unlocked=True),
             "Restore",
         ),
         "the same, and a person has changed the quota, which the webhook admits by now: it stays, its record goes": (
-            raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked="no"),
+            raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked=True),
             "Restore",
         ),
         "the budget is less than nothing: nothing is lowered by it": (
@@ -141,14 +141,14 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
             "Wait",
         ),
         "unlocked past them, still raised: restore": (raised(), "Restore"),
-        "a restore was refused: wait": (raised(around=DONE, lock=lock(), not_restored={"quota": "no"}), "Wait"),
+        "a restore was refused: wait": (raised(around=DONE, lock=lock(), not_restored=["quota"]), "Wait"),
         "a restore was refused, the other quota can: restore that": (
             observed(
                 [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
                 [budget(saved={"quota": FULL, "second": FULL})],
                 DONE,
                 lock=lock(),
-                not_restored={"quota": "no"},
+                not_restored=["quota"],
             ),
             "Restore",
         ),
@@ -350,12 +350,6 @@ class TestTheLimit:
     def test_a_window_without_a_controller_is_opened_anew(self) -> None:
         names, _ = walked(self.seen(quotas=[quota()]), most=50)
         assert names == ["Clear", "Unlock", "MakeLock", "Save", "Raise"]
-
-
-def test_upstreams_lock_is_looked_at_again_when_it_has_to_end() -> None:
-    step = next_step(replace(observed(lock=lock(age=125, ours=False)), upstream="it"))
-    assert isinstance(step, Wait)
-    assert step.seconds == pytest.approx(5.0)
 
 
 class TestProblems:
