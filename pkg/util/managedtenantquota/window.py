@@ -174,9 +174,9 @@ class Window:
             message += f"; the migrations are retried in {pause:g} s"
             self._pause(wanted, observed.now + pause)
             self.recheck_after = pause
-        since = observed.lock.since if observed.lock else 0.0
+        assert self.lock is not None
         about = [each.migration for each in wanted]
-        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, f"{since}", *about)
+        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, self.lock.uid, *about)
 
     def refused(self, why: str, now: float) -> None:
         """A write that was to open it was refused. What cannot be raised is no reason to keep the namespace locked: it
@@ -184,9 +184,9 @@ class Window:
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first = max(policy.first_pause, age_of(self.lock, now) if self.lock else 0.0)
-        seconds = min(first * 2.0**refusals, first * policy.sweep / policy.first_pause, policy.longest_pause)
+        seconds = min(first * 2.0 ** min(refusals, 20), first * policy.sweep / policy.first_pause, policy.longest_pause)
         self._pause(self.wanted, now + seconds)
-        self.timers = replace(self.timers, refusals=min(refusals + 1, 20))
+        self.timers = replace(self.timers, refusals=refusals + 1)
         message = (
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
             f"{seconds:.1f} s: {why}"
