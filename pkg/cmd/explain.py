@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
+from rich.console import RenderableType
 
+from kubeloop.client.client import Client
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
+from pkg.cmd.collect import load
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
+from pkg.report.budget import explained
+from pkg.report.explain import Explanation, not_running
+from pkg.report.fit import Fit
+from pkg.report.installation import Installed
+from pkg.report.reader import FAILURES, Absent, require, take
+from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import shown
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.explain import Explanation
-    from pkg.report.fit import Fit
-    from pkg.report.installation import Installed
-    from pkg.report.snapshot import Snapshot
-
-    Answer = tuple[Snapshot, Explanation]
+Answer = tuple[Snapshot, Explanation]
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,11 @@ def _lines(answer: Answer) -> dict[str, str]:
 
 
 def _read(folder: str, namespace: str, name: str) -> Answer:
-    from pkg.cmd.collect import load
-    from pkg.report.budget import managed
-    from pkg.report.explain import explain
-    from pkg.report.reader import Absent
-
     snapshot = load(folder)
     instance = snapshot.instance(namespace, name)
     if instance is None:
         raise Absent(f"{folder} has no running VM {namespace}/{name}")
-    return snapshot, managed(snapshot, instance, explain(snapshot, instance))
+    return snapshot, explained(snapshot, instance)
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -98,15 +94,10 @@ def _names(text: str) -> tuple[str, str]:
 
 
 async def _look(client: Client, report: ReportOptions, namespace: str, name: str) -> Answer:
-    from pkg.api.kubevirt import VIRTUAL_MACHINES
-    from pkg.report.budget import managed
-    from pkg.report.explain import explain, not_running
-    from pkg.report.reader import FAILURES, require, take
-
     snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
     instance = snapshot.instance(namespace, name)
     if instance is not None:
-        return snapshot, managed(snapshot, instance, explain(snapshot, instance))
+        return snapshot, explained(snapshot, instance)
     machine = await require(client, VIRTUAL_MACHINES, name, namespace)
     return snapshot, not_running(namespace, name, machine.status.printable_status or "")
 

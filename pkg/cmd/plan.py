@@ -5,23 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from msgspec import structs
+from rich.console import RenderableType
+
+from kubeloop.api.registry import NODES
+from kubeloop.client.client import Client
+from kubeloop.client.resource_reader import list_installed
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import NamespaceOptions, ReportOptions
+from pkg.report.fit import Fit
+from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.reader import require, take
+from pkg.report.size import Growth, NotSized, Sizes, sizes
+from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import listed, shown
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.fit import Fit
-    from pkg.report.plan import MigrationPlan, VmPlan
-    from pkg.report.size import Growth, Sizes
-    from pkg.report.snapshot import Snapshot
-
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 
 _AT_ONCE = 2
 
@@ -67,10 +69,6 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
 async def _plan(
     client: Client, report: ReportOptions, chosen: PlanOptions, where: str
 ) -> tuple[Snapshot, MigrationPlan]:
-    from kubeloop.api.registry import NODES
-    from pkg.report.plan import plan_migrations
-    from pkg.report.reader import require, take
-
     snapshot = await take(client, report.assumed(), where)
     if chosen.evacuate:
         await require(client, NODES, chosen.evacuate)
@@ -80,11 +78,6 @@ async def _plan(
 async def _sizes(
     client: Client, report: ReportOptions, chosen: PlanOptions, growth: Growth | None
 ) -> tuple[Snapshot, Sizes]:
-    from kubeloop.client.resource_reader import list_installed
-    from pkg.api.kubevirt import VIRTUAL_MACHINES
-    from pkg.report.reader import take
-    from pkg.report.size import NotSized, sizes
-
     where, several = chosen.namespace or "", chosen.at_once or _AT_ONCE
     snapshot = await take(client, report.assumed(), where)
     machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
@@ -97,9 +90,6 @@ async def _sizes(
 
 def _growth(text: str | None) -> Growth | None:
     """What `--grow` says. Raises WrongCall."""
-    from pkg.report.size import Growth
-    from pkg.util.quantity import ZERO, Quantity, QuantityError
-
     if text is None:
         return None
     vm, _, limits = text.partition(":")
@@ -107,17 +97,15 @@ def _growth(text: str | None) -> Growth | None:
     if not vm or not named.keys() <= {"cpu", "memory"}:
         raise WrongCall(f"--grow must be VM:cpu=4,memory=8Gi, not {text!r}")
     try:
-        sizes = {name: Quantity.parse(size) for name, size in named.items()}
+        limits_of = {name: Quantity.parse(size) for name, size in named.items()}
     except QuantityError as exc:
         raise WrongCall(f"--grow: {exc}") from exc
-    if min(sizes.values()) <= ZERO:
+    if min(limits_of.values()) <= ZERO:
         raise WrongCall(f"--grow must be more than nothing, not {text!r}")
-    return Growth(vm, **sizes)
+    return Growth(vm, **limits_of)
 
 
 def _size_parts(answer: tuple[Snapshot, Sizes]) -> list[RenderableType]:
-    from msgspec import structs
-
     snapshot, found = answer
     if not found.quotas:
         return reports.framed(snapshot, [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")])

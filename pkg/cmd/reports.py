@@ -10,19 +10,23 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
+from kubeloop.client.loading import load_config
 from pkg.cmd.flags import option
 from pkg.cmd.options import Output, WrongCall
+from pkg.report.reader import Assumed
+from pkg.report.snapshot import Document, Snapshot
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.reader import Assumed
-    from pkg.report.snapshot import Document, Snapshot
 
 T = TypeVar("T")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -61,8 +65,6 @@ class ReportOptions(OutputOptions):
     )
 
     def assumed(self) -> Assumed:
-        from pkg.report.reader import Assumed
-
         return Assumed(self.mode, self.estimate, self.headroom_namespace)
 
 
@@ -101,9 +103,6 @@ def check_namespace(name: str | None) -> str:
 
 def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T:
     """The answer of one short connection. Raises ConfigError, ApiError."""
-    from kubeloop.client.client import Client
-    from kubeloop.client.loading import load_config
-
     config = load_config(kubeconfig)
 
     async def answer() -> T:
@@ -128,9 +127,6 @@ def follow(
         if not sys.stdout.isatty():
             await _again(client, question, _printed(lines))
             return
-        from rich.console import Group
-        from rich.live import Live
-
         with Live(console=_console(), auto_refresh=False) as live:
 
             def update(answer: T) -> None:
@@ -143,8 +139,6 @@ def follow(
 
 
 async def _again(client: Client, question: Callable[[Client], Awaitable[T]], show: Callable[[T], None]) -> None:
-    from kubeloop.client.errors import ApiError
-
     answer, failed = await question(client), ""
     while True:
         show(answer)
@@ -210,8 +204,6 @@ def about_one(answer: tuple[Snapshot, Document]) -> dict[str, Any]:
 
 def print_all(*parts: RenderableType) -> None:
     """Tables and lines; in colours only on a terminal."""
-    from rich.text import Text
-
     console = _console()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
@@ -226,10 +218,6 @@ def framed(snapshot: Snapshot, parts: Iterable[RenderableType]) -> list[Renderab
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
     """A line and a table whose cells are taken as they are; columns whose name ends in a number sign are numbers. No
     heading is folded: the cells are."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         name = column.removesuffix("#")
@@ -241,14 +229,10 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 def line(text: str) -> RenderableType:
     """Plain words, whatever brackets they hold."""
-    from rich.text import Text
-
     return Text(text)
 
 
 def _console() -> Console:
-    from rich.console import Console
-
     if sys.stdout.isatty():
         return Console()
     return Console(width=get_terminal_size((_COLUMNS, 24)).columns, no_color=True, highlight=False)

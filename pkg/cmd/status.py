@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from rich.console import RenderableType
+
+from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
+from pkg.report.budget import Report
+from pkg.report.budget import reports as with_budgets
+from pkg.report.installation import Installed
+from pkg.report.reader import take
+from pkg.report.snapshot import Snapshot
+from pkg.report.status import QuotaStatus
+from pkg.report.status import status as of
 from pkg.util.amounts import listed, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.budget import Report
-    from pkg.report.installation import Installed
-    from pkg.report.snapshot import Snapshot
-    from pkg.report.status import QuotaStatus
 
 
 class Part(StrEnum):
@@ -69,10 +69,6 @@ def status(
         raise WrongCall("--check and --watch exclude each other")
 
     async def read(client: Client) -> Answer:
-        from pkg.report.budget import reports as with_budgets
-        from pkg.report.reader import take
-        from pkg.report.status import status as of
-
         snapshot = await take(client, report.assumed(), where)
         return Answer(where, snapshot, of(snapshot), with_budgets(snapshot))
 

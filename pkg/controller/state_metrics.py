@@ -148,7 +148,7 @@ class StateMetrics(Collector):
             name = migration.spec.vmi_name
             vmi = self.source.instances.get(name=name, namespace=namespace)
             created = moment(migration.metadata.creation_timestamp)
-            for key in entries.keys_of(name, vmi.uid if vmi else ""):
+            for key in entries.keys_of(name, vmi):
                 found[key] = min(created, found.get(key, created))
         return found
 

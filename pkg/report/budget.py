@@ -11,7 +11,7 @@ from msgspec import field, structs
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.explain import Explanation, Verdict
+from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
@@ -133,8 +133,9 @@ def observe(snapshot: Snapshot, namespace: str) -> Observed:
     )
 
 
-def managed(snapshot: Snapshot, instance: VirtualMachineInstance, found: Explanation) -> Explanation:
-    """The explanation as it is in a namespace with a budget; unchanged in any other."""
+def explained(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
+    """The VM of a VMI, in a namespace with a budget or without."""
+    found = explain(snapshot, instance)
     if not any(budget.namespace == instance.namespace for budget in snapshot.budgets):
         return found
     if found.verdict is Verdict.WAITS_FOR_QUOTA and found.migration is not None:

@@ -179,9 +179,8 @@ def _action(
         return f"nothing: {left}"
     if any(need.missing for need in needs.values()):
         return "nothing: the namespace's annotation grants none of what is missing"
-    instances = ((vm, observed.instances.get(vm)) for vm in vms)
     entries = Entries(quota.annotations)
-    entered = any(entries.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
+    entered = any(entries.keys_of(name, observed.instances.get(name)) for name in vms)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 

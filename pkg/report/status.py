@@ -17,8 +17,7 @@ from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import is_ours
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm
@@ -150,7 +149,7 @@ def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> 
     by_key: dict[str, Vm] = {}
     base = base_of(observed.quota, observed.limits, EXACT)
     for vm in vms_of(observed, EXACT, base)[0]:
-        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.uid), vm)
+        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.vmi), vm)
     return [_addition(entry, by_key.get(entry.key)) for entry in readable]
 
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
-from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.installation import about
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, registered, unregister
 
@@ -38,14 +40,10 @@ class Leftovers:
     async def run(self) -> None:
         while True:
             try:
-                await (self._removed() if self.remove else self.check())
+                await (unregister(self.client) if self.remove else self.check())
             except ApiError as exc:
                 log.warning("webhook configurations: %s, trying again in %g s", exc, PERIOD)
             await asyncio.sleep(PERIOD)
-
-    async def _removed(self) -> None:
-        if await unregister(self.client):
-            log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
 
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
@@ -75,3 +73,9 @@ class Leftovers:
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
             "`headroom release --only webhooks --force` removes them"
         )
+
+
+async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
+    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
+    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
+    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ssl import SSLContext
-from urllib.parse import urlsplit
 
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import PODS, SECRETS
@@ -23,7 +22,6 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.caller import Caller
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.namespace_pods import NamespacePods
@@ -66,23 +64,17 @@ class Webhooks:
         observer = Observer(management.source(claims=False), self.profile)
         view = View(client, observer, management.resource_quotas.cache(), pods, management.clock)
         tell = management.recorder("headroom").event
-        caller = Caller()
         registrar = Registrar(
-            client,
-            endpoint,
-            options,
-            caller=caller,
-            tell=partial(tell, about(own), "Warning"),
-            inject_ca_from=self.inject_ca_from,
+            client, endpoint, options, tell=partial(tell, about(own), "Warning"), inject_ca_from=self.inject_ca_from
         )
-        secrets = client.resource(SECRETS)
+        certificate = self.files or SharedCertificates(
+            client.resource(SECRETS), own, self.secret_name, endpoint.hosts, self.context
+        )
         return AdmissionServer(
             hooks(view, self.policy, options, endpoint, _locks(management), self._accounts(management, options), tell),
-            self.files or SharedCertificates(secrets, own, self.secret_name, hosts(endpoint), self.context),
-            self.context,
+            certificate,
             registrar if self.options.register else None,
             client_names=self.client_names,
-            caller=caller if self.options.register else None,
             synced=management.wait_for_sync,
             stopped=pods.close,
         )
@@ -98,14 +90,6 @@ class Webhooks:
 
 def _locks(management: Management) -> lock.Locks:
     return lock.Locks(management.locks.cache(), management.locks.client, management.clock)
-
-
-def hosts(endpoint: paths.Endpoint) -> list[str]:
-    """The names that the API server calls, which the certificate is for."""
-    if endpoint.url:
-        return [urlsplit(endpoint.url).hostname or ""]
-    service = f"{endpoint.service_name}.{endpoint.service_namespace}.svc"
-    return [service, f"{service}.cluster.local"]
 
 
 def hooks(

@@ -210,7 +210,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "application", lambda _: fail)
 
 
 FAILURES = {

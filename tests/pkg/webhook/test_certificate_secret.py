@@ -12,13 +12,12 @@ from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, NotFound
 from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates
-from pkg.webhook.certificates import DAY, Policy
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.certificates import DAY
+from pkg.webhook.serving_certificate import server_context
 from tests.kinds import Clock, Kind
 
 pytestmark = pytest.mark.virtual_time
 
-POLICY = Policy(authority_life=900 * DAY, serving_life=90 * DAY, backdated=0.0)
 NAME = "headroom-webhook-tls"
 AT = f"default/{NAME}"
 
@@ -37,7 +36,7 @@ class Secrets(Kind[Secret]):
 
 
 def replica(secrets: Secrets, clock: Clock, hosts: tuple[str, ...] = ("127.0.0.1",)) -> SharedCertificates:
-    return SharedCertificates(secrets.client, "default", NAME, hosts, server_context(), POLICY, clock)
+    return SharedCertificates(secrets.client, "default", NAME, hosts, server_context(), clock)
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ async def test_the_first_replica_writes_and_the_others_read(secrets: Secrets, cl
 async def test_of_replicas_that_renew_together_one_wins(secrets: Secrets, clock: Clock) -> None:
     replicas = [replica(secrets, clock) for _ in range(5)]
     await asyncio.gather(*(each.refresh() for each in replicas))
-    clock.now += 61 * DAY
+    clock.now += 244 * DAY
     before = shows(replicas[0])
     await asyncio.gather(*(each.refresh() for each in replicas))
     assert len({each.bundle for each in replicas}) == 1
@@ -74,9 +73,8 @@ async def test_of_replicas_that_renew_together_one_wins(secrets: Secrets, clock:
 
 
 def shows(one: SharedCertificates) -> bytes:
-    loaded = one._loaded
-    assert loaded is not None
-    return loaded.certificate
+    assert one.loaded is not None
+    return one.loaded.certificate
 
 
 async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, clock: Clock) -> None:
@@ -97,7 +95,7 @@ async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal
     await one.refresh()
     secrets.spoil(staged_crt="eA==", staged_key="eA==", activate_at="eA==")
     before = one.bundle
-    clock.now += 61 * DAY
+    clock.now += 244 * DAY
     await one.refresh()
     assert one.bundle == before
     assert secrets.data().keys() == {BUNDLE, "authority.crt", AUTHORITY_KEY, CERTIFICATE, KEY}
@@ -146,7 +144,7 @@ async def test_a_foreign_writer_in_between_is_read(secrets: Secrets, clock: Cloc
     one = replica(secrets, clock)
     await one.refresh()
     before = shows(one)
-    clock.now += 61 * DAY
+    clock.now += 244 * DAY
     secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
     await one.refresh()
     assert shows(one) == secrets.data()[CERTIFICATE] != before

@@ -19,7 +19,7 @@ from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
-from pkg.webhook.listener import Limits
+from pkg.webhook.listener import Limits, _within_the_systems
 from tests.pkg.webhook.listening import QUICK, REVIEW, Peer, listening
 
 pytestmark = pytest.mark.virtual_time
@@ -213,14 +213,25 @@ async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not(
             writer.close()
 
 
-async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
-        async with listening({"/allow": allow}, limits=Limits()):
-            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2048
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [
+        (1024, 4096, 2048, 1024),
+        (1024, -1, 2048, 1024),
+        (256, 1000, 1000, 500),
+        (2048, 4096, None, 1024),
+        (-1, -1, None, 1024),
+    ],
+)
+async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files(
+    soft: int, hard: int, raised: int | None, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And half of the process's files stay for everything else; -1 is without a limit."""
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: said.append(limits))
+    assert _within_the_systems(1024) == connections
+    assert said == ([(raised, hard)] if raised else [])
 
 
 async def test_other_tls_connections_of_the_process_are_not_changed() -> None:

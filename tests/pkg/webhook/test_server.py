@@ -17,6 +17,7 @@ from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, 
 from pkg.webhook.caller import Caller
 from pkg.webhook.listener import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
+from pkg.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
@@ -222,7 +223,7 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
 
 async def test_an_address_in_use_is_one_clear_line() -> None:
     async with listening(HOOKS) as peer:
-        other = WebhookServer(HOOKS, None)
+        other = WebhookServer(HOOKS, server_context())
         with pytest.raises(BindError, match=r"cannot listen on 127\.0\.0\.1:"):
             await other.start(f"127.0.0.1:{peer.server.address[1]}")
 
