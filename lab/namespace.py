@@ -267,6 +267,12 @@ class Namespace:
     async def migration(self, name: str) -> VirtualMachineInstanceMigration:
         return await self.get(VMIMS, name)
 
+    async def enter(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
+        """What virt-controller writes when a migration gets on, where none runs."""
+        wanted = {constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA: refused, constants.CONDITION_ABORT_REQUESTED: abort}
+        conditions = [{"type": kind, "status": "True"} for kind, there in wanted.items() if there]
+        await self.patch(VMIMS, migration, {"status": {"phase": phase, "conditions": conditions}}, "status")
+
     async def phase(self, migration: str) -> str:
         return (await self.migration(migration)).phase
 

@@ -1,8 +1,9 @@
-"""What the record of a run says: the queries behind the demo's checks, scale's figures and benches. Pure."""
+"""What the record of a run says: the queries behind the demo's checks, scale's figures, benches and audits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
 from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import ZERO
+from pkg.util.resource_list import ResourceList, total
 
 T = TypeVar("T")
 _FOREVER = float("inf")
@@ -102,10 +104,32 @@ def overshoot(record: Record, base: Amounts, since: float, until: float) -> tupl
 def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
     """When what is allowed became another, and when what pods take grew or shrank by how much."""
     yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
-    for pod in record.pods.values():
-        yield pod.began.at, None, pod.usage
+    yield from ((at, None, more) for at, more in _taken(record.pods.values()))
+
+
+def _taken(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
+    for pod in pods:
+        yield pod.began.at, pod.usage
         if pod.ended is not None:
-            yield pod.ended.at, None, Amounts() - pod.usage
+            yield pod.ended.at, Amounts() - pod.usage
+
+
+def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
+    """The most that the pods that fit took at any moment, each resource by itself."""
+    now = most = Amounts()
+    for _, more in sorted(_taken(filter(fits, record.pods.values())), key=lambda change: change[0]):
+        now += more
+        most = Amounts({name: max(amount, now[name]) for name, amount in most.items()})
+    return most
+
+
+def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
+    """The versions whose spec.hard was below the base and their entries."""
+    return [each for each in record.quotas if each.entries and not each.hard.covers(_needed(each, base))]
+
+
+def _needed(version: QuotaVersion, base: Amounts) -> Amounts:
+    return base + total(entry.resources for entry in version.entries)
 
 
 def _quota(version: QuotaVersion) -> Quota:
@@ -154,6 +178,69 @@ def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
     vmi = record.instances.get(migration.vm)
     keys = (migrating_key(migration.vm), migrating_uid_key(vmi.uid if vmi else ""))
     return any(entry.key in keys for entry in version.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class LateRefusal:
+    """A target pod that was refused although quota had granted its room for a while."""
+
+    full: bool
+    """Other pods had taken it. Else there was room: quota's own count had not noticed yet that a pod has ended."""
+    detail: str
+
+
+_MARGIN = 1.0
+"""Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
+
+
+def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
+    """The first tries come before the room, and are none."""
+    for event in record.events:
+        migration = record.migrations[event.about]
+        is_over = migration.ended is not None and migration.ended.at <= event.at
+        rooms = _rooms(record, base, event.at)
+        since = max(rooms.get(migration.vm, event.at), migration.began.at)
+        if event.reason != "FailedCreate" or is_over or event.at - since <= _MARGIN:
+            continue
+        refusal = Refusal.of(event.message)
+        if refusal is None or not refusal.requested.keys() == refusal.limited.keys() != set():
+            yield LateRefusal(True, f"unreadable: {event.message}")
+            continue
+        version = went_by(record, event, refusal)
+        pods = [pod for pod in record.pods.values() if pod.counts_at(event.at)]
+        if version is not None and not _has_room(version, pods, refusal.requested):
+            continue  # the controller had yet to make it
+        needed = sum((pod.usage for pod in pods), Amounts()) + refusal.requested
+        full = any(needed[name] > limit for name, limit in refusal.limited.items())
+        by_vm = Counter(pod.vm or "a tenant" for pod in pods)
+        entries = ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in rooms.items())
+        yield LateRefusal(full, f"{migration.vm}: {event.message}; pods: {dict(by_vm)}; room since: {entries}")
+
+
+def _rooms(record: Record, base: Amounts, at: float) -> dict[str, float]:
+    """VM to the time since when quota grants what its entry says, as of a moment."""
+    since: dict[tuple[str, str], float] = {}
+    for version in record.quotas:
+        if version.at <= at:
+            granted = version.entries if version.shown.covers(_needed(version, base)) else []
+            since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted)}
+    return {vm: began for (vm, _), began in since.items()}
+
+
+def _has_room(version: QuotaVersion, pods: Iterable[Track], requested: ResourceList) -> bool:
+    """Whether a version's entries cover all pods beyond the side that each VM lives in, and one more of that."""
+    by_vm: dict[str, list[Track]] = defaultdict(list)
+    for pod in pods:
+        if pod.vm:
+            by_vm[pod.vm].append(pod)
+    entries = total(entry.resources for entry in version.entries)
+    for name, amount in requested.items():
+        for sides in by_vm.values():
+            amounts = [pod.usage[name] for pod in sides]
+            amount += sum(amounts, ZERO) - max(amounts)
+        if entries.get(name, ZERO) < amount:
+            return False
+    return True
 
 
 # ---- migrations and their pods

@@ -202,6 +202,10 @@ class Track:
         """For a pod: since when quota does not count it. For a migration: its last phase."""
         return next((change for change in self.phases if change.phase in _OVER), None)
 
+    def counts_at(self, at: float) -> bool:
+        """Whether quota counts the pod at a time."""
+        return self.began.at <= at and (self.ended is None or self.ended.at > at)
+
 
 @dataclass(slots=True)
 class Record:

@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, retry_if
 from tenacity.wait import wait_exponential, wait_random
 
 from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
+from kubeloop.token_bucket import Tokens
 
 T = TypeVar("T")
 
@@ -130,21 +131,14 @@ class TokenBucket:
     """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's flowcontrol."""
 
     def __init__(self, qps: float, burst: int) -> None:
-        self._qps = qps
-        self._burst = float(burst)
-        self._tokens = float(burst)
-        self._filled_at = 0.0
+        self._tokens = Tokens(qps, burst)
 
     async def take(self) -> None:
         """Returns when a request may be sent."""
-        now = asyncio.get_running_loop().time()
-        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
-        self._filled_at = now
-        # Below zero is a debt: what comes later waits for it too.
-        self._tokens -= 1.0
-        if self._tokens < 0.0:
+        wait = self._tokens.take(asyncio.get_running_loop().time())
+        if wait > 0.0:
             try:
-                await asyncio.sleep(-self._tokens / self._qps)
+                await asyncio.sleep(wait)
             except BaseException:
-                self._tokens += 1.0  # it was not sent: who gives up leaves no debt to the next one
+                self._tokens.give_back()  # it was not sent: who gives up leaves no debt to the next one
                 raise

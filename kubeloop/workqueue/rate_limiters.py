@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
+from kubeloop.token_bucket import Tokens
 from kubeloop.workqueue.queue import loop_time
 
 K = TypeVar("K", bound=Hashable)
@@ -54,20 +55,11 @@ class BucketRateLimiter(Generic[K]):
     def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
-        self._qps = qps
-        self._burst = burst
+        self._tokens = Tokens(qps, burst)
         self._clock = clock
-        self._tokens = float(burst)
-        self._last: float | None = None
 
     def when(self, item: K) -> float:
-        now = self._clock()
-        if self._last is not None:
-            elapsed = max(0.0, now - self._last)
-            self._tokens = min(float(self._burst), self._tokens + elapsed * self._qps)
-        self._last = now
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self._qps)
+        return self._tokens.take(self._clock())
 
     def forget(self, item: K) -> None:
         """Tokens are not given back."""

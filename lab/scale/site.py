@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import ensure_binaries
-from kubeloop.testing.cluster.control_plane import STAGES
+from kubeloop.testing.cluster.control_plane import kwok
 from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.progress import Lines
 from lab.cluster import EmbeddedCluster, Options, stand_in
@@ -42,19 +42,9 @@ class Site:
         """kwok for the run's own nodes alone. Raises ClusterError."""
         # A cluster with a node lifecycle controller evicts the pods of nodes without heartbeats.
         lease = 0 if self.embedded else 40
-        argv = [
-            str(ensure_binaries(Lines()).kwok),
-            f"--kubeconfig={self.kubeconfig}",
-            *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
-            "--manage-all-nodes=false",
-            f"--manage-nodes-with-label-selector={LABEL_RUN}={plan.run}",
-            f"--node-lease-duration-seconds={lease}",
-            "--cidr=10.128.0.1/16",
-            "--node-ip=10.127.0.1",
-            "--v=WARN",
-        ]
-        environment = {"GOGC": "200", "KWOK_WORKDIR": str(self.directory / "kwok")}
-        processes.spawn("kwok", argv, self.directory, environment)
+        home, nodes = self.directory / "kwok", f"{LABEL_RUN}={plan.run}"
+        command = kwok(ensure_binaries(Lines()), self.kubeconfig, home, "label", nodes, lease=lease)
+        processes.spawn(command.name, command.argv, self.directory, command.env)
 
     def start_kubevirt(self, plan: Plan, account: str) -> None:
         """The KubeVirt stand-in for the run's own namespaces alone, as this user. Raises ClusterError."""

@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
+from pkg.util.installation import about
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, registered, unregister
 
@@ -69,3 +72,9 @@ class Leftovers:
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
             "`headroom release --only webhooks --force` removes them"
         )
+
+
+async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
+    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
+    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
+    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()

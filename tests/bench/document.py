@@ -5,15 +5,14 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from html import escape
 from pathlib import Path
 
-from tests.bench.peers.programs import Programs
+from lab.plot import bars
+from tests.bench.peers.programs import OURS, Programs
 from tests.bench.row import Comparison, Result, Row
 
 BEGIN = "<!-- measured: begin -->"
 END = "<!-- measured: end -->"
-_BAR, _LINE, _LEFT, _WIDTH = 300, 18, 170, 560
 
 
 def write(document: Path, results: list[Result], programs: Programs, rounds: int) -> None:
@@ -23,7 +22,8 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
     if not found:
         raise ValueError(f"{document} lacks {BEGIN} and {END}")
     picture = document.with_suffix(".svg")
-    picture.write_text(plot([result for result in results if isinstance(result, Comparison)]), "utf-8")
+    compared = [each for each in results if isinstance(each, Comparison) and each.bars]
+    picture.write_text(bars({f"{each.title}: {each.plotted}": each.bars for each in compared}, OURS), "utf-8")
     measured = _measured(results, programs, rounds, picture.name)
     document.write_text(f"{head}{BEGIN}\n{measured}\n{END}{tail}", "utf-8")
 
@@ -67,28 +67,3 @@ def _lines(path: Path) -> list[str]:
 def _table(columns: tuple[str, ...], lines: tuple[tuple[str, ...], ...]) -> str:
     rule = ["---" if column in ("", "version", "upstream (Go)") else "---:" for column in columns]
     return "\n".join("| " + " | ".join(line) + " |" for line in (columns, tuple(rule), *lines))
-
-
-def plot(comparisons: list[Comparison]) -> str:
-    """Bars, a group for each comparison that has some; readable on light and dark ground."""
-    body: list[str] = []
-    y = 8
-    for comparison in comparisons:
-        if not comparison.bars:
-            continue
-        y += 24
-        title = f"{comparison.title}: {comparison.plotted}"
-        body.append(f'<text x="8" y="{y}" font-weight="bold">{escape(title)}</text>')
-        most = max(value for _, value in comparison.bars) or 1.0
-        for name, value in comparison.bars:
-            y += _LINE
-            width = max(1.0, _BAR * value / most)
-            color = "#1f77b4" if name == "headroom" else "#9aa5b1"
-            body.append(f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end">{escape(name)}</text>')
-            body.append(f'<rect x="{_LEFT}" y="{y - 10}" width="{width:.0f}" height="12" fill="{color}"/>')
-            body.append(f'<text x="{_LEFT + width + 6:.0f}" y="{y}">{value:.3g}</text>')
-    style = "text{font:12px sans-serif;fill:#6b7785}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 16}">'
-        f"<style>{style}</style>{''.join(body)}</svg>\n"
-    )

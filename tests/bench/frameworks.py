@@ -1,5 +1,5 @@
 """What a framework's user asks: memory for each object, events, a start with ten watches, and what an API server that
-goes away costs. Every program in turn, through one proxy that can be cut."""
+goes away costs. Every program in turn, through one relay that can be closed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-from yarl import URL
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
@@ -25,6 +23,7 @@ from tests.bench.objects import create_vms, remove_namespaces
 from tests.bench.peers.programs import Program, Programs, Running, running, say
 from tests.bench.row import Comparison, Result, figure
 from tests.bench.watch import write
+from tests.relay import Relay
 
 NAMESPACE = "bench-frameworks"
 FEW, MANY = 500, 3000
@@ -38,56 +37,20 @@ PATIENCE = 60.0
 """Seconds after which a program counts as one that does not notice."""
 
 
-class Proxy:
-    """TCP to the API server, TLS and all. Cut: every connection is reset, and none is taken."""
-
-    def __init__(self, server: URL) -> None:
-        self._server = server
-        self._listener: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self.port = 0
-
-    async def join(self) -> None:
-        """Take connections (again)."""
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
-
-    async def cut(self) -> None:
-        assert self._listener is not None
-        self._listener.close()
-        for writer in list(self._open):
-            writer.transport.abort()
-        await asyncio.sleep(0)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            there = await asyncio.open_connection(self._server.host, self._server.port)
-            self._open |= {writer, there[1]}
-            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
-        self._open -= {writer}
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-        self._open -= {writer}
-
-
 async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> list[Result]:
     """One table. The Go programs that are not the typed one are left out."""
     chosen = [p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)]
     found: dict[Program, list[str]] = {program: [] for program in chosen}
-    async with Client(load_config(str(kubeconfig))) as client, _through_proxy(kubeconfig) as (proxy, path):
+    async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(FEW))
         few = {program: await _tried(partial(_peak, program, kubeconfig)) for program in chosen}
         for program in chosen:
             both = await _tried(partial(_watches, client, program, kubeconfig, names, seconds)) or (None, None)
             found[program] += [figure(value) if value else "–" for value in both]
-        for program in chosen:
-            found[program] += await _tried(partial(_away, client, program, path, proxy)) or ["it ended", "–"]
+        with _relayed(kubeconfig) as (relay, path):
+            for program in chosen:
+                found[program] += await _tried(partial(_away, client, program, path, relay)) or ["it ended", "–"]
         await create_vms(client, NAMESPACE, range(FEW, MANY))
         for program in chosen:
             many, before = await _tried(partial(_peak, program, kubeconfig)), few[program]
@@ -116,23 +79,17 @@ async def _tried(measurement: Any) -> Any:
         return None
 
 
-@contextlib.asynccontextmanager
-async def _through_proxy(kubeconfig: Path) -> AsyncIterator[tuple[Proxy, Path]]:
-    """The proxy, and a kubeconfig that leads through it."""
-    content = _content(kubeconfig)
-    server = URL(content["clusters"][0]["cluster"]["server"])
-    proxy = Proxy(server)
-    await proxy.join()
-    content["clusters"][0]["cluster"]["server"] = str(server.with_port(proxy.port))
-    with TemporaryDirectory() as folder:
+@contextlib.contextmanager
+def _relayed(kubeconfig: Path) -> Iterator[tuple[Relay, Path]]:
+    """A relay to the API server, and a kubeconfig that leads through it."""
+    content = json.loads(kubeconfig.read_text())
+    cluster = content["clusters"][0]["cluster"]
+    relay = Relay(cluster["server"].removeprefix("https://"))
+    cluster["server"] = f"https://{relay.address}"
+    with TemporaryDirectory() as folder, contextlib.closing(relay):
         path = Path(folder) / "kubeconfig"
         path.write_text(json.dumps(content))
-        yield proxy, path
-    await proxy.cut()
-
-
-def _content(kubeconfig: Path) -> Any:
-    return json.loads(kubeconfig.read_text())
+        yield relay, path
 
 
 async def _peak(program: Program, kubeconfig: Path) -> tuple[float, int]:
@@ -165,7 +122,7 @@ async def _writing(client: Client, program: Program, names: list[str]) -> AsyncI
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _away(client: Client, program: Program, kubeconfig: Path, proxy: Proxy) -> list[str]:
+async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay) -> list[str]:
     """Seconds from the server's return to the first event; deleted objects that are still held."""
     say(f"a server that goes away: {program.name}")
     kind: Resource[Any] = registry.PODS if program.pods else VIRTUAL_MACHINE_INSTANCES
@@ -173,13 +130,13 @@ async def _away(client: Client, program: Program, kubeconfig: Path, proxy: Proxy
     names = [obj.name for obj in await objects.list(NAMESPACE)]
     deleted, left = names[:DELETED], names[DELETED:]
     async with running(program, kubeconfig) as it:
-        await proxy.cut()
+        relay.close()
         await in_parallel(
             partial(objects.delete, name=name, namespace=NAMESPACE, grace_period_seconds=0) for name in deleted
         )
         await asyncio.sleep(AWAY)
         before, _ = await it.asked()
-        await proxy.join()
+        relay.listen()
         began = time.perf_counter()
         async with _writing(client, program, left):
             took = await _first_event(it, before, began)

@@ -14,10 +14,11 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from lab.headroom import Headroom
+from lab.namespace import Namespace
 from lab.scale.measurements import percentile
 from lab.scale.removal import in_parallel
 from pkg.util.quantity import Quantity
-from tests.bench.objects import create_vms, migration, namespace_with_quota, remove_namespaces, set_phase
+from tests.bench.objects import create_vms, migration, namespace_with_quota, remove_namespaces
 from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
 
@@ -34,16 +35,17 @@ async def one_after_another(kubeconfig: Path) -> list[Row]:
     raised: list[float] = []
     restored: list[float] = []
     async with _measuring(kubeconfig, [name]) as (client, quotas):
+        namespace = Namespace(client, name)
         for number in range(SEQUENCE):
             vm = f"vm-{number:03}"
-            await migration(client, name, vm)
+            await migration(namespace, vm)
             started = time.perf_counter()
-            await set_phase(client, name, vm, "Pending")
+            await namespace.enter(vm, "Pending")
             await quotas.wait_for(name, BASE + HARVESTER_DELTA)
             raised.append(quotas.changed_at(name) - started)
-            await set_phase(client, name, vm, "Running")
+            await namespace.enter(vm, "Running")
             started = time.perf_counter()
-            await set_phase(client, name, vm, "Succeeded")
+            await namespace.enter(vm, "Succeeded")
             await quotas.wait_for(name, BASE)
             restored.append(quotas.changed_at(name) - started)
     return [
@@ -68,16 +70,16 @@ async def beside_vms(kubeconfig: Path, *, vms: int, rounds: int) -> list[Row]:
 async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
     """All migrations turn Pending at once; until every quota holds the room for all of them."""
     names = [f"burst-{number}" for number in range(namespaces)]
-    vms = [(name, f"vm-{number:03}") for number in range(each) for name in names]
     wanted = BASE
     for _ in range(each):
         wanted += HARVESTER_DELTA
     async with _measuring(kubeconfig, names) as (client, quotas):
-        await in_parallel(partial(migration, client, *vm) for vm in vms)
+        vms = [(Namespace(client, name), f"vm-{number:03}") for number in range(each) for name in names]
+        await in_parallel(partial(migration, *vm) for vm in vms)
         await asyncio.sleep(1)
         before = quotas.updates
         started = time.perf_counter()
-        await in_parallel(partial(set_phase, client, *vm, "Pending") for vm in vms)
+        await in_parallel(partial(namespace.enter, vm, "Pending") for namespace, vm in vms)
         written = time.perf_counter()
         for name in names:
             await quotas.wait_for(name, wanted)

@@ -12,8 +12,8 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until
 from lab import bodies
+from lab.namespace import VMIMS, VMIS, Namespace
 from lab.scale.removal import in_parallel
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 
 SIZE = 4000
 """Bytes of an object's JSON."""
@@ -21,7 +21,7 @@ SIZE = 4000
 
 async def create_vms(client: Client, namespace: str, numbers: range) -> list[str]:
     """A VMI and a pod of 4 kB each for every number; their names."""
-    vmis, pods = client.resource(VIRTUAL_MACHINE_INSTANCES), client.resource(registry.PODS)
+    vmis, pods = client.resource(VMIS), client.resource(registry.PODS)
     names = [f"bench-{number:05}" for number in numbers]
     await in_parallel(partial(vmis.create, vmi(namespace, n, SIZE), namespace=namespace) for n in names)
     await in_parallel(partial(pods.create, pod(namespace, n), namespace=namespace) for n in names)
@@ -79,14 +79,7 @@ async def namespace_with_quota(client: Client, name: str) -> None:
     await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=name)
 
 
-async def migration(client: Client, namespace: str, vm: str) -> None:
+async def migration(namespace: Namespace, vm: str) -> None:
     """A VMI and a migration of it that was not handled yet, both named like the VM."""
-    await client.resource(VIRTUAL_MACHINE_INSTANCES).create(vmi(namespace, vm), namespace=namespace)
-    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.create(bodies.migration(vm, vm), namespace=namespace)
-
-
-async def set_phase(client: Client, namespace: str, name: str, phase: str) -> None:
-    """What virt-controller writes when a migration gets on."""
-    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.merge_patch({"status": {"phase": phase}}, name=name, namespace=namespace, subresource="status")
+    await namespace.create(VMIS, vmi(namespace.name, vm))
+    await namespace.create(VMIMS, bodies.migration(vm, vm))

@@ -22,8 +22,8 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
-from tests.e2e.relay import Relay
 from tests.program import Program
+from tests.relay import Relay
 
 LATE = 0.2
 """Seconds by which the second API server is behind."""

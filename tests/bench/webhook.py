@@ -24,11 +24,11 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.paths import free_ports
 from lab import bodies
 from lab.headroom import Headroom
+from lab.namespace import Namespace
 from lab.scale.measurements import percentile
 from lab.scale.site import usage
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util import constants
-from tests.bench.objects import remove_namespaces, vmi
+from tests.bench.objects import migration, remove_namespaces, vmi
 from tests.bench.row import Row
 
 NAMESPACE = "bench-webhook"
@@ -153,18 +153,12 @@ def _pod() -> dict[str, Any]:
 async def _migrating_namespace(client: Client) -> None:
     """A namespace whose VM migrates, as the controller left it: raised, with its entry."""
     await client.resource(registry.NAMESPACES).create(bodies.namespace(NAMESPACE, _LIMITS))
-    entry = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY}
-    quota = _quota(_HARD, entry)
+    namespace = Namespace(client, NAMESPACE)
+    quota = _quota(_HARD, {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY})
     del quota["metadata"]["uid"], quota["metadata"]["managedFields"], quota["status"]
-    await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=NAMESPACE)
-    instances = client.resource(VIRTUAL_MACHINE_INSTANCES)
-    machine = vmi(NAMESPACE, "vm1")
-    await instances.create(
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **machine}, namespace=NAMESPACE
-    )
-    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await migrations.create(bodies.migration("m1", "vm1"), namespace=NAMESPACE)
-    await migrations.merge_patch({"status": {"phase": "Running"}}, name="m1", namespace=NAMESPACE, subresource="status")
+    await namespace.create(registry.RESOURCE_QUOTAS, quota)
+    await migration(namespace, "vm1")
+    await namespace.enter("vm1", "Running")
 
 
 async def _trusting(client: Client) -> ssl.SSLContext:

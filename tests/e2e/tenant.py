@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lab import bodies
-from lab.namespace import QUOTAS, VMIMS, VMIS, VMS, Namespace
+from lab.namespace import QUOTAS, VMIS, VMS, Namespace
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA
 from tests.e2e.admin import HARD, LIMITS, Admin
 
@@ -15,7 +15,6 @@ SKIP = "harvesterhci.io/skipResourceQuotaAutoScaling"
 OWNER = "headroom.harvesterhci.io/owner"
 RESYNC = "harvesterhci.io/migratingScalingResyncNeeded"
 COMPENSATION = "harvesterhci.io/migratingCompensation"
-REJECTED = "migrationRejectedByResourceQuota"
 
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}
 """The seed's numbers: HARD and Harvester's estimate."""
@@ -64,12 +63,6 @@ class Tenant(Namespace):
         body = bodies.kubevirt("VirtualMachineInstance", name, {"domain": seed | domain})
         # Of the answer the metadata alone: a `domain` may be garbage.
         await self.create(VMIS.metadata(), body | {"status": {"phase": "Running"}})
-
-    async def enter(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
-        """KubeVirt moves the migration on."""
-        wanted = ((REJECTED, refused), ("migrationAbortRequested", abort))
-        conditions = [{"type": kind, "status": "True"} for kind, there in wanted if there]
-        await self.patch(VMIMS, migration, {"status": {"phase": phase, "conditions": conditions}}, "status")
 
     async def refused(self, vm: str = "vm1", name: str = "") -> str:
         """A migration that quota has refused; its name."""

@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
+from kubeloop.api.registry import EVENTS
 from kubeloop.testing.cluster.cluster import Cluster
-from lab.namespace import Namespace
+from lab.namespace import PODS, QUOTAS, VMIMS, Namespace
+from lab.questions import late_refusals, reverts
 from lab.rancher.agent import Agent
+from lab.record import Amounts, Record
+from lab.watching import Watching
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.quota_audit import QuotaAudit, audited, summary
 from tests.program import headroom, of_a_soak
 
 pytestmark = pytest.mark.cluster
@@ -24,6 +27,7 @@ VERSIONS = 10
 SECONDS = 240.0
 HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
 """Two VMs of 2015m fill it: every target needs room."""
+BASE = Amounts.within(HARD)
 
 
 @pytest.fixture
@@ -46,8 +50,8 @@ async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> No
 
 
 async def race(
-    cluster: Cluster, admin: Admin, enough: Callable[[int, list[str], Mapping[str, QuotaAudit]], bool]
-) -> tuple[dict[str, QuotaAudit], str]:
+    cluster: Cluster, admin: Admin, enough: Callable[[int, list[str], Mapping[str, Record]], bool]
+) -> tuple[dict[str, Record], str]:
     """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
     namespaces = [await admin.namespace(HARD), await admin.namespace(HARD)]
     vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
@@ -55,7 +59,8 @@ async def race(
     done: list[str] = []
     agent = Agent(cluster.directory)
     before = agent.restarts()
-    async with audited(admin.client, {each.name: HARD for each in namespaces}) as seen:
+    seen = {each.name: Record() for each in namespaces}
+    async with Watching(admin.client, seen, QUOTAS, VMIMS, EVENTS, PODS):
         tasks = [asyncio.create_task(restart_for_ever(agent))]
         tasks += [asyncio.create_task(migrate_for_ever(*each, done)) for each in vms]
         deadline = time.monotonic() + SECONDS
@@ -68,12 +73,14 @@ async def race(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        return seen, f"{agent.restarts() - before} restarts, {len(done)} migrations, {summary(seen)}"
+        versions, low = [len(each.quotas) for each in seen.values()], sum(len(reverts(r, BASE)) for r in seen.values())
+        restarts = agent.restarts() - before
+        return seen, f"{restarts} restarts, {len(done)} migrations, {versions} versions, {low} too low"
 
 
 async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, admin: Admin) -> None:
-    def enough(restarts: int, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
-        changed = all(audit.versions > VERSIONS for audit in seen.values())
+    def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
+        changed = all(len(record.quotas) > VERSIONS for record in seen.values())
         return changed and restarts >= RESTARTS and len(done) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
@@ -81,17 +88,18 @@ async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Clu
     print(what)
     assert int(what.split()[0]) >= RESTARTS, what
     assert int(what.split()[2]) >= MIGRATIONS, what
-    for audit in seen.values():
-        assert audit.versions > VERSIONS, what
-        assert not audit.reverts, (what, audit.reverts[:3])
-        assert not audit.refusals, (what, audit.refusals[:3])
+    for record in seen.values():
+        assert len(record.quotas) > VERSIONS, what
+        assert not reverts(record, BASE), (what, reverts(record, BASE)[:3])
+        kept_out = [each.detail for each in late_refusals(record, BASE) if each.full]
+        assert not kept_out, (what, kept_out[:3])
 
 
 async def test_without_the_guard_the_window_shows(cluster: Cluster, admin: Admin) -> None:
-    def enough(restarts: int, done: list[str], seen: Mapping[str, QuotaAudit]) -> bool:
-        return any(audit.reverts for audit in seen.values()) and restarts >= 20
+    def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
+        return any(reverts(record, BASE) for record in seen.values()) and restarts >= 20
 
     with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
         seen, what = await race(cluster, admin, enough)
     print(what)
-    assert any(audit.reverts for audit in seen.values()), what
+    assert any(reverts(record, BASE) for record in seen.values()), what

@@ -9,16 +9,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kubeloop.api.registry import EVENTS
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from lab import bodies
-from lab.namespace import PODS, Namespace
+from lab.namespace import PODS, QUOTAS, VMIMS, Namespace
+from lab.questions import LateRefusal, late_refusals, most_taken
+from lab.record import Amounts, Record
+from lab.watching import Watching
 from pkg.util.quantity import Quantity
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.quota_audit import QuotaAudit, audited
-from tests.e2e.relay import Relay
 from tests.program import headroom, of_a_soak, program
+from tests.relay import Relay
 
 pytestmark = pytest.mark.cluster
 
@@ -37,6 +40,19 @@ _PLACES = 5
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
     async with admin_of(cluster) as found:
         yield found
+
+
+class Seen(Record):
+    """What a watch of the namespace has shown."""
+
+    @property
+    def most_of_tenants(self) -> Amounts:
+        """The most that tenants' pods took at any moment."""
+        return most_taken(self, lambda pod: pod.labels.get("app") == "tenant")
+
+    @property
+    def refusals(self) -> list[LateRefusal]:
+        return list(late_refusals(self, Amounts.within(HARD)))
 
 
 class Tenant:
@@ -76,7 +92,7 @@ async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> No
 
 async def contest(
     admin: Admin, migrations: int, *, until_theft: bool = False, creators: int = 4, refusals: int = 0
-) -> tuple[QuotaAudit, Tenant, list[str]]:
+) -> tuple[Seen, Tenant, list[str]]:
     """Until so many migrations are over, the reserve has refused so many pods, and a tenant has had the base.
 
     With `until_theft` until a tenant has more than the base left it.
@@ -86,8 +102,8 @@ async def contest(
     await asyncio.gather(*(namespace.machine(name, cpu="500m", memory="64Mi") for name in names))
     tenant = Tenant(namespace.by(admin.by("tenant")))
     done: list[str] = []
-    async with audited(admin.client, {namespace.name: HARD}) as seen:
-        audit = seen[namespace.name]
+    seen = Seen()
+    async with Watching(admin.client, {namespace.name: seen}, QUOTAS, VMIMS, EVENTS, PODS):
         work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]
         work += [migrate_for_ever(namespace, name, done) for name in names]
@@ -97,35 +113,36 @@ async def contest(
             while (
                 len(done) < migrations
                 or tenant.refused_by_reserve < refusals
-                or (refusals and audit.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
+                or (refusals and seen.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
             ) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
-                if until_theft and audit.most_of_tenants.cpu > FREE:
+                if until_theft and seen.most_of_tenants.cpu > FREE:
                     break
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
         await asyncio.sleep(0.5)  # what was under way is still to be seen
-        return audit, tenant, done
+        return seen, tenant, done
 
 
 async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, admin: Admin) -> None:
     with headroom(cluster, "controller", "--webhook"):
-        audit, tenant, done = await contest(admin, MIGRATIONS, refusals=MIGRATIONS // 5)
+        seen, tenant, done = await contest(admin, MIGRATIONS, refusals=MIGRATIONS // 5)
+    most, kept_out = seen.most_of_tenants, [each.detail for each in seen.refusals if each.full]
     what = (
         f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
-        f"at most {audit.most_of_tenants}, {len(audit.refusals)} targets refused"
+        f"at most {most}, {len(kept_out)} targets refused"
     )
     print(what)
     assert len(done) >= MIGRATIONS, what
     assert set(done) == {"Succeeded"}, what
-    assert not audit.refusals, "\n".join([what, *audit.refusals[:3]])
+    assert not kept_out, "\n".join([what, *kept_out[:3]])
     assert tenant.refused_by_reserve >= MIGRATIONS // 5, what
     # It had the base, and nothing else. (Its last place may be gone again before quota has noticed a pod's end.)
-    assert FREE - Quantity.parse(_POD) <= audit.most_of_tenants.cpu <= FREE, what
+    assert FREE - Quantity.parse(_POD) <= most.cpu <= FREE, what
 
 
 async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Cluster, admin: Admin) -> None:
@@ -142,13 +159,15 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
             replica.start(ready=False)
         for replica in replicas:
             replica.wait_ready()
-        audit, tenant, done = await contest(admin, MIGRATIONS, creators=50)
+        seen, tenant, done = await contest(admin, MIGRATIONS, creators=50)
         asked = "controller_runtime_webhook_latency_seconds_count"
         answered = [replica.metric(asked, webhook="pods") for replica in replicas]
+    most, refusals = seen.most_of_tenants, seen.refusals
+    kept_out = [each.detail for each in refusals if each.full]
     what = (
         f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
-        f"at most {audit.most_of_tenants}, reviews by replica {answered}, "
-        f"{len(audit.refusals)} targets refused, {len(audit.behind)} behind"
+        f"at most {most}, reviews by replica {answered}, "
+        f"{len(kept_out)} targets refused, {len(refusals) - len(kept_out)} behind"
     )
     print(what)
     assert min(answered) > MIGRATIONS, what
@@ -156,12 +175,12 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
     assert set(done) == {"Succeeded"}, what
     # Two replicas may let through two last pods at the same moment (docs/security.md): while they stand, and only then,
     # a target may be refused.
-    assert not audit.refusals or audit.most_of_tenants.cpu > FREE, "\n".join([what, *audit.refusals])
-    assert len(audit.refusals) <= MIGRATIONS // 5, "\n".join([what, *audit.refusals])
+    assert not kept_out or most.cpu > FREE, "\n".join([what, *kept_out])
+    assert len(kept_out) <= MIGRATIONS // 5, "\n".join([what, *kept_out])
 
 
 async def test_without_the_reserve_the_theft_shows(cluster: Cluster, admin: Admin) -> None:
     with headroom(cluster, "controller", "--webhook", "--reserve=off"):
-        audit, tenant, done = await contest(admin, 10 * MIGRATIONS, until_theft=True)
-    print(f"{len(done)} migrations, {tenant.created} pods created, at most {audit.most_of_tenants}")
-    assert audit.most_of_tenants.cpu > FREE
+        seen, tenant, done = await contest(admin, 10 * MIGRATIONS, until_theft=True)
+    print(f"{len(done)} migrations, {tenant.created} pods created, at most {seen.most_of_tenants}")
+    assert seen.most_of_tenants.cpu > FREE

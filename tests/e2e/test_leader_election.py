@@ -19,9 +19,9 @@ from kubeloop.testing.polling import eventually, until
 from tests.e2e.accounts import BY_HAND, NAMESPACE, Request, apply, documents, kubeconfig_of, requests, twin
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
-from tests.e2e.relay import Relay
 from tests.e2e.tenant import HARD, RAISED, Tenant
 from tests.program import Program
+from tests.relay import Relay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 

@@ -244,3 +244,58 @@ def test_pods_below_the_base_are_no_overshoot() -> None:
     builder = full()
     builder.pod_deleted(1, "a")
     assert questions.overshoot(builder.record, Amounts.of("2", "2Gi"), 0, 10) == (0.0, 0.0)
+
+
+# ---- what quota promised to a migration, and what it got
+
+ROOM = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+GRANTED = ("5015m", "10040344313")
+
+
+def granted() -> RecordBuilder:
+    """A migration whose room quota admission knows of since second 2."""
+    builder = RecordBuilder()
+    builder.quota(0, BASE)
+    builder.pod(0, "source", "Running")
+    builder.migration(1, "Pending", refused=True)
+    builder.quota(2, GRANTED, ONE, ENTRY, text=ROOM)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("at", "limit", "also", "found"),
+    [
+        pytest.param(2.5, "5015m", "2", [], id="told within a second"),
+        pytest.param(9.0, "3", "2", [], id="told late, by the limit of before"),
+        pytest.param(9.0, "5015m", "2", [True], id="by the raised limit, which another pod has filled"),
+        pytest.param(9.0, "5015m", "1m", [False], id="by the raised limit, which has room"),
+        pytest.param(9.0, "what", "2", [True], id="by words that cannot be read"),
+        pytest.param(21.0, "5015m", "2", [], id="told after the migration's end"),
+    ],
+)
+def test_a_target_that_was_refused_although_it_had_room(at: float, limit: str, also: str, found: list[bool]) -> None:
+    builder = granted()
+    builder.pod(3, "other", "Running", vm="vm2", takes=(also, "1"))
+    words = f"exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, limited: limits.cpu={limit}"
+    for happens in sorted([at, 20.0]):
+        if happens == at:
+            builder.event(at, words)
+        else:
+            builder.migration(20, "Failed")
+            builder.pod(20, "other", "Succeeded", vm="vm2", takes=(also, "1"))
+    assert [each.full for each in questions.late_refusals(builder.record, Amounts.of(*BASE))] == found
+
+
+def test_a_version_below_base_and_entries_is_a_revert() -> None:
+    builder, base = granted(), Amounts.of(*BASE)
+    assert questions.reverts(builder.record, base) == []
+    builder.quota(3, BASE, ONE, ENTRY, text=ROOM)
+    assert [version.at for version in questions.reverts(builder.record, base)] == [3]
+
+
+def test_the_most_that_some_pods_took_together() -> None:
+    builder = full()
+    builder.pod(2, "a", "Succeeded", takes=("1", "1Gi"))
+    builder.pod(3, "c", "Running", takes=("3", "1"))
+    assert questions.most_taken(builder.record, lambda pod: True) == Amounts.of("4", "2Gi")
+    assert questions.most_taken(builder.record, lambda pod: pod.name == "a") == Amounts.of("1", "1Gi")

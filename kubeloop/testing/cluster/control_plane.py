@@ -155,20 +155,27 @@ class ControlPlane:
         return Command("kube-controller-manager", argv, _GO_TUNING)
 
     def kwok(self) -> Command:
-        argv = [
-            str(self.binaries.kwok),
-            f"--kubeconfig={self.paths.kubeconfig}",
-            *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
-            "--manage-all-nodes=false",
-            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            # There is no node lifecycle controller, so no node needs a heartbeat.
-            "--node-lease-duration-seconds=0",
-            "--cidr=10.128.0.1/16",
-            "--node-ip=10.127.0.1",
-            "--v=WARN",
-        ]
-        # Its home holds nothing: a kwok.yaml of the person who runs this must not get in.
-        return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(self.paths.pki / "kwok")})
+        # There is no node lifecycle controller, so no node needs a heartbeat.
+        return kwok(
+            self.binaries, self.paths.kubeconfig, self.paths.pki / "kwok", "annotation", "kwok.x-k8s.io/node=fake"
+        )
+
+
+def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, *, lease: int = 0) -> Command:
+    """For the nodes that a selector by label or annotation names. `lease`: seconds of their heartbeats, 0 for none;
+    `home` holds nothing: a kwok.yaml of the person who runs this must not get in."""
+    argv = [
+        str(binaries.kwok),
+        f"--kubeconfig={kubeconfig}",
+        *(f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))),
+        "--manage-all-nodes=false",
+        f"--manage-nodes-with-{by}-selector={nodes}",
+        f"--node-lease-duration-seconds={lease}",
+        "--cidr=10.128.0.1/16",
+        "--node-ip=10.127.0.1",
+        "--v=WARN",
+    ]
+    return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(home)})
 
 
 def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:

@@ -52,11 +52,8 @@ class Program:
         return self.name.startswith("client-go")
 
 
-def say(what: str) -> None:
-    """Progress."""
-    print(f"bench: {what}", file=sys.stderr, flush=True)
-
-
+say = Lines().step
+"""Progress."""
 OURS = "headroom"
 
 

@@ -16,26 +16,35 @@ class Relay:
         """`late`: seconds by which what a target says comes later."""
         parts = [target.rpartition(":") for target in targets]
         self._targets = itertools.cycle([(host, int(port)) for host, _, port in parts])
-        self._listener = socket.create_server(("127.0.0.1", 0))
         self._cut = False
         self._late = late
         self._open: list[socket.socket] = []
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.address = "127.0.0.1:0"
+        self.listen()
+
+    def listen(self) -> None:
+        """Take connections, again after `close`."""
+        host, _, port = self.address.rpartition(":")
+        self._listener = socket.create_server((host, int(port)))
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
         """From now on nothing passes, in no direction; connections stay open without a word."""
         self._cut = True
 
     def close(self) -> None:
-        for each in [self._listener, *self._open]:
+        """Every connection ends, and none is taken."""
+        ended, self._open = [self._listener, *self._open], []
+        for each in ended:
             with contextlib.suppress(OSError):
-                each.close()
+                each.shutdown(socket.SHUT_RDWR)  # a thread that waits for it wakes up
+            each.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
+                near, _ = listener.accept()
                 try:
                     far = socket.create_connection(next(self._targets))
                 except ConnectionRefusedError:  # it does not listen yet, or any more
