@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
-from pkg.cmd import logs
 from pkg.cmd.options import (
     ClusterOptions,
     ControllerOptions,
@@ -37,7 +36,7 @@ def controller(
     logging: LogOptions,
 ) -> int:
     """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
-    logs.set_up(logging)
+    logging.set_up()
     if controllers.webhook and controllers.remove_webhooks:
         raise WrongCall("--webhook and --remove-webhooks exclude each other")
     options = _options(policy, controllers)

@@ -19,7 +19,6 @@ from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd import logs
 from pkg.cmd.flags import option
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.controller.managedtenantquota.release import close_all
@@ -75,7 +74,7 @@ def release(
     Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. It
     refuses where the Lease says that a controller runs; with --leader-elect it waits until the Lease is free.
     """
-    logs.set_up(logging)
+    logging.set_up()
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect

@@ -13,7 +13,6 @@ from kubeloop.client.errors import ConfigError, refuse_write
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
 from kubeloop.controllers.server import parse_bind_address, serve_health
-from pkg.cmd import logs
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
@@ -34,7 +33,7 @@ def webhook(
     process: ProcessOptions = ProcessOptions(health_bind_address="127.0.0.1:8082"),
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
-    logs.set_up(logging)
+    logging.set_up()
     served = checked(policy, webhooks, process)
     config = load_config(cluster.kubeconfig)
     address = webhooks.address(config.in_cluster)

@@ -48,28 +48,27 @@ class Leftovers:
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
         found = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS)
-        unreachable, drift = await self._faults(found) if found else ("", "")
+        event, fault = await self._fault(found) if found else ("", "")
         if found or self._failing:
-            UNREACHABLE.set(bool(unreachable))
-            DRIFT.set(bool(drift))
-        fault = unreachable or drift
+            UNREACHABLE.set(event == EVENT_NOT_REACHED)
+            DRIFT.set(event == EVENT_OTHER_FLAGS)
         self._failing = self._failing + 1 if fault else 0
         if self._failing == 2:
             log.warning("%s", fault)
-            self.tell(EVENT_NOT_REACHED if unreachable else EVENT_OTHER_FLAGS, fault)
+            self.tell(event, fault)
 
-    async def _faults(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
-        """Why our webhooks do not answer; and where they do, that they are not those that the headroom which answers
-        would register: then none that runs looks after them. Each "" where it is not so."""
+    async def _fault(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
+        """An event's reason and message, "" where there is none: our webhooks do not answer; or they do, and are not
+        those that the headroom which answers would register: then none that runs looks after them."""
         hooks = found.webhooks or ()
         names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
         try:
             mark = await probe(self.client, self.namespace)
         except NotReached as exc:
-            return f"the webhooks {names} are registered and do not answer: {exc}", ""
+            return EVENT_NOT_REACHED, f"the webhooks {names} are registered and do not answer: {exc}"
         if found.annotations.get(ANNOTATION_HASH, mark) == mark:
             return "", ""
-        return "", (
+        return EVENT_OTHER_FLAGS, (
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
             "`headroom release --only webhooks --force` removes them"
         )

@@ -21,6 +21,7 @@ from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, N
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, probing, validating
+from pkg.webhook.deadline import now
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
 
@@ -90,13 +91,13 @@ class Registrar:
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
         """
-        began = _now()
+        began = now()
         try:
             mark, ours = await self._proven(bundle)
         except NotReached as exc:
             UNREACHABLE.set(1)
             self._failing_since = began if self._failing_since is None else self._failing_since
-            if _now() - self._failing_since >= WITHDRAWN_AFTER:
+            if now() - self._failing_since >= WITHDRAWN_AFTER:
                 await self._withdraw(bundle, exc)
             raise
         except ApiError:
@@ -107,7 +108,7 @@ class Registrar:
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
         self._compare(mark)
-        if ours and _now() - self._other_seen >= _OTHER_SECONDS:
+        if ours and now() - self._other_seen >= _OTHER_SECONDS:
             await self._write(bundle)
         else:
             # Two that rewrite each other's configurations would never end.
@@ -124,7 +125,7 @@ class Registrar:
         DRIFT.set(bool(self._differing))
         if not self._differing:
             return
-        self._other_seen = _now()
+        self._other_seen = now()
         what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
         log.warning("%s", what)
         if self._differing == 2:
@@ -144,14 +145,14 @@ class Registrar:
             return await self._put(*_PROBE, await registered(self._client, *_PROBE) if again else found, wanted)
 
         is_new = await retry_on_conflict(put, errors=_RACES)
-        until = _now() + _NEWS_SECONDS
+        until = now() + _NEWS_SECONDS
         while True:
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
                 return mark, not (is_new and self._is_anothers(await registered(self._client, *_PROBE)))
             except NotReached:
-                if _now() >= until:
+                if now() >= until:
                     raise
                 await asyncio.sleep(_NEWS_PAUSE)
 
@@ -251,7 +252,3 @@ def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[W
 
 def _has(found: Configuration, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
     return labels.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -109,7 +109,7 @@ class WebhookServer:
             if not self._may_ask(certificate):
                 raise _Refused(403, "the client certificate is not the API server's")
             uid, decision = await self._answer(request, path, authenticated=authenticated)
-            metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
+            metrics.decided(decision)
             response = web.Response(body=encode_answer(uid, decision), content_type="application/json")
         except _Refused as exc:
             response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})

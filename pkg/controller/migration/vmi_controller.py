@@ -9,6 +9,7 @@ What a VMI lacks for half a second is written as it is then: shorter states are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import Pod
@@ -52,19 +53,15 @@ class VMIHandler:
             self._lacking.pop(key, None)
         if vmi is None or vmi.deleting:
             return
-        migration_uid = leftover_migration(vmi)
-        if migration_uid is not None:
+        if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi.namespace, migration_uid)
         await self._show_state(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
         for pod in self.pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
-            if pod.deleting:
-                continue
-            try:
-                await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
-            except NotFound:
-                continue
+            if not pod.deleting:
+                with suppress(NotFound):
+                    await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
@@ -113,7 +110,5 @@ class VMIHandler:
         if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
-        try:
+        with suppress(NotFound):
             await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
-        except NotFound:
-            return

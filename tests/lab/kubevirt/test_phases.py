@@ -35,9 +35,7 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any)
         "age": age,
     }
     values = {**defaults, **more}
-    return View(
-        migration=migration, options=migration_options(Options(phase_delay=delay), migration, values["vmi"]), **values
-    )
+    return View(migration=migration, options=migration_options(Options(phase_delay=delay), migration), **values)
 
 
 def status(step: Step) -> dict[str, Any]:
@@ -190,8 +188,8 @@ def test_a_migration_fails(view: View) -> None:
     step = decide(view)
     assert status(step)["phase"] == "Failed"
     assert isinstance(step, WriteMigration)
-    assert step.note is not None
-    assert (step.note.type, step.note.reason) == ("Warning", "FailedMigration")
+    assert step.event is not None
+    assert step.event[:2] == ("Warning", "FailedMigration")
 
 
 FAILS_ON_VMI = {

@@ -16,9 +16,10 @@ from kubeloop.testing.virtual_time import now
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, validating
-from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
-from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
+from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, WITHDRAWN_AFTER, Registrar, unregister
 from tests import kinds
+from tests.decisions import sentences
 
 pytestmark = pytest.mark.virtual_time
 
@@ -188,37 +189,83 @@ async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(s
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
 
 
+NOT_REACHED, AWAY, ANOTHERS = "not reached", "away", "another webhook fails on the probe's object"
+OUTAGES = {
+    "after a minute": [(0, NOT_REACHED, True), (55, NOT_REACHED, True), (2, NOT_REACHED, False)],
+    "an API server that is away says nothing": [(60, AWAY, True)] * 10,
+    "the minute begins anew after that": [
+        (0, NOT_REACHED, True), (30, AWAY, True), (300, NOT_REACHED, True), (61, NOT_REACHED, False),
+    ],
+    "a webhook of others says nothing": [(60, ANOTHERS, True)] * 10,
+}  # fmt: skip
+
+
 class TestReach:
     """Registered only where the API server reaches us, and withdrawn when it no longer does."""
 
-    async def test_nothing_but_the_probe_is_registered_before(self, server: Server) -> None:
-        server.reached.clear()
-        with pytest.raises(NotReached, match="connection refused"):
-            await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
-        assert not server.validating.objects
-
     @pytest.mark.parametrize("policy", FailurePolicy)
-    async def test_withdrawn_after_a_minute_and_back_at_once(self, policy: FailurePolicy) -> None:
-        server, told = Server(), list[tuple[str, str]]()
-        options = Options(failure_policy=policy)
+    async def test_nothing_but_the_probe_is_registered_before(self, policy: FailurePolicy, server: Server) -> None:
+        server.reached.clear()
+        registrar = Registrar(server.client(), URL, Options(failure_policy=policy))
+        for _ in range(2):
+            with pytest.raises(NotReached, match="connection refused"):
+                await registrar.ensure(b"ca")
+            assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
+            assert not server.validating.objects
+            await asyncio.sleep(WITHDRAWN_AFTER)
+
+    @sentences(OUTAGES)
+    async def test_withdrawn(self, case: list[tuple[float, str, bool]], server: Server, registrar: Registrar) -> None:
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        for seconds, what, standing in case:
+            await asyncio.sleep(seconds)
+            server.away = what == AWAY
+            server.failing = "validate.another.example" if what == ANOTHERS else PROBE_WEBHOOK
+            with pytest.raises((NotReached, Unreachable, ServerError)):
+                await registrar.ensure(b"ca")
+            assert bool(server.validating.objects) is standing
+            assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
+
+    @pytest.mark.parametrize(
+        ("options", "left", "said"),
+        [
+            (Options(), [], "the webhooks are withdrawn until"),
+            (Options(failure_policies={"pods": FailurePolicy.FAIL}), ["pods"], "writes to pods fail"),
+            (Options(failure_policy=FailurePolicy.FAIL), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
+        ],
+        ids=["all have Ignore", "one has Fail", "all have"],
+    )
+    async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
+        self, options: Options, left: list[str], said: str, server: Server
+    ) -> None:
+        told: list[tuple[str, str]] = []
         server.mark = fingerprint(URL, options)
         registrar = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
-        for seconds, standing in ((0.0, True), (55.0, True), (2.0, policy is FailurePolicy.FAIL)):
+        for seconds in (0.0, 61.0, 10.0):
             await asyncio.sleep(seconds)
             with pytest.raises(NotReached):
                 await registrar.ensure(b"ca")
-            assert bool(server.validating.objects) is standing
-        assert len(told) == 1
+        standing = server.webhooks() if server.validating.objects else []
+        assert [webhook["name"] for webhook in standing] == [f"{name}.{WEBHOOK_CONFIGURATION_NAME}" for name in left]
+        assert (WEBHOOK_CONFIGURATION_NAME in server.mutating.objects) is ("resourcequotas" in left)
+        ((reason, line),) = told
+        assert (reason, said in line) == (EVENT_NOT_REACHED, True)
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
+        server.reached.clear()
+        for _ in range(2):
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+            await asyncio.sleep(WITHDRAWN_AFTER)
+        assert len(told) == 2, "another outage"
 
-    async def test_the_minute_begins_with_the_first_probe_that_fails(
+    async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
         self, server: Server, registrar: Registrar
     ) -> None:
         await registrar.ensure(b"ca")
@@ -230,67 +277,6 @@ class TestReach:
                 await registrar.ensure(b"ca")
             await asyncio.sleep(10.0)
         assert now() - began == 70.0
-
-    async def test_only_the_webhooks_with_ignore_are_withdrawn(self) -> None:
-        server, told = Server(), list[tuple[str, str]]()
-        options = Options(failure_policies={"pods": FailurePolicy.FAIL})
-        server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
-        await registrar.ensure(b"ca")
-        server.reached.clear()
-        for seconds in (0.0, 61.0, 10.0):
-            await asyncio.sleep(seconds)
-            with pytest.raises(NotReached):
-                await registrar.ensure(b"ca")
-        assert [webhook["name"] for webhook in server.webhooks()] == [f"pods.{WEBHOOK_CONFIGURATION_NAME}"]
-        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
-        assert len(told) == 1
-        assert "writes to pods fail" in told[0][1]
-        server.reached.add(URL.url)
-        await registrar.ensure(b"ca")
-        assert server.webhooks() == validating(URL, options, b"ca")
-
-    async def test_an_api_server_that_is_away_says_nothing(self, server: Server, registrar: Registrar) -> None:
-        await registrar.ensure(b"ca")
-        server.away = True
-        for _ in range(10):
-            await asyncio.sleep(60.0)
-            with pytest.raises(Unreachable):
-                await registrar.ensure(b"ca")
-        assert server.validating.objects
-
-    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(
-        self, server: Server, registrar: Registrar
-    ) -> None:
-        await registrar.ensure(b"ca")
-        for away, seconds, standing in ((False, 0, True), (True, 30, True), (False, 300, True), (False, 61, False)):
-            server.away = away
-            server.reached.clear()
-            await asyncio.sleep(seconds)
-            with pytest.raises((NotReached, Unreachable)):
-                await registrar.ensure(b"ca")
-            assert bool(server.validating.objects) is standing
-
-    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(
-        self, server: Server, registrar: Registrar
-    ) -> None:
-        await registrar.ensure(b"ca")
-        server.reached.clear()
-        server.failing = "validate.another.example"
-        for _ in range(10):
-            await asyncio.sleep(60.0)
-            with pytest.raises(ServerError):
-                await registrar.ensure(b"ca")
-        assert server.validating.objects
-        assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
-
-    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self, server: Server) -> None:
-        server.reached.clear()
-        server.probing = 5.0
-        began = now()
-        with pytest.raises(NotReached):
-            await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-        assert now() - began == 5.0
 
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
