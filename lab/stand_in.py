@@ -27,26 +27,35 @@ def arguments(name: str, user: str, description: str | None) -> argparse.Argumen
     return parser
 
 
-def run(program: str, given: argparse.Namespace, register: Callable[[Management], object]) -> int:
-    """`program` is the User-Agent. The exit code: 0, 2 for a wrong configuration."""
+def run(
+    program: str,
+    given: argparse.Namespace,
+    register: Callable[[Management], object],
+    selects: Callable[[str], bool] = lambda _: True,
+) -> int:
+    """`program` is the User-Agent, `selects` as Management takes it. The exit code: 0, 2 for a wrong configuration."""
     level = logging.DEBUG if given.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        return run_until_signal(lambda stop: _serve(program, given, register, stop))
+        return run_until_signal(lambda stop: _serve(program, given, register, selects, stop))
     except ConfigError as error:
         print(f"{program} stand-in: {error}", file=sys.stderr)
         return 2
 
 
 async def _serve(
-    program: str, given: argparse.Namespace, register: Callable[[Management], object], stop: asyncio.Event
+    program: str,
+    given: argparse.Namespace,
+    register: Callable[[Management], object],
+    selects: Callable[[str], bool],
+    stop: asyncio.Event,
 ) -> None:
     config = load_config(given.kubeconfig)
     if given.as_user:
         # An admission webhook is to see who it is; system:masters keeps the permissions.
         config = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
     async with Client(config, user_agent=program) as client:
-        management = Management(client, whole_pods=True)
+        management = Management(client, whole_pods=True, selects=selects)
         register(management)
         await management.start()
         await stop.wait()

@@ -35,7 +35,8 @@ def options_of(given: argparse.Namespace) -> Options:
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
     given = parse_arguments(argv)
-    return run("virt-controller", given, lambda management: register(management, options_of(given)))
+    options = options_of(given)
+    return run("virt-controller", given, lambda management: register(management, options), options.selects)
 
 
 def _seconds(text: str) -> float:

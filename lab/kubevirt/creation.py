@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import re
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kubeloop.api.core import Node, Pod
-from kubeloop.api.meta import Object, rfc3339
-from kubeloop.api.objects import condition_is_true
-from kubeloop.client.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Forbidden,
-    Invalid,
-    NotFound,
-    ServerError,
-    Unreachable,
-)
+from kubeloop.api.meta import Object
+from kubeloop.api.objects import condition_is_true, find_condition
+from kubeloop.client.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
@@ -31,12 +19,17 @@ from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from lab.kubevirt.lookup import Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_name, launcher_pod
-from lab.kubevirt.quota_lag import QuotaLag
+from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
+from pkg.util.kubevirt.backend_storage import is_needed
 
-HOSTNAME_LABEL = "kubernetes.io/hostname"
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+# ---- on which node
 
 
 def pick_node(
@@ -47,29 +40,55 @@ def pick_node(
     selector: Mapping[str, str] | None = None,
 ) -> str | None:
     """The least loaded node that may be used, the first by name among equals; None when there is none."""
-    fitting = [node for node in nodes if node.name not in avoid and _usable(node) and _selected(node, selector or {})]
-    best = min(fitting, key=lambda node: (load.get(node.name, 0), natural_order(node.name)), default=None)
-    return best.name if best else None
+    fitting = [node.name for node in nodes if node.name not in avoid and _usable(node, selector or {})]
+    return min(fitting, key=lambda name: (load.get(name, 0), name), default=None)
 
 
-@functools.lru_cache(maxsize=4096)
-def natural_order(name: str) -> list[tuple[bool, int, str]]:
-    """A sort key by which node-2 comes before node-10."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+def _usable(node: Node, selector: Mapping[str, str]) -> bool:
+    conditions = node.status.conditions
+    ready = condition_is_true(conditions, "Ready") or find_condition(conditions, "Ready") is None
+    return ready and not node.spec.unschedulable and not node.deleting and selector.items() <= node.labels.items()
 
 
-def _usable(node: Node) -> bool:
-    conditions = node.status.conditions or []
-    known = any(condition.type == "Ready" for condition in conditions)
-    ready = condition_is_true(conditions, "Ready") or not known
-    return ready and not node.spec.unschedulable and not node.deleting
+_UNSEEN = 5.0
+"""Seconds after which a pod that was created and that the cache never showed counts as gone again."""
 
 
-def _selected(node: Node, selector: Mapping[str, str]) -> bool:
-    labels = {HOSTNAME_LABEL: node.name, **node.labels}
-    return all(labels.get(key) == value for key, value in selector.items())
+class Placement:
+    """Chooses nodes, and knows the pods that were created until the cache shows them: so a burst spreads out, and no
+    pod is asked for twice."""
 
+    def __init__(self, nodes: CacheReader[Node], pods: Pods) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._created: dict[str, tuple[str, float]] = {}
+
+    def choose(self, *, avoid: Collection[str] = (), selector: Mapping[str, str] | None = None) -> str | None:
+        """The node for a pod that is about to be created; None when there is none to choose."""
+        nodes, now = self._nodes.list(), loop_time()
+        self._created = {
+            key: (node, since)
+            for key, (node, since) in self._created.items()
+            if self._pods.get(key) is None and now - since < _UNSEEN
+        }
+        load = self._pods.load(node.name for node in nodes)
+        load.update(node for node, _ in self._created.values())
+        return pick_node(nodes, load=load, avoid=avoid, selector=selector)
+
+    def expect(self, pod_key: str, node: str) -> None:
+        """The pod is being created there."""
+        self._created[pod_key] = (node, loop_time())
+
+    def forget(self, pod_key: str) -> None:
+        """The pod was not created."""
+        self._created.pop(pod_key, None)
+
+    def expects(self, pod_key: str) -> bool:
+        """Whether the pod was created a moment ago."""
+        return pod_key in self._created and loop_time() - self._created[pod_key][1] < _UNSEEN
+
+
+# ---- what was refused
 
 QUOTA_EXCEEDED = "exceeded quota"
 """What quota admission says; KubeVirt looks for these words, the status does not tell quota from other refusals."""
@@ -79,20 +98,23 @@ QUICK: Final = (0.05, 0.2, 0.8)
 _OTHER_FIRST, _OTHER_MAX = 0.1, 30.0
 
 
-def is_quota_refusal(error: ApiError) -> bool:
-    """Whether quota, and nothing else, said no."""
-    return isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A pod that was not created. `not_before` is a loop time; `generation` counts the namespace's quota events."""
+    """What was not created. `not_before` is a loop time; `generation` counts the namespace's quota events."""
 
     message: str
     by_quota: bool
     generation: int
     not_before: float
     quick: int = 0
+
+
+class Refused(RetryAfter):
+    """A pod, or what it needs, was not created; it is asked for again when the backoff ends."""
+
+    def __init__(self, refusal: Refusal, wait: float) -> None:
+        super().__init__(wait, refusal.message)
+        self.refusal = refusal
 
 
 class Refusals:
@@ -103,7 +125,7 @@ class Refusals:
     """
 
     def __init__(self, first: float = 5.0, maximum: float = 300.0, quick: Sequence[float] = QUICK) -> None:
-        self._quick_delays = tuple(quick)
+        self._quick = tuple(quick)
         self._quota: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(first, maximum)
         self._other: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
             _OTHER_FIRST, _OTHER_MAX
@@ -114,32 +136,29 @@ class Refusals:
     def quota_changed(self, namespace: str) -> list[str]:
         """Note a change of a quota; the keys that are due by it."""
         self._generations[namespace] = self.generation(namespace) + 1
-        prefix = f"{namespace}/"
-        return [key for key in self._last if key.startswith(prefix)]
+        return [key for key in self._last if key.startswith(f"{namespace}/")]
 
     def generation(self, namespace: str) -> int:
         """Changes of quotas in the namespace so far."""
         return self._generations.get(namespace, 0)
 
-    def last(self, key: str) -> Refusal | None:
-        """The key's last refusal, None when there was none since it was forgotten."""
-        return self._last.get(key)
-
-    def wait(self, key: str, now: float) -> float:
-        """Seconds until the key may be tried again, 0 when it may now."""
+    def check(self, key: str, now: float) -> None:
+        """Raises Refused while the key's last refusal is too young."""
         last = self._last.get(key)
-        if last is None or (last.by_quota and last.generation != self._generation_of(key)):
-            return 0.0
-        return max(0.0, last.not_before - now)
+        if last is None or (last.by_quota and last.generation != self.generation(key.partition("/")[0])):
+            return
+        if last.not_before > now:
+            raise Refused(last, last.not_before - now)
 
-    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> Refusal:
+    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
         """Note a refusal. `generation` is the one before the request was sent."""
-        by_quota = is_quota_refusal(error)
-        quick = self._quick(key, generation) if by_quota else len(self._quick_delays)
+        # Quota, and nothing else, said no.
+        by_quota = isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
+        quick = self._next_quick(key, generation) if by_quota else len(self._quick)
         slow = self._quota if by_quota else self._other
-        delay = self._quick_delays[quick] if quick < len(self._quick_delays) else slow.when(key)
+        delay = self._quick[quick] if quick < len(self._quick) else slow.when(key)
         self._last[key] = Refusal(error.message, by_quota, generation, now + delay, quick)
-        return self._last[key]
+        return Refused(self._last[key], delay)
 
     def forget(self, key: str) -> None:
         """The key got what it wanted, or is gone."""
@@ -147,60 +166,17 @@ class Refusals:
         self._quota.forget(key)
         self._other.forget(key)
 
-    def _quick(self, key: str, generation: int) -> int:
+    def _next_quick(self, key: str, generation: int) -> int:
         """Which of the quick tries this was: they begin with the first refusal after a quota changed."""
         last = self._last.get(key)
         if last is None or not last.by_quota:
-            return len(self._quick_delays)
-        return 0 if last.generation != generation else min(last.quick + 1, len(self._quick_delays))
-
-    def _generation_of(self, key: str) -> int:
-        return self.generation(key.partition("/")[0])
+            return len(self._quick)
+        return 0 if last.generation != generation else min(last.quick + 1, len(self._quick))
 
 
-logger = logging.getLogger(__name__)
+# ---- creating
 
 ATTACHMENT = "attachment pod"
-_UNSEEN = 5.0
-"""Seconds after which a pod that was created and that the cache never showed counts as gone again."""
-
-
-class Clock:
-    """Time of day for what is written, the loop's time for what is waited for. Seconds."""
-
-    def __init__(self, wall: Callable[[], float] = time.time, loop: Callable[[], float] = loop_time) -> None:
-        self.wall = wall
-        self.loop = loop
-
-    def stamp(self) -> str:
-        """Now, as objects carry it."""
-        return rfc3339(self.wall())
-
-
-class Placement:
-    """Chooses nodes. Remembers what it placed until the cache shows it, so that a burst spreads out."""
-
-    def __init__(self, nodes: CacheReader[Node], pods: Pods) -> None:
-        self._nodes = nodes
-        self._pods = pods
-        self._placed: dict[str, str] = {}
-
-    def choose(
-        self, pod_key: str, *, avoid: Collection[str] = (), selector: Mapping[str, str] | None = None
-    ) -> str | None:
-        """The node for a pod that is about to be created; None when there is none to choose."""
-        nodes = self._nodes.list()
-        load = self._pods.load(node.name for node in nodes)
-        self._placed = {key: node for key, node in self._placed.items() if self._pods.get(key) is None}
-        load.update(node for key, node in self._placed.items() if key != pod_key)
-        node = pick_node(nodes, load=load, avoid=avoid, selector=selector)
-        if node:
-            self._placed[pod_key] = node
-        return node
-
-    def forget(self, pod_key: str) -> None:
-        """The pod was not created."""
-        self._placed.pop(pod_key, None)
 
 
 @dataclass(eq=False)
@@ -215,96 +191,90 @@ class Creator:
     placement: Placement
     refusals: Refusals
     recorder: EventRecorder
-    clock: Clock
-    lag: QuotaLag
     state: StateClaims
     rendering: Callable[[str], Rendering]
-    _created: dict[str, float] = field(default_factory=dict, init=False)
+    # Pods whose creation was answered by nothing that tells whether they are there.
     _uncertain: set[str] = field(default_factory=set, init=False)
-
-    def may_try(self, key: str, what: str) -> None:
-        """Raises RetryAfter while a refusal of the key is too young."""
-        wait = self.refusals.wait(key, self.clock.loop())
-        if wait > 0:
-            raise RetryAfter(wait, f"the {what} was refused")
-
-    def again(self, refusal: Refusal) -> RetryAfter:
-        """When its time has come."""
-        return RetryAfter(max(0.0, refusal.not_before - self.clock.loop()), refusal.message)
 
     async def launch(
         self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
-    ) -> Refusal | None:
+    ) -> None:
         """The VMI's launcher, or the target of its migration, which comes to another node; with the claim of the VM's
         state. As `create`; RetryAfter where no node can run the VMI."""
         key, what = (migration.key, "vmi migration target pod") if migration else (vmi.key, "launcher pod")
+        self.check(key)
         rendering = self.rendering(vmi.namespace)
-        claim: str | Refusal = ""
-        if rendering.needs_state(vmi):
-            made = self.state.of_target(vmi, migration) if migration else self.state.of_instance(vmi)
-            claim = await self.before(key, vmi.namespace, made)
-        if isinstance(claim, Refusal):
-            return claim
+        claim = await self.claim(vmi, migration) if is_needed(vmi, rendering.profile) else ""
         node = self.node_for(vmi, migration)
         if node is None and migration is None:
             raise RetryAfter(1.0, "no node can run it")
         containers = rendering.containers(vmi, is_target=migration is not None)
         overhead = rendering.overhead(vmi)
         body = launcher_pod(vmi, containers, overhead=overhead, node=node, migration=migration, claim=claim)
-        return await self.create(key, body, vmi, what)
+        await self.create(key, body, vmi, what)
 
     def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
         """For a migration's target another than the VMI's own."""
-        pod_key = f"{vmi.namespace}/{launcher_name(vmi, migration)}"
         selector = vmi.spec.node_selector or {}
         if migration is None:
-            return self.placement.choose(pod_key, selector=selector)
+            return self.placement.choose(selector=selector)
         selector = {**selector, **(migration.spec.added_node_selector or {})}
-        return self.placement.choose(pod_key, avoid={vmi.status.node_name or ""}, selector=selector)
+        return self.placement.choose(avoid={vmi.status.node_name or ""}, selector=selector)
+
+    async def claim(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
+        """The name of the claim for the VM's state, or for its migration's target. Raises as `create`: KubeVirt writes
+        no event about it."""
+        key = migration.key if migration else vmi.key
+        self.check(key)
+        made = self.state.of_target(vmi, migration) if migration else self.state.of_instance(vmi)
+        return await self._made(key, vmi.namespace, made)
 
     async def attach(
         self, launcher: Pod, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
     ) -> None:
-        """The launcher's attachment pod. Raises RetryAfter when it is refused, ApiError."""
+        """The launcher's attachment pod. As `create`."""
         key = migration.key if migration else vmi.key
-        self.may_try(key, ATTACHMENT)
+        self.check(key)
         configuration = self.rendering(vmi.namespace).kubevirt
-        body = attachment_pod(launcher, hotplugged(vmi), configuration, migration)
-        refusal = await self.create(key, body, vmi, ATTACHMENT)
-        if refusal is not None:
-            raise self.again(refusal)
+        await self.create(key, attachment_pod(launcher, hotplugged(vmi), configuration, migration), vmi, ATTACHMENT)
 
-    async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> Refusal | None:
-        """None when the pod exists now; else why not, for the retries of `key`. `about` is the VMI, also where the pod
-        is a migration's: KubeVirt's Event is about the VMI.
+    async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> None:
+        """When this returns the pod exists; `key` is the one that has to wait when it is refused. `about` is the VMI,
+        also where the pod is a migration's: KubeVirt's Event is about the VMI.
 
-        Raises what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
+        Raises Refused, and what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
         """
         name, namespace = body["metadata"]["name"], about.namespace
         pod_key = f"{namespace}/{name}"
-        if self._is_awaited(pod_key) or await self._is_there(pod_key, name, namespace):
-            return None
-        generation = self.refusals.generation(namespace)
+        if self.placement.expects(pod_key) or await self._is_there(pod_key, name, namespace):
+            return
+        self.placement.expect(pod_key, body["spec"].get("nodeName", ""))
         try:
-            self.lag.admit(body, namespace)
-            await self.pods.create(body, namespace=namespace)
+            await self._made(key, namespace, self.pods.create(body, namespace=namespace))
         except AlreadyExists:
             pass
-        except (BadRequest, Forbidden, Invalid, NotFound) as error:
+        except Refused as refused:
             self.placement.forget(pod_key)
-            return self._refused(key, error, generation, about, what)
-        except (ServerError, Unreachable):
+            logger.info("%s: failed to create %s: %s; again in %g s", key, what, refused, refused.seconds)
+            pod = what if what == ATTACHMENT else "pod"
+            self.recorder.event(about, WARNING, "FailedCreate", f"Error creating {pod}: {refused}")
+            raise
+        except BaseException:
+            self.placement.forget(pod_key)
             self._uncertain.add(pod_key)
             raise
-        self._created[pod_key] = self.clock.loop()
         self.refusals.forget(key)
-        return None
 
-    def _is_awaited(self, pod_key: str) -> bool:
-        """Whether the pod was created a moment ago: the cache will show it."""
-        now = self.clock.loop()
-        self._created = {key: since for key, since in self._created.items() if now - since < _UNSEEN}
-        return pod_key in self._created
+    def check(self, key: str) -> None:
+        """Raises Refused while the key has to wait."""
+        self.refusals.check(key, loop_time())
+
+    async def _made(self, key: str, namespace: str, making: Awaitable[T]) -> T:
+        generation = self.refusals.generation(namespace)
+        try:
+            return await making
+        except (BadRequest, Forbidden, Invalid, NotFound) as error:
+            raise self.refusals.refused(key, error, generation=generation, now=loop_time()) from error
 
     async def _is_there(self, pod_key: str, name: str, namespace: str) -> bool:
         """Whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
@@ -317,20 +287,3 @@ class Creator:
             return False
         self._uncertain.discard(pod_key)
         return True
-
-    async def before(self, key: str, namespace: str, making: Awaitable[str]) -> str | Refusal:
-        """What has to be made before a pod is created: its name, or why not. KubeVirt writes no event about it."""
-        generation = self.refusals.generation(namespace)
-        try:
-            return await making
-        except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            return self.refusals.refused(key, error, generation=generation, now=self.clock.loop())
-
-    def _refused(self, key: str, error: ApiError, generation: int, about: Object, what: str) -> Refusal:
-        now = self.clock.loop()
-        refusal = self.refusals.refused(key, error, generation=generation, now=now)
-        delay = refusal.not_before - now
-        logger.info("reenqueuing %s: failed to create %s: %s; again in %g s", key, what, error, delay)
-        pod = what if what == ATTACHMENT else "pod"
-        self.recorder.event(about, WARNING, "FailedCreate", f"Error creating {pod}: {error.message}")
-        return refusal

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
+from kubeloop.api.objects import set_condition
 from lab.kubevirt import names
 from lab.kubevirt.objects import VirtualMachineInstance
-from lab.kubevirt.patches import Patch, conditions_with, conditions_without, replacing, transitions
+from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
 from pkg.util import constants
 
 PENDING, SCHEDULING, SCHEDULED = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
@@ -60,31 +60,20 @@ def status_patch(
     """The merge patch of the VMI (it has no status subresource), None when all is said."""
     pod = current_pod(vmi, launchers)
     phase = next_phase(vmi, pod)
-    patch: Patch = _phase(vmi, phase, now) | _active_pods(vmi, launchers)
+    status: Patch = _phase(vmi, phase, now) | _active_pods(vmi, launchers)
     if pod is not None and phase == RUNNING:
-        patch |= _place(vmi, pod, report_overhead)
-    conditions = _conditions(vmi, pod, phase, now)
-    if conditions is not None:
-        patch["conditions"] = conditions
-    metadata = _metadata(vmi, pod if phase == RUNNING else None)
-    result = {"status": patch} if patch else {}
-    if metadata:
-        result["metadata"] = metadata
-    return result or None
+        status |= _place(vmi, pod, report_overhead)
+    status |= conditions(vmi.status.conditions, _conditions(vmi, pod, phase, now))
+    patch = {"status": status, "metadata": _metadata(vmi, pod if phase == RUNNING else None)}
+    return {part: changes for part, changes in patch.items() if changes} or None
 
 
 def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch | None:
     """The merge patch that says why there is no pod."""
-    condition = Condition(
-        type=names.CONDITION_SYNCHRONIZED,
-        status="False",
-        reason="FailedCreate",
-        message=f"failed to create virtual machine pod: {message}",
-        last_transition_time=now,
-        last_probe_time=now,
-    )
-    conditions = conditions_with(vmi.status.conditions, condition)
-    return None if conditions is None else {"status": {"conditions": conditions}}
+    before, told = vmi.status.conditions, f"failed to create virtual machine pod: {message}"
+    after = set_condition(before, names.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=told, now=now)
+    changes = conditions(before, after)
+    return {"status": changes} if changes else None
 
 
 def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]) -> list[Pod]:
@@ -148,27 +137,13 @@ def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patc
     return patch
 
 
-def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Any] | None:
+def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Condition]:
     before = vmi.status.conditions
+    kept = list(before or ()) if pod is None else without(before, names.CONDITION_SYNCHRONIZED)
     if phase == RUNNING:
-        wanted = [Condition(type=kind, status="True", last_transition_time=now) for kind in ("Ready", "LiveMigratable")]
-    else:
-        wanted = [
-            Condition(
-                type="Ready",
-                status="False",
-                reason="GuestNotRunning",
-                message="Guest VM is not reported as running",
-                last_transition_time=now,
-            )
-        ]
-    kept = [c for c in before or () if pod is None or c.type != names.CONDITION_SYNCHRONIZED]
-    merged = conditions_with(kept, *wanted)
-    return (
-        merged
-        if merged is not None
-        else (conditions_without(before, names.CONDITION_SYNCHRONIZED) if pod is not None else None)
-    )
+        return set_condition(set_condition(kept, "Ready", "True", now=now), "LiveMigratable", "True", now=now)
+    told = "Guest VM is not reported as running"
+    return set_condition(kept, "Ready", "False", reason="GuestNotRunning", message=told, now=now)
 
 
 def _metadata(vmi: VirtualMachineInstance, pod: Pod | None) -> Patch:

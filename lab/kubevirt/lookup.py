@@ -11,7 +11,6 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt import names
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.objects import VirtualMachineInstanceMigration
-from lab.kubevirt.phases import STARTED
 from pkg.util import constants
 
 _BY_INSTANCE = "instance"
@@ -20,7 +19,6 @@ _BY_OWNER = "owning launcher"
 _BY_NODE = "node of a living launcher"
 _TARGETS = "target pods"
 _BY_VMI = "vmi"
-_STARTED = "started"
 _ALL = "all"
 
 
@@ -69,12 +67,11 @@ class Pods:
 
 
 class Migrations:
-    """VMIMs by their VMI, and those that have a target pod."""
+    """VMIMs by their VMI."""
 
     def __init__(self, migrations: CacheReader[VirtualMachineInstanceMigration]) -> None:
         self._migrations = migrations
         migrations.add_indexer(_BY_VMI, lambda migration: [migration.vmi_key])
-        migrations.add_indexer(_STARTED, lambda migration: [_ALL] if migration.phase in STARTED else [])
 
     def get(self, key: str) -> VirtualMachineInstanceMigration | None:
         return self._migrations.get_by_key(key)
@@ -91,14 +88,10 @@ class Migrations:
         """The migration of the VMI that has this uid."""
         return next((migration for migration in self.of(vmi_key) if migration.uid == uid), None)
 
-    def started(self) -> list[VirtualMachineInstanceMigration]:
-        """Those in a phase with a target pod."""
-        return self._migrations.by_index(_STARTED, _ALL)
-
     def rival(self, migration: VirtualMachineInstanceMigration) -> bool:
         """Whether another migration of the VMI is under way that came first."""
         others = (each for each in self.active(migration.vmi_key) if each.uid != migration.uid)
-        return any(other.phase or _precedes(other, migration) for other in others)
+        return any(other.phase or _age(other) < _age(migration) for other in others)
 
 
 def is_active(migration: VirtualMachineInstanceMigration | None) -> bool:
@@ -138,10 +131,6 @@ def _job_uids(pod: Pod) -> list[str]:
 def _nodes(pod: Pod) -> list[str]:
     node = pod.spec.node_name
     return [node] if node and is_launcher(pod) and not pod.terminal else []
-
-
-def _precedes(one: VirtualMachineInstanceMigration, other: VirtualMachineInstanceMigration) -> bool:
-    return _age(one) < _age(other)
 
 
 def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:

@@ -1,7 +1,4 @@
-"""KubeVirt's objects with the fields that only their controller reads: supersets of `pkg.api`'s types.
-
-Lists are replaced whole by a merge patch, so a writer must have decoded all of it.
-"""
+"""KubeVirt's objects: the product's types with the fields that only their controller reads."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Condition, Object, Struct
+from kubeloop.api.meta import Object, Struct
 from kubeloop.api.registry import Resource
 from pkg.api import kubevirt
 
@@ -29,22 +26,10 @@ class MigrationState(kubevirt.MigrationState):
     failure_reason: str | None = None
 
 
-class VolumeStatus(kubevirt.VolumeStatus):
-    """kubevirt.io/v1 VolumeStatus."""
-
-    target: str | None = None
-
-
-class InstanceStatus(Struct):
+class InstanceStatus(kubevirt.VirtualMachineInstanceStatus):
     """kubevirt.io/v1 VirtualMachineInstanceStatus."""
 
-    phase: str | None = None
-    node_name: str | None = None
     active_pods: dict[str, str] | None = None
-    conditions: list[Condition] | None = None
-    memory: kubevirt.MemoryStatus | None = None
-    volume_status: list[VolumeStatus] | None = None
-    changed_block_tracking: kubevirt.ChangedBlockTracking | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
 
@@ -59,7 +44,7 @@ class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
     termination_grace_period_seconds: int | None = None
 
 
-class VirtualMachineInstance(Object):
+class VirtualMachineInstance(kubevirt.VirtualMachineInstance):
     """kubevirt.io/v1 VirtualMachineInstance."""
 
     spec: InstanceSpec = InstanceSpec()
@@ -76,25 +61,17 @@ class MigrationSpec(kubevirt.VirtualMachineInstanceMigrationSpec):
     added_node_selector: dict[str, str] | None = None
 
 
-class MigrationStatus(Struct):
+class MigrationStatus(kubevirt.VirtualMachineInstanceMigrationStatus):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationStatus."""
 
-    phase: str | None = None
-    conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
-    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
 
 
-class VirtualMachineInstanceMigration(Object):
+class VirtualMachineInstanceMigration(kubevirt.VirtualMachineInstanceMigration):
     """kubevirt.io/v1 VirtualMachineInstanceMigration."""
 
     spec: MigrationSpec = MigrationSpec()
     status: MigrationStatus = MigrationStatus()
-
-    @property
-    def phase(self) -> str:
-        """`""` before the controller has seen the migration."""
-        return self.status.phase or ""
 
     @property
     def vmi_key(self) -> str:
@@ -117,17 +94,11 @@ class VirtualMachineSpec(Struct):
     template: Template = Template()
 
 
-class VirtualMachineStatus(kubevirt.VirtualMachineStatus):
-    """kubevirt.io/v1 VirtualMachineStatus."""
-
-    conditions: list[Condition] | None = None
-
-
 class VirtualMachine(Object):
     """kubevirt.io/v1 VirtualMachine."""
 
     spec: VirtualMachineSpec = VirtualMachineSpec()
-    status: VirtualMachineStatus = VirtualMachineStatus()
+    status: kubevirt.VirtualMachineStatus = kubevirt.VirtualMachineStatus()
 
 
 def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:

@@ -1,6 +1,6 @@
-"""What can be asked of the stand-in: on the command line for all, by annotations for one VM, VMI or VMIM.
+"""What can be asked of the stand-in: on the command line for all, by annotations of a VMIM for that one.
 
-Annotations (prefix `testcluster.headroom.harvesterhci.io/`), looked for on the VMIM, then its VMI, then its VM:
+Annotations (prefix `testcluster.headroom.harvesterhci.io/`):
 `source-linger-seconds`   how long the source pod keeps counting after Succeeded
 `target-linger-seconds`   how long the target pod of a failed or aborted migration keeps counting (KubeVirt issue 5373)
 `phase-seconds`           how long a phase lasts: `2`, or by phase `Running=10,Scheduling=0.5`
@@ -45,9 +45,8 @@ class Options:
     """The command line. Durations are seconds; a limit of None is KubeVirt's default.
 
     `finished_linger`: how long a launcher that has ended stays (and counts for `count/pods`); inf: as long as its VMI.
-    `quota_lag`: a pod is refused as well where it would not fit `status.hard` as it was so long ago, as by an API
-    server whose cache lags. `drained_bucket`: the queue's rate limit is used up, as in a busy cluster; what quota has
-    refused is tried again at the quota's events, and by time only after `max_retry`.
+    `drained_bucket`: the queue's rate limit is used up, as in a busy cluster; what quota has refused is tried again at
+    the quota's events, and by time only after `max_retry`.
     """
 
     source_linger: float = 31.0
@@ -59,10 +58,13 @@ class Options:
     first_retry: float = 5.0
     max_retry: float = 300.0
     finished_linger: float = math.inf
-    quota_lag: float = 0.0
     drained_bucket: bool = False
     namespace_prefix: str = ""
     """Only VMs of namespaces whose names begin so: beside another KubeVirt. "": all but those of `headroom scale`."""
+
+    def selects(self, key: str) -> bool:
+        """Whether an object is of a namespace that is meant."""
+        return key.startswith(self.namespace_prefix) if self.namespace_prefix else not key.startswith(SCALE_NAMESPACES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +83,17 @@ class MigrationOptions:
         return self.by_phase.get(phase, default)
 
 
-def migration_options(options: Options, *objects: Object | None) -> MigrationOptions:
-    """What the first of the objects says that says anything, else the command line."""
-    phase_delay, by_phase = _phase_seconds(_annotation(PHASE_SECONDS, objects), options.phase_delay)
+def migration_options(options: Options, migration: Object | None) -> MigrationOptions:
+    """What the migration says, else the command line."""
+    said = migration.annotations if migration else {}
+    phase_delay, by_phase = _phase_seconds(said.get(PHASE_SECONDS, ""), options.phase_delay)
     return MigrationOptions(
-        source_linger=_seconds(_annotation(SOURCE_LINGER, objects), options.source_linger),
-        target_linger=_seconds(_annotation(TARGET_LINGER, objects), options.target_linger),
+        source_linger=_seconds(said.get(SOURCE_LINGER, ""), options.source_linger),
+        target_linger=_seconds(said.get(TARGET_LINGER, ""), options.target_linger),
         phase_delay=phase_delay,
         by_phase=by_phase,
-        fail_at_phase=_annotation(FAIL_AT_PHASE, objects),
+        fail_at_phase=said.get(FAIL_AT_PHASE, ""),
     )
-
-
-def _annotation(key: str, objects: tuple[Object | None, ...]) -> str:
-    return next((obj.annotations[key].strip() for obj in objects if obj is not None and key in obj.annotations), "")
 
 
 def _seconds(text: str, default: float) -> float:

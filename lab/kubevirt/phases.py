@@ -16,11 +16,10 @@ import msgspec
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true
 from lab.kubevirt import names
-from lab.kubevirt.patches import Patch, conditions_with, conditions_without, replacing, transitions
+from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
 from lab.kubevirt.steps import (
     CreateAttachment,
     CreateTarget,
-    Note,
     Step,
     View,
     Wait,
@@ -49,8 +48,6 @@ WITH_HANDLER: Final = STARTED - {c.PHASE_SCHEDULING, c.PHASE_SCHEDULED}
 """The phases in which the VMI's status must name the migration."""
 
 _TARGET_ADDRESS = "10.1.1.1"
-_WARNING, _NORMAL = "Warning", "Normal"
-_FAILED_MIGRATION = "FailedMigration"
 
 
 def decide(view: View) -> Step:
@@ -78,16 +75,15 @@ def fail(view: View, why: str) -> WriteMigration:
     status = _entering(view, c.PHASE_FAILED)
     if view.handed_over:
         status["migrationState"] = _own_state(view)
-    if view.migration.deleting and (conditions := _abort_condition(view)):
-        status["conditions"] = conditions
-    return WriteMigration({"status": status}, note=Note(_WARNING, _FAILED_MIGRATION, f"Migration failed: {why}"))
+    if view.migration.deleting:
+        status |= _marked(view, c.CONDITION_ABORT_REQUESTED)
+    return WriteMigration({"status": status}, event=("Warning", "FailedMigration", f"Migration failed: {why}"))
 
 
 def rejected(view: View) -> WriteMigration | None:
     """The step that marks a Pending migration as refused by quota; None when it is marked."""
-    condition = Condition(type=c.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True", last_probe_time=view.now)
-    conditions = conditions_with(view.migration.status.conditions, condition)
-    return None if conditions is None else WriteMigration({"status": {"conditions": conditions, **_claims(view)}})
+    marked = _marked(view, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+    return WriteMigration({"status": {**marked, **_claims(view)}}) if marked else None
 
 
 # The table's rows
@@ -107,7 +103,7 @@ def _pending(view: View) -> Step:
         return CreateTarget()
     if view.hotplug and view.attachment is None:
         return CreateAttachment() if view.target_runs else Wait()
-    if view.hotplug and (view.attachment is None or view.attachment.status.phase != "Running"):
+    if view.attachment is not None and view.attachment.status.phase != "Running":
         return Wait()
     return _after_hold(view, _enter)
 
@@ -175,12 +171,12 @@ def _enter(view: View) -> WriteMigration:
     status = _entering(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
     if phase == c.PHASE_SUCCEEDED:
         status["migrationState"] = _own_state(view)
-        note = Note(_NORMAL, "SuccessfulMigration", "Source node reported migration succeeded")
-        return WriteMigration({"status": status}, note=note)
-    left = conditions_without(view.migration.status.conditions, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-    if left is not None:
-        status["conditions"] = left or None
-    return WriteMigration({"status": status})
+        event = ("Normal", "SuccessfulMigration", "Source node reported migration succeeded")
+        return WriteMigration({"status": status}, event=event)
+    before = view.migration.status.conditions
+    return WriteMigration(
+        {"status": status | conditions(before, without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA))}
+    )
 
 
 def _arrive(view: View) -> Step:
@@ -229,8 +225,8 @@ def _abort(view: View) -> Step:
     """Deleting a VMIM cancels its migration: at once before the hand-over, afterwards through virt-handler."""
     if not view.handed_over:
         return fail(view, "canceled")
-    if conditions := _abort_condition(view):
-        return WriteMigration({"status": {"conditions": conditions}})
+    if marked := _marked(view, c.CONDITION_ABORT_REQUESTED):
+        return WriteMigration({"status": marked})
     if not view.state.abort_requested:
         return WriteInstance(_state(abortRequested=True, abortStatus="Aborting"))
     return WriteInstance(_failed_state(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED))
@@ -309,11 +305,12 @@ def _source_pod(view: View) -> str | None:
     return (known.source_pod if known else None) or (view.source.name if view.source else None)
 
 
-def _abort_condition(view: View) -> list[Any] | None:
-    if condition_is_true(view.migration.status.conditions, c.CONDITION_ABORT_REQUESTED):
-        return None
-    condition = Condition(type=c.CONDITION_ABORT_REQUESTED, status="True", last_probe_time=view.now)
-    return conditions_with(view.migration.status.conditions, condition)
+def _marked(view: View, kind: str) -> Patch:
+    """The status' conditions with one that stands from now on; empty where it does."""
+    before = view.migration.status.conditions
+    if condition_is_true(before, kind):
+        return {}
+    return conditions(before, [*without(before, kind), Condition(type=kind, status="True", last_probe_time=view.now)])
 
 
 def _unmarked(view: View) -> Patch:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object
@@ -14,27 +14,22 @@ from kubeloop.api.objects import guarded
 from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.reconcile import Handler
-from lab.kubevirt.creation import QUICK, Clock, Creator, Placement, Refusals
+from lab.kubevirt.creation import QUICK, Creator, Placement, Refusals
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.lookup import Migrations, Pods, instance_keys, migration_keys
 from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS
-from lab.kubevirt.options import SCALE_NAMESPACES, Options
-from lab.kubevirt.quota_lag import QuotaLag
-from lab.kubevirt.rendering import Rendering, deployed_configuration, limits, observed_version, rendering
+from lab.kubevirt.options import Options
+from lab.kubevirt.rendering import Configuration, observed_version
 from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.vm_controller import MachineHandler
 from lab.kubevirt.vmi_controller import Ending, Hotplug, InstanceHandler
-from lab.kubevirt.vmim_controller import MigrationHandler, Targets
+from lab.kubevirt.vmim_controller import MigrationHandler
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.util import constants
-from pkg.util.kubevirt.parallel_migrations import Limits
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T", bound=Object)
 
 
 @dataclass(eq=False)
@@ -52,16 +47,12 @@ class OperatorHandler:
             return
         version = observed_version(self.options.overhead_profile)
         status = {"phase": constants.KUBEVIRT_PHASE_DEPLOYED, "observedKubeVirtVersion": version}
-        try:
+        patch = guarded(kubevirt, {"status": status})
+        with contextlib.suppress(NotFound):  # deleted meanwhile
             await self.kubevirts.merge_patch(
-                guarded(kubevirt, {"status": status}),
-                name=kubevirt.name,
-                namespace=kubevirt.namespace,
-                subresource="status",
+                patch, name=kubevirt.name, namespace=kubevirt.namespace, subresource="status"
             )
-        except NotFound:
-            return  # Deleted meanwhile.
-        logger.info("%s: deployed %s", key, version)
+            logger.info("%s: deployed %s", key, version)
 
 
 def own_key(obj: Object) -> list[str]:
@@ -88,47 +79,18 @@ def migrations_of(pods: Pods, migrations: Migrations) -> Callable[[Pod], list[st
 
 
 def refused_by(
-    refusals: Refusals, is_waiting: Callable[[str], bool] = lambda key: False, *, lag: QuotaLag
+    refusals: Refusals, is_waiting: Callable[[str], bool] = lambda key: False
 ) -> Callable[[ResourceQuota], list[str]]:
     """Whatever was refused in a quota's namespace: it is tried again at once when the quota changes or goes.
 
     Not what `is_waiting` for another reason: three hundred that may not run yet need not be told every time that
     a pod is counted.
     """
-
-    def resolve(quota: ResourceQuota) -> list[str]:
-        lag.observe(quota)
-        return [key for key in refusals.quota_changed(quota.namespace) if not is_waiting(key)]
-
-    return resolve
+    return lambda quota: [key for key in refusals.quota_changed(quota.namespace) if not is_waiting(key)]
 
 
 COMPONENT = "virtualmachine-controller"
 """The source of events, as KubeVirt's controllers name themselves."""
-
-
-class Configuration:
-    """The present configuration, from the caches."""
-
-    def __init__(self, management: Management, options: Options) -> None:
-        self._kubevirts = management.kubevirts.cache()
-        self._settings = management.settings.cache()
-        self._quotas = management.resource_quotas.cache()
-        self._namespaces = management.namespaces.cache()
-        self._options = options
-
-    def rendering(self, namespace: str) -> Rendering:
-        """What holds for pods of this namespace."""
-        return rendering(
-            self._kubevirts.list(),
-            self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO),
-            self._options,
-            quotas=self._quotas.list(namespace),
-            namespace=self._namespaces.get_by_key(namespace),
-        )
-
-    def limits(self) -> Limits:
-        return limits(deployed_configuration(self._kubevirts.list()), self._options)
 
 
 @dataclass(eq=False)
@@ -139,24 +101,20 @@ class Parts:
     options: Options
 
     def __post_init__(self) -> None:
-        management, options = self.management, self.options
-        self.clock = Clock()
-        self.recorder = management.recorder(COMPONENT)
-        self.configuration = Configuration(management, options)
+        management = self.management
+        self.configuration = Configuration(management, self.options)
         self.machines = management.controller(MACHINES)
         self.instances = management.controller(INSTANCES)
         self.migrations = management.controller(MIGRATIONS)
         self.found_pods = Pods(management.pods.cache())
         self.found_migrations = Migrations(self.migrations.cache())
         self.placement = Placement(management.controller(NODES).cache(), self.found_pods)
-        self.lag = QuotaLag(options.quota_lag, management.resource_quotas.cache(), self.clock.loop)
         self.gate = Gate(
             self.found_migrations,
             self.instances.cache(),
             self.found_pods,
             self.configuration.limits,
             partial(self.migrations.enqueue, immediately=True),
-            self.clock,
         )
 
     def creator(self) -> Creator:
@@ -167,9 +125,7 @@ class Parts:
             self.management.pods.client,
             self.placement,
             Refusals(first, options.max_retry, quick),
-            self.recorder,
-            self.clock,
-            self.lag,
+            self.management.recorder(COMPONENT),
             StateClaims(client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES), rendering),
             rendering,
         )
@@ -178,52 +134,32 @@ class Parts:
 def register(management: Management, options: Options) -> None:
     """Give the management its handlers; start it afterwards."""
     parts = Parts(management, options)
-    machines, prefix = parts.machines, options.namespace_prefix
-    machine = MachineHandler(machines.client, parts.instances.client, parts.instances.cache(), parts.clock)
+    machine = MachineHandler(parts.machines.client, parts.instances.client, parts.instances.cache())
     operator = OperatorHandler(management.kubevirts.client, parts.gate, options)
-    machines.on_change("vm-controller", within(prefix, machine.on_machine_changed))
-    management.kubevirts.on_change("virt-operator", within(prefix, operator.on_kubevirt_changed))
-    machines.watch_related(parts.instances, own_key)
+    parts.machines.on_change("vm-controller", machine.on_machine_changed)
+    management.kubevirts.on_change("virt-operator", operator.on_kubevirt_changed)
+    parts.machines.watch_related(parts.instances, own_key)
     register_instances(parts)
     register_migrations(parts)
-
-
-def within(prefix: str, handle: Handler[T]) -> Handler[T]:
-    """The handler for objects of the namespaces that are meant (`Options.namespace_prefix`); not told of others."""
-
-    async def handled(key: str, obj: T | None) -> None:
-        if key.startswith(prefix) if prefix else not key.startswith(SCALE_NAMESPACES):
-            await handle(key, obj)
-
-    return handled
 
 
 def register_instances(parts: Parts) -> None:
     """VMI → launcher pod."""
     instances, pods, creator = parts.instances, parts.found_pods, parts.creator()
-    ending = Ending(
-        pod_client=creator.pods,
-        pods=pods,
-        migrations=parts.found_migrations,
-        machines=parts.machines.cache(),
-        options=parts.options,
-        clock=parts.clock,
-    )
     handler = InstanceHandler(
         instances=instances.client,
         machines=parts.machines.client,
         machine_cache=parts.machines.cache(),
         pods=pods,
         creator=creator,
-        ending=ending,
+        ending=Ending(creator.pods, pods, parts.found_migrations, parts.options),
         hotplug=Hotplug(pods, creator),
     )
-    name, management = "vmi-controller", parts.management
-    instances.on_change(name, within(parts.options.namespace_prefix, handler.on_instance_changed))
+    instances.on_change("vmi-controller", handler.on_instance_changed)
     instances.watch_related(parts.machines, own_key)
-    instances.watch_related(management.pods, instances_of(pods))
+    instances.watch_related(parts.management.pods, instances_of(pods))
     instances.watch_related(parts.migrations, lambda migration: [migration.vmi_key])
-    instances.watch_related(management.resource_quotas, refused_by(creator.refusals, lag=parts.lag))
+    instances.watch_related(parts.management.resource_quotas, refused_by(creator.refusals))
 
 
 def register_migrations(parts: Parts) -> None:
@@ -232,17 +168,16 @@ def register_migrations(parts: Parts) -> None:
     handler = MigrationHandler(
         migration_client=migrations.client,
         instance_client=parts.instances.client,
-        pod_client=creator.pods,
+        transport=management.client.transport,
         migrations=parts.found_migrations,
         instances=parts.instances.cache(),
-        machines=parts.machines.cache(),
         pods=parts.found_pods,
-        targets=Targets(parts.found_pods, creator, parts.gate, management.client.transport),
-        recorder=parts.recorder,
+        creator=creator,
+        gate=parts.gate,
+        recorder=creator.recorder,
         options=parts.options,
     )
-    name, waiting = "migration-controller", parts.gate.is_waiting
-    migrations.on_change(name, within(parts.options.namespace_prefix, handler.on_migration_changed))
+    migrations.on_change("migration-controller", handler.on_migration_changed)
     migrations.watch_related(management.pods, migrations_of(parts.found_pods, parts.found_migrations))
     migrations.watch_related(parts.instances, lambda vmi: [each.key for each in parts.found_migrations.active(vmi.key)])
-    migrations.watch_related(management.resource_quotas, refused_by(creator.refusals, waiting, lag=parts.lag))
+    migrations.watch_related(management.resource_quotas, refused_by(creator.refusals, parts.gate.is_waiting))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kubeloop.api.core import Namespace, PodSpec, ResourceQuota
-from lab.kubevirt import objects
 from lab.kubevirt.options import Options
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
+from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
-from pkg.util.kubevirt.backend_storage import is_needed, size_of
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
@@ -26,37 +25,18 @@ REPORTING_PROFILE = "main"
 class Rendering(rules.Rendering):
     """KubeVirt's configuration at one moment, for one namespace, as the product reads it too."""
 
-    def overhead(self, vmi: objects.VirtualMachineInstance) -> int:
+    def overhead(self, vmi: VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
-        return memory_overhead(
-            vmi.spec,
-            ratio=self.ratio,
-            arch=vmi.spec.architecture or "amd64",
-            profile=self.profile,
-            plugins=self.kubevirt.binding_plugins,
-        )
+        arch, plugins = vmi.spec.architecture or "amd64", self.kubevirt.binding_plugins
+        return memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=self.profile, plugins=plugins)
 
-    def containers(self, vmi: objects.VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
+    def containers(self, vmi: VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
         """The launcher's containers with their resources."""
-        plain = VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec)
-        return render_containers(plain, self, overhead=self.overhead(vmi), digests_known=is_target)
-
-    def needs_state(self, vmi: objects.VirtualMachineInstance) -> bool:
-        """Whether the VM keeps its state in a claim, of which a migration's target gets another."""
-        return is_needed(_with_tracking(vmi), self.profile)
-
-    def state_size(self, vmi: objects.VirtualMachineInstance) -> str:
-        """Of such a claim."""
-        return size_of(_with_tracking(vmi), self.profile)
+        return render_containers(vmi, self, overhead=self.overhead(vmi), digests_known=is_target)
 
     @property
     def reports_overhead(self) -> bool:
         return self.profile == PROFILES[REPORTING_PROFILE]
-
-
-def _with_tracking(vmi: objects.VirtualMachineInstance) -> VirtualMachineInstance:
-    status = VirtualMachineInstanceStatus(changed_block_tracking=vmi.status.changed_block_tracking)
-    return VirtualMachineInstance(metadata=vmi.metadata, spec=vmi.spec, status=status)
 
 
 def rendering(
@@ -98,13 +78,34 @@ def overhead_ratio(configuration: KubeVirtConfiguration, setting: Setting | None
     return normalize_ratio(setting.value, setting.default)
 
 
-def limits(configuration: KubeVirtConfiguration, options: Options) -> Limits:
-    """The parallel limits: the CR's, else the command line's."""
-    return limits_of(configuration, Limits(options.parallel_migrations, options.parallel_outbound))
-
-
 def observed_version(profile: str) -> str:
     """The version that a KubeVirt of that profile reports."""
     if profile == REPORTING_PROFILE:
         return "v1.10.0"
     return f"v{profile}" if profile.count(".") == 2 else f"v{profile}.0"
+
+
+class Configuration:
+    """What holds at this moment, from the caches."""
+
+    def __init__(self, management: Management, options: Options) -> None:
+        self._kubevirts = management.kubevirts.cache()
+        self._settings = management.settings.cache()
+        self._quotas = management.resource_quotas.cache()
+        self._namespaces = management.namespaces.cache()
+        self._options = options
+
+    def rendering(self, namespace: str) -> Rendering:
+        """For pods of this namespace."""
+        return rendering(
+            self._kubevirts.list(),
+            self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO),
+            self._options,
+            quotas=self._quotas.list(namespace),
+            namespace=self._namespaces.get_by_key(namespace),
+        )
+
+    def limits(self) -> Limits:
+        """The parallel limits: the CR's, else the command line's."""
+        given = Limits(self._options.parallel_migrations, self._options.parallel_outbound)
+        return limits_of(deployed_configuration(self._kubevirts.list()), given)

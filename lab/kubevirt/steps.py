@@ -15,21 +15,19 @@ from pkg.util import constants
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """An Event for the migration."""
-
-    type: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class WriteMigration:
     """A merge patch of the VMIM; of its status when `subresource` is "status"."""
 
     patch: Patch
     subresource: str = "status"
-    note: Note | None = None
+    event: tuple[str, str, str] | None = None
+    """Type, reason and message of an Event for the migration."""
+
+    @property
+    def phase(self) -> str:
+        """The one that is entered with it."""
+        entered: str = self.patch.get("status", {}).get("phase", "")
+        return entered
 
 
 @dataclass(frozen=True, slots=True)

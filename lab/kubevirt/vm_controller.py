@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from enum import Enum
@@ -9,15 +10,13 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.meta import Condition
-from kubeloop.api.objects import condition_is_true, guarded, owner_reference
+from kubeloop.api.objects import condition_is_true, find_condition, guarded, owner_reference
 from kubeloop.client.errors import AlreadyExists, Conflict, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt import names
-from lab.kubevirt.creation import Clock
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
-from lab.kubevirt.patches import Patch, conditions_with
+from lab.kubevirt.patches import Patch
 from pkg.util import constants
 
 
@@ -96,7 +95,7 @@ def owned_by(vmi: VirtualMachineInstance, vm: VirtualMachine) -> bool:
     return any(ref.uid == vm.uid for ref in vmi.metadata.owner_references or ())
 
 
-def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None, now: str) -> Patch | None:
+def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Patch | None:
     """The merge patch of /status, None when all is said."""
     wanted: Patch = {
         "printableStatus": printable_status(vm, vmi),
@@ -104,11 +103,7 @@ def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None, now: st
         "ready": vmi is not None and condition_is_true(vmi.status.conditions, "Ready"),
     }
     have = {"printableStatus": vm.status.printable_status, "created": vm.status.created, "ready": vm.status.ready}
-    changes = {key: value for key, value in wanted.items() if have[key] != value}
-    conditions = _conditions(vm, vmi, now)
-    if conditions is not None:
-        changes["conditions"] = conditions
-    return {"status": changes} if changes else None
+    return None if wanted == have else {"status": wanted}
 
 
 def printable_status(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> str:
@@ -123,38 +118,13 @@ def printable_status(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> 
         return "Migrating" if _migrating(vmi) else "Running"
     if vmi.phase in constants.FINAL_PHASES:
         return "Stopped"
-    return "ErrorUnschedulable" if _refused(vmi) else "Starting"
+    synchronized = find_condition(vmi.status.conditions, names.CONDITION_SYNCHRONIZED)
+    return "ErrorUnschedulable" if synchronized and synchronized.status == "False" else "Starting"
 
 
 def _migrating(vmi: VirtualMachineInstance) -> bool:
     state = vmi.status.migration_state
     return state is not None and state.start_timestamp is not None and not state.completed
-
-
-def _refused(vmi: VirtualMachineInstance) -> bool:
-    return any(c.type == names.CONDITION_SYNCHRONIZED and c.status == "False" for c in vmi.status.conditions or ())
-
-
-def _conditions(vm: VirtualMachine, vmi: VirtualMachineInstance | None, now: str) -> list[Any] | None:
-    """The VMI's conditions, as they stand; one Ready=False without a VMI."""
-    if vmi is not None and vmi.status.conditions:
-        wanted = list(vmi.status.conditions)
-    else:
-        wanted = [
-            Condition(
-                type="Ready",
-                status="False",
-                reason="VMINotExists",
-                message="VMI does not exist",
-                last_transition_time=now,
-            )
-        ]
-    before = vm.status.conditions or []
-    kept = [condition for condition in before if condition.type in {c.type for c in wanted}]
-    merged = conditions_with(kept, *wanted)
-    if merged is None and len(kept) == len(before):
-        return None
-    return merged if merged is not None else msgspec.to_builtins(kept)
 
 
 logger = logging.getLogger(__name__)
@@ -167,7 +137,6 @@ class MachineHandler:
     machines: ResourceClient[VirtualMachine]
     instances: ResourceClient[VirtualMachineInstance]
     cache: CacheReader[VirtualMachineInstance]
-    clock: Clock
 
     async def on_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Raises ApiError."""
@@ -181,9 +150,12 @@ class MachineHandler:
             await self._start(vm)
         elif wanted is Action.STOP and vmi is not None:
             await self._stop(vmi)
-        patch = status_patch(vm, vmi, self.clock.stamp())
+        patch = status_patch(vm, vmi)
         if patch is not None:
-            await self._write_status(vm, patch)
+            with contextlib.suppress(NotFound):  # deleted meanwhile
+                await self.machines.merge_patch(
+                    guarded(vm, patch), name=vm.name, namespace=vm.namespace, subresource="status"
+                )
 
     async def _start(self, vm: VirtualMachine) -> None:
         try:
@@ -198,11 +170,3 @@ class MachineHandler:
         except (NotFound, Conflict):
             return  # Gone, or another one by now.
         logger.info("stopped %s", vmi.key)
-
-    async def _write_status(self, vm: VirtualMachine, patch: dict[str, object]) -> None:
-        try:
-            await self.machines.merge_patch(
-                guarded(vm, patch), name=vm.name, namespace=vm.namespace, subresource="status"
-            )
-        except NotFound:
-            pass  # Deleted meanwhile.

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
 
 import msgspec
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import Condition, from_rfc3339
-from kubeloop.client.errors import Conflict, Invalid, NotFound
+from kubeloop.api.meta import from_rfc3339, now_rfc3339
+from kubeloop.api.objects import guarded, set_condition
+from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import names
-from lab.kubevirt.creation import Clock, Creator
+from lab.kubevirt.ages import Ages
+from lab.kubevirt.creation import Creator, Refused
 from lab.kubevirt.instance import current_pod, ended_as, is_running, leftovers, refused_patch, status_patch, wants_pod
 from lab.kubevirt.lookup import Migrations, Pods, is_active, owner_name
-from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance, VolumeStatus
+from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
 from lab.kubevirt.options import Options, migration_options
-from lab.kubevirt.patches import Patch, as_json_patch, conditions_with
+from lab.kubevirt.patches import Patch, conditions
 from lab.kubevirt.pod import hotplugged
 from lab.kubevirt.state_claims import volume_status
-from pkg.api.kubevirt import AttachmentPod
+from pkg.api.kubevirt import AttachmentPod, VolumeStatus
 from pkg.util import constants
+from pkg.util.kubevirt.backend_storage import is_needed
 
 logger = logging.getLogger(__name__)
 
@@ -41,67 +46,43 @@ class Ending:
     pod_client: ResourceClient[Pod]
     pods: Pods
     migrations: Migrations
-    machines: CacheReader[VirtualMachine]
     options: Options
-    clock: Clock
-    # By uid, as a loop time. Forgotten at a restart: then it follows from the migration's endTimestamp.
-    _due: dict[str, float] = field(default_factory=dict, init=False)
-    # Since when, by uid, a finished launcher was seen; only with finished_linger.
-    _finished: dict[str, float] = field(default_factory=dict, init=False)
+    # Since when each pod, by uid, is left over or has ended.
+    _ages: Ages = field(default_factory=Ages, init=False)
 
     async def reconcile(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> float | None:
         """End what is due; seconds until the next is, None when nothing is left. Raises ApiError."""
-        soonest: float | None = None
+        waits: list[float] = []
         for pod in leftovers(vmi, launchers, lambda uid: is_active(self.migrations.by_uid(vmi.key, uid))):
-            remaining = self._remaining(vmi, pod)
-            if remaining <= 0:
+            age = self._ages.of(pod.uid, already=_ended_before(vmi))
+            if (remaining := round(self._linger(vmi, pod) - age, 6)) > 0:
+                waits.append(remaining)
+            else:
                 await self._end(vmi, pod)
-            elif soonest is None or remaining < soonest:
-                soonest = remaining
         for pod in launchers:
             if pod.terminal:
-                self._due.pop(pod.uid, None)
                 await self._delete_attachments(pod)
-                stays = await self._clear_away(pod)
-                soonest = stays if soonest is None else min(soonest, stays or soonest)
-        return soonest
+                waits += await self._clear_away(pod)
+        return min(waits, default=None)
 
-    async def _clear_away(self, pod: Pod) -> float | None:
-        """Delete a finished launcher when it has stayed long enough; seconds until then, None: it stays."""
-        if self.options.finished_linger == math.inf or pod.deleting:
-            return None
-        now = self.clock.loop()
-        since = self._finished.setdefault(pod.uid, now)
-        remaining = round(since + self.options.finished_linger - now, 6)
+    async def _clear_away(self, pod: Pod) -> list[float]:
+        """Delete a finished launcher when it has stayed long enough; seconds until then, if it goes at all."""
+        if pod.deleting or self.options.finished_linger == math.inf:
+            self._ages.forget(pod.uid)
+            return []
+        remaining = round(self.options.finished_linger - self._ages.of(pod.uid, "ended"), 6)
         if remaining > 0:
-            return remaining
-        del self._finished[pod.uid]
+            return [remaining]
         await delete_pod(self.pod_client, pod)
-        return None
-
-    def _remaining(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
-        now = self.clock.loop()
-        if pod.uid not in self._due:
-            self._due[pod.uid] = now + max(0.0, self._linger(vmi, pod) - self._elapsed(vmi))
-        return round(self._due[pod.uid] - now, 6)
+        return []
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
         state = vmi.status.migration_state
         left_well = ended_as(vmi, pod) == "Succeeded"
         own = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
         uid = (state.migration_uid or "") if left_well and state else own
-        migration = self.migrations.by_uid(vmi.key, uid)
-        asked = migration_options(self.options, migration, vmi, self.machines.get_by_key(vmi.key))
+        asked = migration_options(self.options, self.migrations.by_uid(vmi.key, uid))
         return asked.source_linger if left_well else asked.target_linger
-
-    def _elapsed(self, vmi: VirtualMachineInstance) -> float:
-        state = vmi.status.migration_state
-        try:
-            ended = from_rfc3339((state.end_timestamp if state else None) or "")
-        except ValueError:
-            return 0.0
-        elapsed = self.clock.wall() - ended
-        return elapsed if elapsed > _JUST_NOW else 0.0
 
     async def _end(self, vmi: VirtualMachineInstance, pod: Pod) -> None:
         await self._delete_attachments(pod)
@@ -109,19 +90,10 @@ class Ending:
         if not phase:
             await delete_pod(self.pod_client, pod)
         else:
-            await self._finish(pod, phase)
+            status = ended_status(pod, phase, now_rfc3339())
+            with contextlib.suppress(NotFound):
+                await self.pod_client.merge_patch(status, name=pod.name, namespace=pod.namespace, subresource="status")
         logger.info("%s: launcher %s ended %s", vmi.key, pod.name, phase or "by deletion")
-
-    async def _finish(self, pod: Pod, phase: str) -> None:
-        try:
-            await self.pod_client.merge_patch(
-                ended_status(pod, phase, self.clock.stamp()),
-                name=pod.name,
-                namespace=pod.namespace,
-                subresource="status",
-            )
-        except NotFound:
-            logger.debug("pod %s is gone", pod.key)
 
     async def _delete_attachments(self, launcher: Pod) -> None:
         for attachment in self.pods.attachments(launcher):
@@ -129,25 +101,28 @@ class Ending:
                 await delete_pod(self.pod_client, attachment)
 
 
-def ended_status(pod: Pod, phase: str, now: str) -> dict[str, Any]:
+def _ended_before(vmi: VirtualMachineInstance) -> float:
+    """Seconds since the VMI's last migration ended, as its status says it: known after a restart, too."""
+    state = vmi.status.migration_state
+    try:
+        elapsed = time.time() - from_rfc3339((state.end_timestamp if state else None) or "")
+    except ValueError:
+        return 0.0
+    return elapsed if elapsed > _JUST_NOW else 0.0
+
+
+def ended_status(pod: Pod, phase: str, now: str) -> Patch:
     """The merge patch of /status of a pod whose containers have ended."""
-    changes = [
-        Condition(type=kind, status="False", reason="PodCompleted", last_transition_time=now)
-        for kind in ("Ready", "ContainersReady")
-    ]
-    conditions = conditions_with(pod.status.conditions, *changes)
-    status: dict[str, Any] = {"phase": phase}
-    if conditions is not None:
-        status["conditions"] = msgspec.to_builtins(conditions)
-    return {"status": status}
+    after = pod.status.conditions
+    for kind in ("Ready", "ContainersReady"):
+        after = set_condition(after, kind, "False", reason="PodCompleted", now=now)
+    return {"status": {"phase": phase, **conditions(pod.status.conditions, after or [])}}
 
 
 async def delete_pod(pods: ResourceClient[Pod], pod: Pod) -> None:
     """Delete exactly this pod, if it is still there."""
-    try:
+    with contextlib.suppress(NotFound):
         await pods.delete(name=pod.name, namespace=pod.namespace, uid=pod.uid)
-    except NotFound:
-        logger.debug("pod %s is gone", pod.key)
 
 
 @dataclass(eq=False)
@@ -176,7 +151,7 @@ class Hotplug:
         before = vmi.status.volume_status or []
         after = [status for status in before if status.hotplug_volume is None and status.name not in plugged]
         after += [_volume_status(name, attachment) for name in sorted(plugged)]
-        if sorted(after, key=_name) == sorted(before, key=_name):
+        if sorted(after, key=attrgetter("name")) == sorted(before, key=attrgetter("name")):
             return None
         return {"status": {"volumeStatus": msgspec.to_builtins(after)}}
 
@@ -187,10 +162,6 @@ def _volume_status(name: str, attachment: Pod | None) -> VolumeStatus:
     reference = AttachmentPod(attach_pod_name=attachment.name, attach_pod_uid=attachment.uid)
     phase = "Ready" if is_running(attachment) else "AttachedToNode"
     return VolumeStatus(name=name, phase=phase, hotplug_volume=reference)
-
-
-def _name(status: VolumeStatus) -> str:
-    return status.name
 
 
 @dataclass(eq=False)
@@ -223,12 +194,10 @@ class InstanceHandler:
 
     async def _advance(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         rendering = self.creator.rendering(vmi.namespace)
-        now, report = self.creator.clock.stamp(), rendering.reports_overhead
-        patch = status_patch(vmi, launchers, now, report_overhead=report)
-        if patch is None:
-            patch = self.hotplug.status_patch(vmi, launchers)
-        if patch is None and rendering.needs_state(vmi):
-            patch = volume_status(vmi, await self._state_claim(vmi))
+        patch = status_patch(vmi, launchers, now_rfc3339(), report_overhead=rendering.reports_overhead)
+        patch = patch or self.hotplug.status_patch(vmi, launchers)
+        if patch is None and is_needed(vmi, rendering.profile):
+            patch = volume_status(vmi, await self.creator.claim(vmi))
         if patch is not None:
             await self._write(vmi, patch)
             return
@@ -240,22 +209,14 @@ class InstanceHandler:
         if delay is not None:
             raise RetryAfter(delay, "a pod lingers")
 
-    async def _state_claim(self, vmi: VirtualMachineInstance) -> str:
-        """The claim that the VMI's launcher uses. Raises RetryAfter while it is refused."""
-        self.creator.may_try(vmi.key, "launcher")
-        made = await self.creator.before(vmi.key, vmi.namespace, self.creator.state.of_instance(vmi))
-        if isinstance(made, str):
-            return made
-        raise self.creator.again(made)
-
     async def _launch(self, vmi: VirtualMachineInstance) -> None:
-        self.creator.may_try(vmi.key, "launcher")
-        refusal = await self.creator.launch(vmi)
-        if refusal is not None:
-            patch = refused_patch(vmi, refusal.message, self.creator.clock.stamp())
+        try:
+            await self.creator.launch(vmi)
+        except Refused as refused:
+            patch = refused_patch(vmi, refused.refusal.message, now_rfc3339())
             if patch is not None:
                 await self._write(vmi, patch)
-            raise self.creator.again(refusal)
+            raise
 
     async def _tear_down(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         finalizers = vmi.metadata.finalizers or []
@@ -282,13 +243,8 @@ class InstanceHandler:
                 await delete_pod(self.creator.pods, pod)
 
     async def _write(self, vmi: VirtualMachineInstance, patch: Patch) -> None:
-        operations = as_json_patch(msgspec.to_builtins(vmi), patch)
-        try:
-            await self.instances.json_patch(operations, name=vmi.name, namespace=vmi.namespace)
-        except NotFound:
-            logger.debug("%s is gone", vmi.key)
-        except Invalid as error:
-            raise Conflict(f"{vmi.key} has changed meanwhile: {error}", status=409) from error
+        with contextlib.suppress(NotFound):
+            await self.instances.merge_patch(guarded(vmi, patch), name=vmi.name, namespace=vmi.namespace)
 
 
 def _owners(pod: Pod) -> set[str]:

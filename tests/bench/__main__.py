@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
 from lab.cluster import EmbeddedCluster, Options
 from tests.bench.cycles import cycles
-from tests.bench.document import write
+from tests.bench.document import tables, write
 from tests.bench.frameworks import frameworks
 from tests.bench.many import many
 from tests.bench.migrations import beside_vms, burst, one_after_another
@@ -100,7 +100,7 @@ def main() -> int:
         asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds, asked.beside or extent.beside
     )
     programs = prepare()
-    results: list[Result] = []
+    console, results = Console(width=130), list[Result]()
     failures: list[str] = []
     chosen = measurements(extent, programs)
     options = Options(kubevirt=False, rancher=False, kwok=False)
@@ -114,39 +114,14 @@ def main() -> int:
                 say(failures[-1])
                 continue
             results += found
-            _compare(found)
+            console.print(Markdown(tables([each for each in found if isinstance(each, Comparison)])))
     servers = {"Kubernetes": cluster.versions["kubernetes"], "etcd": cluster.versions["etcd"]}
     programs = replace(programs, notes=(*programs.notes, *failures), versions={**servers, **programs.versions})
-    _print(results, programs)
+    console.print(Markdown("\n\n".join([tables([each for each in results if isinstance(each, Row)]), *programs.notes])))
     if asked.write is not None:
         write(asked.write, results, programs, extent.rounds)
     # A target that is missed is a result, on a slower machine an expected one.
     return 1 if failures else 0
-
-
-def _compare(results: list[Result]) -> None:
-    for result in results:
-        if isinstance(result, Comparison):
-            table = Table(title=result.title, title_justify="left", caption=result.note, caption_justify="left")
-            for column in result.columns:
-                table.add_column(column, justify="left" if column in ("", "version") else "right")
-            for line in result.lines:
-                table.add_row(*line)
-            Console(width=130).print(table)
-
-
-def _print(results: list[Result], programs: Programs) -> None:
-    console = Console(width=130)
-    table = Table(title="headroom on the embedded cluster", title_justify="left")
-    for column in ("what", "measured", "to reach", "upstream (Go)", ""):
-        table.add_column(column, justify="right" if column in ("measured", "to reach") else "left")
-    for row in results:
-        if isinstance(row, Row):
-            verdict = "" if row.limit is None else "ok" if row.reached else "MISSED"
-            table.add_row(row.what, row.measured, row.to_reach, row.upstream, verdict)
-    console.print(table)
-    for note in programs.notes:
-        console.print(note)
 
 
 if __name__ == "__main__":

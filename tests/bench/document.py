@@ -24,12 +24,12 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
     picture = document.with_suffix(".svg")
     compared = [each for each in results if isinstance(each, Comparison) and each.bars]
     picture.write_text(bars({f"{each.title}: {each.plotted}": each.bars for each in compared}, OURS), "utf-8")
-    measured = _measured(results, programs, rounds, picture.name)
+    measured = "\n\n".join([*_circumstances(programs, rounds, picture.name), tables(results)])
     document.write_text(f"{head}{BEGIN}\n{measured}\n{END}{tail}", "utf-8")
 
 
-def _measured(results: list[Result], programs: Programs, rounds: int, picture: str) -> str:
-    parts = [
+def _circumstances(programs: Programs, rounds: int, picture: str) -> list[str]:
+    return [
         f"{_machine()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}. Median of {rounds} rounds "
         f"({(rounds + 1) // 2} for watches, migrations and admission), in which the programs alternate, and "
         "(smallest–largest).",
@@ -37,12 +37,18 @@ def _measured(results: list[Result], programs: Programs, rounds: int, picture: s
         *programs.notes,
         f"![What the programs need]({picture})",
     ]
+
+
+def tables(results: list[Result]) -> str:
+    """In Markdown: each comparison's, and one of targets."""
+    parts: list[str] = []
     for result in results:
         if isinstance(result, Comparison):
             parts += [f"### {result.title}", _table(result.columns, result.lines), result.note]
     rows = [result for result in results if isinstance(result, Row)]
-    lines = tuple((row.what, row.measured, row.to_reach, row.upstream, _verdict(row)) for row in rows)
-    parts += ["### Targets", _table(("", "measured", "to reach", "upstream (Go)", "reached"), lines)]
+    if rows:
+        lines = tuple((row.what, row.measured, row.to_reach, row.upstream, _verdict(row)) for row in rows)
+        parts += ["### Targets", _table(("", "measured", "to reach", "upstream (Go)", "reached"), lines)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -14,10 +14,10 @@ from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
 from lab.demo.seed import setting
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, VirtualMachineInstance, VolumeStatus
+from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, VirtualMachineInstance
 from lab.namespace import LASTING, PODS, QUOTAS, VMIMS, VMIS, VMS, Namespace, becomes, by_value
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import KUBEVIRTS
+from pkg.api.kubevirt import KUBEVIRTS, VolumeStatus
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.conftest import started_with
 from tests.e2e.headroom.amounts import ONE, TWO

@@ -35,9 +35,7 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any)
         "age": age,
     }
     values = {**defaults, **more}
-    return View(
-        migration=migration, options=migration_options(Options(phase_delay=delay), migration, values["vmi"]), **values
-    )
+    return View(migration=migration, options=migration_options(Options(phase_delay=delay), migration), **values)
 
 
 def status(step: Step) -> dict[str, Any]:
@@ -175,7 +173,7 @@ FAILS = {
     "when its target is gone": look("Scheduling", target=None),
     "when its target has ended": look("Pending", target=launcher("target", job="m1", phase="Failed")),
     "when its attachment pod has ended": look("Scheduling", attachment=attachment("target", phase="Failed")),
-    "when another migration has taken the VMI": look("TargetReady", state={**STATE, "migrationUid": "uid-m2"}),
+    "when another migration has taken the VMI": look("PreparingTarget", state={**STATE, "migrationUid": "uid-m2"}),
     "when virt-handler says so": look("Running", state={**STARTED, "failed": True, "completed": True}),
     "when it is cancelled before it was seen": look("", vmim=DELETED),
     "when it is cancelled while Pending": look("Pending", vmim=DELETED),
@@ -190,8 +188,8 @@ def test_a_migration_fails(view: View) -> None:
     step = decide(view)
     assert status(step)["phase"] == "Failed"
     assert isinstance(step, WriteMigration)
-    assert step.note is not None
-    assert (step.note.type, step.note.reason) == ("Warning", "FailedMigration")
+    assert step.event is not None
+    assert step.event[:2] == ("Warning", "FailedMigration")
 
 
 FAILS_ON_VMI = {
