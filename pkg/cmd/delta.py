@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -42,8 +42,6 @@ class Arch(StrEnum):
 @dataclass(frozen=True)
 class DeltaOptions:
     """The VMIs and how they are computed."""
-
-    title: ClassVar = "Options"
 
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     overhead_ratio: str | None = option(

@@ -98,9 +98,11 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
     assert not cluster.locked
     for kind in (cluster.quotas, cluster.budgets):
         kind.errors.clear()
+    process = Process(cluster)
     await _pass(cluster, process, 31.0)
     await process.look()
     assert by_value(cluster.hard) == by_value(FULL)
+    assert not cluster.quotas.now("ns1/quota").annotations
 
 
 @pytest.mark.parametrize("seconds", [5.0, 60.0, 120.0, 3600.0, -60.0])
@@ -176,22 +178,6 @@ async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cl
     await process.look()
     assert not cluster.locked
     assert "no answer within 12 s" in process.events.recorded[-2][3]
-
-
-async def test_what_is_raised_without_budget_and_lock_is_restored_by_the_next_process_too(cluster: Cluster) -> None:
-    process = Process(cluster)
-    await open_window(cluster, process)
-    _budget_and_restore_gone(cluster)
-    await _pass(cluster, process, END + 0.1)
-    await process.look()
-    assert not cluster.locked
-    assert by_value(cluster.hard) == by_value(GRANTED)
-    cluster.quotas.errors.clear()
-    again = Process(cluster)
-    await again.settle()
-    assert by_value(cluster.hard) == by_value(FULL)
-    assert not cluster.quotas.now("ns1/quota").annotations
-    assert await again.look() is None
 
 
 async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluster) -> None:
