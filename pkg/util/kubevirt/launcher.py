@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kubeloop.api.core import Container, PodSpec, ResourceRequirements
-from kubeloop.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
@@ -159,8 +159,10 @@ def _container(name: str, limits: ResourceList, requests: ResourceList, restart_
 
 def _resources(limits: ResourceList, requests: ResourceList) -> ResourceRequirements:
     """As the API server completes them."""
-    texts = [dict[str, RawQuantity](format_resource_list(resources)) for resources in (limits, requests)]
-    return default_requirements(ResourceRequirements(limits=texts[0], requests=texts[1]))
+    rendered = ResourceRequirements(
+        limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests))
+    )
+    return default_requirements(rendered)
 
 
 def _has_console_log(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> bool:
