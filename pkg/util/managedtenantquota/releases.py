@@ -54,8 +54,9 @@ class Releases:
         """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is
         for, `closed` to others."""
         observed = self.observed
+        (budget,) = observed.budgets
         try:
-            most = parse_resource_list(observed.budgets[0].additional)
+            most = parse_resource_list(budget.additional)
         except QuantityError as exc:
             self._invalid(str(exc))
             return
