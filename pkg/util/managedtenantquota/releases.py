@@ -64,9 +64,9 @@ class Releases:
             return
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
-        quotas = [quota for quota in observed.quotas if quota.hard and not quota.deleting]
-        rooms = [Room(quota, records.get(quota.name), facts, most) for quota in quotas]
         refused = missing_targets(facts)
+        quotas = [quota for quota in observed.quotas if refused and quota.hard and not quota.deleting]
+        rooms = [Room(quota, records.get(quota.name), facts, most) for quota in quotas]
         for missing in refused:
             seconds, why = self._has_to_wait(missing, members if closed else None)
             if why:
