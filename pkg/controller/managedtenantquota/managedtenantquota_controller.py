@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cachetools import TTLCache
 
@@ -43,27 +43,19 @@ _SAID_SECONDS = 600.0
 _SAID = 4096
 
 
-@dataclass(eq=False)
 class Handler:
     """Handles Namespaces, by name: all that happens in one of them is in order."""
 
-    observer: Observer
-    writer: Writer
-    events: EventRecorder
-    policy: Policy
-    clock: Callable[[], float]
-    """The API server's."""
-    timer: Callable[[], float] = loop_time
-    """Seconds that never go back."""
-    _seen: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
-    """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
-    _timers: dict[str, Timers] = field(default_factory=dict, init=False)
-    _pauses: RateLimiter[str] = field(
-        default_factory=lambda: ItemExponentialFailureRateLimiter(_FIRST_PAUSE, Policy().sweep), init=False
-    )
-    _said: TTLCache[tuple[str, str], bool] = field(
-        default_factory=lambda: TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time), init=False
-    )
+    def __init__(
+        self, observer: Observer, writer: Writer, events: EventRecorder, policy: Policy, clock: Callable[[], float]
+    ) -> None:
+        """`clock`: the API server's, in seconds since the epoch."""
+        self.observer, self.writer, self.events, self.policy, self.clock = observer, writer, events, policy, clock
+        self._seen: dict[str, tuple[str, float]] = {}
+        """A namespace to the uid of its last lock and the time by the event loop when that was first seen."""
+        self._timers: dict[str, Timers] = {}
+        self._pauses: RateLimiter[str] = ItemExponentialFailureRateLimiter(_FIRST_PAUSE, policy.sweep)
+        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
@@ -149,9 +141,9 @@ class Handler:
             return observed
         uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
-            first = self.timer()
+            first = loop_time()
             self._seen[lock.namespace] = lock.uid, first
-        seen = self.timer() - first
+        seen = loop_time() - first
         return replace(observed, lock=replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen))
 
     def _left(self, observed: Observed) -> float:

@@ -56,8 +56,7 @@ def missing_targets(facts: Facts) -> list[Missing]:
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        of_vm = [each for each in facts.migrations if each.spec.vmi_name == vmi.name]
-        source = next(iter(sides_of(vmi, of_vm, pods).home), None)
+        source = next(iter(sides_of(vmi, [migration], pods).home), None)
         targets = target_pods(migration, vmi, facts.pods)
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)

@@ -54,8 +54,9 @@ class Releases:
         """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is
         for, `closed` to others."""
         observed = self.observed
+        (budget,) = observed.budgets
         try:
-            most = parse_resource_list(observed.budgets[0].additional)
+            most = parse_resource_list(budget.additional)
         except QuantityError as exc:
             self._invalid(str(exc))
             return
@@ -64,9 +65,9 @@ class Releases:
             return
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
-        quotas = [quota for quota in observed.quotas if quota.hard and not quota.deleting]
-        rooms = [Room(quota, records.get(quota.name), facts, most) for quota in quotas]
         refused = missing_targets(facts)
+        quotas = [quota for quota in observed.quotas if refused and quota.hard and not quota.deleting]
+        rooms = [Room(quota, records.get(quota.name), facts, most) for quota in quotas]
         for missing in refused:
             seconds, why = self._has_to_wait(missing, members if closed else None)
             if why:
@@ -100,7 +101,7 @@ class Releases:
             blocking = [room for room in rooms if room.refuses(missing)]
             if taken := [room.name for room in blocking if is_taken(room.quota)]:
                 # The other strategy is about to give it back: its limits are not the original ones.
-                why = f"resource quota {taken[0]} still holds what was added for migrations by annotations"
+                why = f"resource quota {', '.join(taken)} still holds what was added for migrations by annotations"
                 self._let_wait(missing, self.policy.sweep, why)
                 return
             short: dict[str, str] = {}

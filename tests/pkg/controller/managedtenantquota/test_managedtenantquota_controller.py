@@ -149,9 +149,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     await open_window(cluster, process)
     cluster.enforce()
     await asyncio.sleep(121)
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
+    await process.rest()
     assert cluster.at_rest
     assert [reason for reason in process.events.reasons if reason == "LockLimitReached"] == ["LockLimitReached"] * 2
     await process.settle()
@@ -180,9 +178,7 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     cluster.budgets.given(budget(saved={"quota": FULL}))
     cluster.quotas.given(quota(RAISED))
     process = Process(cluster)
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
+    await process.rest()
     assert cluster.at_rest
 
 
@@ -216,7 +212,5 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     for vm in ("vm1", "vm2"):
         cluster.enforce()
         cluster.admit(vm)
-        await process.settle()
-    cluster.enforce()
-    await process.settle()
+        await process.rest()
     assert cluster.server.made == OPENING + CLOSING

@@ -39,8 +39,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     window,
 )
 
-ROW = tuple[Observed, str | float]
-"""What is observed, and the next write, or for how many seconds it waits."""
 DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
 
@@ -55,166 +53,119 @@ TWO_BLOCK = [quota(RAISED, annotations=RECORD), quota({"pods": "1"}, {"pods": "1
 UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
 
-@sentences(
-    {
-        "a lock that was made just now: wait until it holds": (observed(lock=lock(age=0.01)), 0.09),
-        "saved, and something else would be added: save": (
-            observed(budgets=[budget(saved=SAVED)], lock=lock()),
-            "Save",
+NEXT: Mapping[str | float, Mapping[str, Observed]] = {
+    0.09: {"a lock that was made just now": observed(lock=lock(age=0.01))},
+    "Save": {
+        "saved, and something else would be added": observed(budgets=[budget(saved=SAVED)], lock=lock()),
+        "a migration that another quota blocks joins": observed(
+            TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()
         ),
-        "raised: wait for the target pod": (raised(lock=lock()), 30.0),
-        "raised and the migration went away: restore": (raised(around=surroundings([]), lock=lock()), "Restore"),
-        "restored, and admission goes by the raised limits still: wait": (
-            raised(quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()),
-            1.0,
+    },
+    30.0: {
+        "raised": raised(lock=lock()),
+        "upstream's controller runs: nothing is begun": observed(upstream="it"),
+        "upstream's controller runs: its window is its own": raised(
+            quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"
         ),
-        "restored: clear": (raised(quotas=[quota()], around=DONE, lock=lock()), "Clear"),
-        "unlocked: nothing": (observed(around=DONE), math.inf),
-        "a lock and nothing to do: unlock": (observed(around=surroundings([]), lock=lock()), "Unlock"),
-        "raised without a lock, it was deleted: back first": (raised(), "Restore"),
-        "saved without a lock: clear, then anew": (observed(budgets=[budget(saved=SAVED)]), "Clear"),
-        "what upstream leaves in an idle status is nothing": (
-            observed(budgets=[budget(added=ENOUGH)], around=DONE),
-            math.inf,
+    },
+    "Restore": {
+        "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
+        "raised without a lock, it was deleted": raised(),
+        "the budget is on its way out, raised": raised(
+            budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()
         ),
-        "a saved quota that is gone: clear": (raised(quotas=[], around=DONE, lock=lock()), "Clear"),
-        "no budget any more, but a lock: unlock": (observed(budgets=[], lock=lock()), "Unlock"),
-        "the budget is on its way out, raised: restore": (
-            raised(budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()),
-            "Restore",
+        "raised without a lock, and it cannot be locked": raised(why_not="not reached"),
+        "two budgets, one of them in use": raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
+        "the limit is reached": raised(lock=lock(age=120)),
+        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), not_unlocked=True),
+        "the same, and a person has changed the quota: it stays, its record goes": raised(
+            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked=True
         ),
-        "the namespace is on its way out: nothing is begun": (observed(exists=False), math.inf),
-        "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), "Unlock"),
-        "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), 2.0),
-        "raised under a lock, while the webhook is away: it stays": (raised(lock=lock(), why_not="not reached"), 2.0),
-        "raised without a lock, and it cannot be locked: restore": (raised(why_not="not reached"), "Restore"),
-        "locked for one, nothing raised yet, the webhook away: unlock": (
-            observed([quota()], [budget()], lock=lock(), why_not="not reached"),
-            "Unlock",
+        "a restore was refused, the other quota can": observed(
+            [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
+            [budget(saved={"quota": FULL, "second": FULL})],
+            DONE,
+            lock=lock(),
+            not_restored=["quota"],
         ),
-        "two budgets: nothing is touched": (observed(budgets=[budget(), budget(name="other")]), math.inf),
-        "two budgets, one of them in use: restore": (
-            raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
-            "Restore",
+        "the status is garbage, the quota has recorded it: go on by that": raised(
+            budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()
         ),
-        "the limit is reached: restore": (raised(lock=lock(age=120)), "Restore"),
-        "the clock was set back by an hour: unlock": (raised(lock=lock(age=-3600)), "Unlock"),
-        "a migration that another quota blocks joins: save that": (
-            observed(TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()),
-            "Save",
+        "raised and the budget is gone": raised(budgets=[], lock=lock()),
+        "the budget is gone and the lock had to end": raised(budgets=[]),
+        "and a person has changed it since: it stays, its record goes": observed(
+            [quota(TWICE, annotations=RECORD)], []
         ),
-        "past them, and two budgets: unlock": (
-            observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
-            "Unlock",
+        "raised, and the budget was made anew: first back to what was": observed(
+            [quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]
         ),
-        "past them, and the status is garbage: unlock": (
-            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)),
-            "Unlock",
+        "the same under the lock: what it records is not overwritten": observed(
+            [quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()
         ),
-        "past them, and upstream's controller runs: unlock": (raised(lock=lock(age=130), upstream="it"), "Unlock"),
-        "past them, and the lock cannot be deleted: restore": (
-            raised(lock=lock(age=130), not_unlocked=True),
-            "Restore",
+        "the first saved quota is gone": observed(
+            [quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE
         ),
-        "the same, and a person has changed the quota, which the webhook admits by now: it stays, its record goes": (
-            raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked=True),
-            "Restore",
+        "it was none at all before": observed(
+            [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
         ),
-        "the budget is less than nothing: nothing is lowered by it": (
-            observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
-            math.inf,
+        "upstream's controller is said to run: what we locked is closed": raised(lock=lock(), upstream="it"),
+        "upstream's controller is said to run: what we raised is restored": raised(budgets=[budget()], upstream="it"),
+    },
+    1.0: {
+        "restored, and admission goes by the raised limits still": raised(
+            quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()
+        )
+    },
+    "Clear": {
+        "restored": raised(quotas=[quota()], around=DONE, lock=lock()),
+        "saved without a lock: clear, then anew": observed(budgets=[budget(saved=SAVED)]),
+        "a saved quota that is gone": raised(quotas=[], around=DONE, lock=lock()),
+        "the status is garbage and nothing else knows": observed(
+            [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)
         ),
-        "unlocked past them, still raised: restore": (raised(), "Restore"),
-        "a restore was refused: wait": (raised(around=DONE, lock=lock(), not_restored=["quota"]), math.inf),
-        "a restore was refused, the other quota can: restore that": (
-            observed(
-                [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
-                [budget(saved={"quota": FULL, "second": FULL})],
-                DONE,
-                lock=lock(),
-                not_restored=["quota"],
-            ),
-            "Restore",
+        "what may be added is not in the status": observed(budgets=[UNMIRRORED], around=DONE),
+        "nothing may be added any more, the status says otherwise": observed(
+            budgets=[budget({}, added=ENOUGH)], around=DONE
         ),
-        "the status is garbage, the quota has recorded it: go on by that": (
-            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()),
-            "Restore",
+        "under our lock what another client wrote stays": raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
+    },
+    math.inf: {
+        "unlocked": observed(around=DONE),
+        "the namespace is on its way out: nothing is begun": observed(exists=False),
+        "two budgets": observed(budgets=[budget(), budget(name="other")]),
+        "the budget is less than nothing": observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
+        "a restore was refused": raised(around=DONE, lock=lock(), not_restored=["quota"]),
+        "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
+        "it is not, and the budget or the namespace is on its way out": observed(
+            budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
         ),
-        "the status is garbage and nothing else knows: clear": (
-            observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)),
-            "Clear",
+    },
+    "Unlock": {
+        "a lock and nothing to do": observed(around=surroundings([]), lock=lock()),
+        "no budget any more, but a lock": observed(budgets=[], lock=lock()),
+        "the namespace is on its way out, locked": observed(exists=False, lock=lock()),
+        "locked for one, nothing raised yet, the webhook away": observed(
+            [quota()], [budget()], lock=lock(), why_not="not reached"
         ),
-        "raised and the budget is gone: restore by what the quota has recorded": (
-            raised(budgets=[], lock=lock()),
-            "Restore",
+        "the clock was set back by an hour": raised(lock=lock(age=-3600)),
+        "past them, and two budgets": observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
+        "past them, and the status is garbage": raised(
+            budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
-        "raised, and nothing says by whom: unlock": (observed([quota(RAISED)], [], lock=lock()), "Unlock"),
-        "the budget is gone and the lock had to end: restore by what the quota records": (
-            raised(budgets=[]),
-            "Restore",
-        ),
-        "and a person has changed it since: it stays, its record goes": (
-            observed([quota(TWICE, annotations=RECORD)], []),
-            "Restore",
-        ),
-        "a record that is garbage says nothing": (
-            observed([quota(RAISED, annotations={ANNOTATION_ORIGINALS: "{"})], []),
-            math.inf,
-        ),
-        "the record of another quota says nothing": (
-            observed([quota(RAISED, name="other", annotations=RECORD)], []),
-            math.inf,
-        ),
-        "raised, and the budget was made anew: first back to what was": (
-            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]),
-            "Restore",
-        ),
-        "the same under the lock: what it records is not overwritten": (
-            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()),
-            "Restore",
-        ),
-        "what may be added is not in the status: put it there": (observed(budgets=[UNMIRRORED], around=DONE), "Clear"),
-        "and no lock waits for that: unlock": (observed(budgets=[UNMIRRORED], around=DONE, lock=lock()), "Unlock"),
-        "nothing may be added any more, the status says otherwise: put it there": (
-            observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
-            "Clear",
-        ),
-        "nothing may be added, and the status says nothing: nothing": (
-            observed(budgets=[budget({})], around=DONE),
-            math.inf,
-        ),
-        "it is not, and the budget or the namespace is on its way out: nothing": (
-            observed(budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE),
-            math.inf,
-        ),
-        "the first saved quota is gone: restore the second": (
-            observed([quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE),
-            "Restore",
-        ),
-        "under our lock what another client wrote stays: clear": (
-            raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
-            "Clear",
-        ),
-        "it was none at all before: restore": (
-            observed([quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE),
-            "Restore",
-        ),
-        "upstream's controller runs: nothing is begun": (observed(upstream="it"), 30.0),
-        "upstream's controller runs: its window is its own": (
-            raised(quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"),
-            30.0,
-        ),
-        "upstream's controller is said to run: what we locked is closed": (
-            raised(lock=lock(), upstream="it"),
-            "Restore",
-        ),
-        "upstream's controller is said to run: what we raised is restored": (
-            raised(budgets=[budget()], upstream="it"),
-            "Restore",
-        ),
-    }
-)
-def test_the_next_write(case: ROW) -> None:
+        "past them, and upstream's controller runs": raised(lock=lock(age=130), upstream="it"),
+        "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
+        "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
+    },
+    2.0: {
+        "it cannot be locked": observed(why_not="no webhook"),
+        "raised under a lock, while the webhook is away": raised(lock=lock(), why_not="not reached"),
+    },
+}
+"""By the next write, or for how many seconds it waits: what is observed."""
+
+
+@sentences({f"{sentence}: {step}": (seen, step) for step, rows in NEXT.items() for sentence, seen in rows.items()})
+def test_the_next_write(case: tuple[Observed, str | float]) -> None:
     seen, expected = case
     step = next_step(seen)
     assert (step.name if isinstance(step, Write) else pytest.approx(step.seconds)) == expected
