@@ -180,6 +180,8 @@ QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
     ("profile", "domain", "ratio", "expected"),
     [
         pytest.param("0.54", {}, "", (25 + 75 + 17 + 33 + 30 + 16 + 16) * MI, id="0.54 as in the seed"),
+        pytest.param("0.55", {}, "", (25 + 100 + 17 + 33 + 30 + 16 + 16) * MI, id="0.55: a larger launcher"),
+        pytest.param("0.57", {}, "", (25 + 100 + 18 + 35 + 30 + 16 + 16) * MI, id="0.57: larger daemons"),
         pytest.param("1.0", {}, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0"),
         pytest.param("main", {}, "", BASE + 20 * MI, id="main: larger qemu"),
         pytest.param("0.59", {}, "2.0", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="0.59 knows no ratio"),
