@@ -253,7 +253,6 @@ def _written(view: View, status: Patch, event: tuple[str, str, str] | None = Non
 
 
 def _reported(view: View, **state: Any) -> Write:
-    """What virt-handler says in the VMI's status."""
     assert view.vmi is not None
     return Write(view.vmi, {"status": {"migrationState": state}})
 

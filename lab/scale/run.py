@@ -233,7 +233,6 @@ class _Run:
             await asyncio.sleep(_POLL)
 
     async def _settle(self) -> bool:
-        """Wait until the quotas are as they were; whether they are."""
         await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
         return self._found.settled()
 
