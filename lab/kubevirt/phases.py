@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from kubeloop.api.meta import Condition
-from kubeloop.api.objects import condition_is_true
+from kubeloop.api.objects import condition_is_true, find_condition
 from lab.kubevirt import names
 from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
 from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
@@ -129,9 +129,10 @@ _WITH_HANDLER: Final = frozenset(_WAY[4:-1])
 
 def _is_resizing(view: View) -> bool:
     """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
-    conditions = (view.vmi.status.conditions if view.vmi else None) or []
-    return any(condition.type == c.CONDITION_CPU_CHANGE for condition in conditions) or any(
-        condition_is_true(conditions, kind) for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    found = view.vmi.status.conditions if view.vmi else None
+    changes = (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    return find_condition(found, c.CONDITION_CPU_CHANGE) is not None or any(
+        condition_is_true(found, kind) for kind in changes
     )
 
 
@@ -156,7 +157,7 @@ def _enter(view: View) -> Write:
 
 def _arrive(view: View) -> Write:
     """virt-handler has seen the guest on the target: from here on the VMI lives there."""
-    target, node = view.target, (view.target.spec.node_name if view.target else None) or ""
+    target = view.target
     assert target is not None
     if names.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
         # The form in which Go prints a time, as KubeVirt leaves it.
@@ -166,6 +167,7 @@ def _arrive(view: View) -> Write:
     step = _reported(
         view, completed=True, endTimestamp=now, targetNodeDomainDetected=True, targetNodeDomainReadyTimestamp=now
     )
+    node = target.spec.node_name or ""
     step.patch["status"]["nodeName"] = node
     step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
     return step
