@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 from typer.models import ArgumentInfo
 
 from deploy.events import EVENTS, Event
-from pkg.cmd.main import OWN, app
+from pkg.cmd.main import application
 
 _HEAD: Final = """\
 # Reference
@@ -43,7 +43,7 @@ def reference() -> str:
 def _flags() -> str:
     """A table for each set of commands that share flags."""
     owners: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for command in (each for each in app.registered_commands if each.name in OWN):
+    for command in application().registered_commands:
         assert command.callback is not None
         for parameter in inspect.signature(command.callback).parameters.values():
             owners[_row(parameter)].append(command.name or "")

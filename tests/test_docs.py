@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from deploy.events import EVENTS
 from kubeloop.testing.cluster.versions import KUBERNETES
-from pkg.cmd.main import add_lab, app
+from pkg.cmd.main import add_lab, application
 from tests.pkg.util.quotacount.test_recorded import RELEASES
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +23,7 @@ PRODUCT, SOURCES = (
     "\n".join(path.read_text("utf-8") for room in rooms for path in sorted((ROOT / room).rglob("*.py")))
     for rooms in (["pkg"], ["kubeloop", "pkg", "lab"])
 )
+app = application()
 add_lab(app)
 
 

@@ -23,28 +23,11 @@ _OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
 
 _ACRONYMS = {
     word.lower(): word
-    for word in [
-        "API",
-        "CIDR",
-        "CIDRs",
-        "CPU",
-        "FQDN",
-        "ID",
-        "IDs",
-        "IP",
-        "IPs",
-        "IPC",
-        "PID",
-        "TLS",
-        "UID",
-        "UIDs",
-        "URI",
-        "URL",
-        "URLs",
-        "UUID",
-        "WWNs",
-    ]
-}
+    for word in (
+        "API", "CIDR", "CIDRs", "CPU", "FQDN", "ID", "IDs", "IP", "IPs", "IPC", "PID", "TLS", "UID", "UIDs", "URI",
+        "URL", "URLs", "UUID", "WWNs",
+    )
+}  # fmt: skip
 """Words that Kubernetes writes in capitals within a field's name: podIP, externalIPs, nonResourceURLs."""
 
 

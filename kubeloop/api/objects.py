@@ -48,30 +48,21 @@ def set_condition(
     A condition that stands already stays as it is, so that the lists are equal.
     """
     moment = now or now_rfc3339()
-    after = list(conditions or ())
-    for place, known in enumerate(after):
-        if known.type != type:
-            continue
-        if (known.status, known.reason, known.message) != (status, reason, message):
-            transition = known.last_transition_time if known.status == status else moment
-            after[place] = msgspec.structs.replace(
-                known,
-                status=status,
-                reason=reason,
-                message=message,
-                last_transition_time=transition,
-                last_update_time=moment if last_update or known.last_update_time else None,
-            )
-        return after
-    new = Condition(
-        type=type,
+    known = find_condition(conditions, type)
+    if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
+        return list(conditions or ())
+    before = known or Condition(type=type)
+    after = msgspec.structs.replace(
+        before,
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=moment,
-        last_update_time=moment if last_update else None,
+        last_transition_time=before.last_transition_time if known and known.status == status else moment,
+        last_update_time=moment if last_update or before.last_update_time else None,
     )
-    return [*after, new]
+    if known is None:
+        return [*(conditions or ()), after]
+    return [after if each is known else each for each in conditions or ()]
 
 
 def find_condition(conditions: Sequence[Condition] | None, condition_type: str) -> Condition | None:

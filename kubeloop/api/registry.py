@@ -71,8 +71,13 @@ def kind_of(obj: Object) -> tuple[str, str]:
     return resource.api_version, resource.kind
 
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False, status_subresource=True)
-NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False, status_subresource=True)
+def _cluster_wide(group: str, plural: str, kind: type[T], status: bool | None = None) -> Resource[T]:
+    """A kind without namespaces, in its group's v1, of its struct's name."""
+    return Resource(group, "v1", plural, kind.__name__, kind, namespaced=False, status_subresource=status)
+
+
+NAMESPACES = _cluster_wide("", "namespaces", core.Namespace, True)
+NODES = _cluster_wide("", "nodes", core.Node, True)
 PODS = Resource("", "v1", "pods", "Pod", core.Pod, status_subresource=True)
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True)
 LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
@@ -90,56 +95,21 @@ DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", workloads.Daemon
 JOBS = Resource("batch", "v1", "jobs", "Job", workloads.Job, status_subresource=True)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", workloads.CronJob, status_subresource=True)
 SERVICES = Resource("", "v1", "services", "Service", workloads.Service, status_subresource=True)
-STORAGE_CLASSES = Resource(
-    "storage.k8s.io",
-    "v1",
-    "storageclasses",
-    "StorageClass",
-    workloads.StorageClass,
-    namespaced=False,
-    status_subresource=False,
-)
+STORAGE_CLASSES = _cluster_wide("storage.k8s.io", "storageclasses", workloads.StorageClass, False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease, status_subresource=False)
-CUSTOM_RESOURCE_DEFINITIONS = Resource(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    core.CustomResourceDefinition,
-    namespaced=False,
-    status_subresource=True,
+CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide(
+    "apiextensions.k8s.io", "customresourcedefinitions", core.CustomResourceDefinition, True
 )
-VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    admissionregistration.ValidatingWebhookConfiguration,
-    namespaced=False,
-    status_subresource=False,
+_ADMISSION = "admissionregistration.k8s.io"
+VALIDATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(
+    _ADMISSION, "validatingwebhookconfigurations", admissionregistration.ValidatingWebhookConfiguration, False
 )
-MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    admissionregistration.MutatingWebhookConfiguration,
-    namespaced=False,
-    status_subresource=False,
+MUTATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(
+    _ADMISSION, "mutatingwebhookconfigurations", admissionregistration.MutatingWebhookConfiguration, False
 )
-VALIDATING_ADMISSION_POLICIES = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicy",
-    admissionregistration.ValidatingAdmissionPolicy,
-    namespaced=False,
+VALIDATING_ADMISSION_POLICIES = _cluster_wide(
+    _ADMISSION, "validatingadmissionpolicies", admissionregistration.ValidatingAdmissionPolicy
 )
-VALIDATING_ADMISSION_POLICY_BINDINGS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicyBinding",
-    admissionregistration.ValidatingAdmissionPolicyBinding,
-    namespaced=False,
+VALIDATING_ADMISSION_POLICY_BINDINGS = _cluster_wide(
+    _ADMISSION, "validatingadmissionpolicybindings", admissionregistration.ValidatingAdmissionPolicyBinding
 )

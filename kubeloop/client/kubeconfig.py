@@ -8,7 +8,6 @@ it logs a failing plugin and goes on without credentials, and it reads a token f
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -77,8 +76,7 @@ class _Kubeconfig:
     def client_config(self) -> ClientConfig:
         if not self._cluster.value.get("server"):
             raise ConfigError(f"cluster {self._cluster_name!r} has no server")
-        folder = tempfile.mkdtemp(prefix="kubeconfig-")
-        try:
+        with _temporary_folder() as folder:
             loaded = self._load(folder)
             files = TLSFiles(
                 ca=_kept(loaded.ssl_ca_cert, folder),
@@ -86,8 +84,6 @@ class _Kubeconfig:
                 key=_kept(loaded.key_file, folder),
                 verify=loaded.verify_ssl,
             )
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         host = str(self._cluster.value["server"]).rstrip("/")
         return ClientConfig(
             host=host,
@@ -136,16 +132,18 @@ class _Kubeconfig:
 
     def _provider_token(self) -> str | None:
         """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
-        folder = tempfile.mkdtemp(prefix="kubeconfig-")
         try:
-            token = bearer_token(self._load(folder))
+            with _temporary_folder() as folder:
+                token = bearer_token(self._load(folder))
         except Exception as err:  # the providers' own libraries raise what they like
             raise ConfigError(f"auth-provider: {one_line(err)}") from err
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         if not token:
             raise ConfigError("auth-provider: it has no valid token and could not get one")
         return token
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kubeconfig-", ignore_cleanup_errors=True)
 
 
 def bearer_token(configuration: Configuration) -> str | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kubeloop.api.meta import LabelSelector, Object
 from kubeloop.api.selectors import selector
-from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
 from kubeloop.client.errors import NotFound, check_namespace, not_found
 from kubeloop.controllers.errors import CacheForbidden
+
+if TYPE_CHECKING:
+    from kubeloop.cache.informer import SharedIndexInformer
 
 T = TypeVar("T", bound=Object)
 

@@ -110,7 +110,6 @@ class Controller(Generic[T]):
 
     def watch_related(self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
-
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs.
         """

@@ -39,14 +39,11 @@ class EnqueueHandler(Generic[T]):
     def on_update(self, old: T, new: T) -> None:
         if old is new:
             self._enqueue_all(LOW_PRIORITY, new)  # a resync: nothing happened, look again when there is time
-        elif not _unchanged(old, new) and self._matters(old, new):
+        elif self._reads is None or self._reads(old) != self._reads(new):
             self._enqueue_all(DEFAULT_PRIORITY, new, old)
 
     def on_delete(self, obj: T, final_state_unknown: bool) -> None:
         self._enqueue_all(DEFAULT_PRIORITY, obj)
-
-    def _matters(self, old: T, new: T) -> bool:
-        return self._reads is None or self._reads(old) != self._reads(new)
 
     def _enqueue_all(self, priority: int, *objects: T) -> None:
         # Ordered and without repeats. All keys are known before the first is enqueued; a resolver that fails on
@@ -62,9 +59,3 @@ class EnqueueHandler(Generic[T]):
                 log.exception("cannot map %s to keys", obj.key)
         for key in keys:
             self._enqueue(key, priority)
-
-
-def _unchanged(old: Object, new: Object) -> bool:
-    """A relist that found nothing new."""
-    version = new.metadata.resource_version
-    return bool(version) and old.metadata.resource_version == version and old.uid == new.uid

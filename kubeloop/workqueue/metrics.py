@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Protocol
 
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.registry import Collector
@@ -20,8 +19,8 @@ QUEUE_DURATION = FRAMEWORK["workqueue_queue_duration_seconds"].histogram(_BUCKET
 WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 
-class QueueMetrics(Protocol):
-    """What a queue tells about its items (client-go's queueMetrics)."""
+class QueueMetrics:
+    """What a queue tells about its items (client-go's queueMetrics); of one without a name nothing is kept."""
 
     def add(self, item: Hashable) -> None: ...
     def get(self, item: Hashable) -> None: ...
@@ -29,16 +28,7 @@ class QueueMetrics(Protocol):
     def retry(self) -> None: ...
 
 
-class _NoMetrics:
-    """Of a queue without a name."""
-
-    def add(self, item: Hashable) -> None: ...
-    def get(self, item: Hashable) -> None: ...
-    def done(self, item: Hashable) -> None: ...
-    def retry(self) -> None: ...
-
-
-class _NamedQueueMetrics:
+class _NamedQueueMetrics(QueueMetrics):
     """Counts and durations of one queue; `depth` is asked at every scrape."""
 
     def __init__(self, name: str, clock: Callable[[], float], depth: Callable[[], int]) -> None:
@@ -80,7 +70,7 @@ _named: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
 def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[], int]) -> QueueMetrics:
     """Metrics of a queue; `depth` must be a bound method of it and keeps it alive no longer."""
     if not name:
-        return _NoMetrics()
+        return QueueMetrics()
     metrics = _NamedQueueMetrics(name, clock, depth)
     _named.add(metrics)
     return metrics

@@ -11,8 +11,7 @@ import typer
 from kubeloop.testing.cluster.progress import Lines
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from pkg.cmd.flags import add_command, option
-from pkg.cmd.options import Output
-from pkg.cmd.reports import OutputOptions
+from pkg.cmd.options import Output, OutputOptions
 
 if TYPE_CHECKING:
     from kubeloop.testing.cluster.cluster import Status

@@ -9,15 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import msgspec
+
+from kubeloop.api import registry
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
 from pkg.cmd.flags import option
+from pkg.cmd.manifests import ManifestError, read_objects, reading
 from pkg.cmd.options import ClusterOptions, WrongCall
-
-if TYPE_CHECKING:
-    from kubeloop.client.client import Client
-    from pkg.report.snapshot import Snapshot
+from pkg.report.collect import ABOUT, MORE, OBJECTS, files, merged, restored
+from pkg.report.reader import Absent, Assumed, own_namespaces, take
+from pkg.report.snapshot import Snapshot
 
 _ARCHIVE = ".tar.gz"
 _LOG_LINES = "2000"
@@ -57,8 +62,6 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
 
     Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents.
     """
-    from pkg.report.collect import files, merged
-
     target = Path(chosen.output)
     if target.exists():
         raise WrongCall(f"{target} exists: name another file or folder, or remove it")
@@ -66,8 +69,6 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
     about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
-        from pkg.report.reader import Assumed, own_namespaces, take
-
         assumed = Assumed(namespace=chosen.headroom_namespace)
         taken = [await take(client, assumed, each, events="") for each in namespaces or ("",)]
         return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
@@ -97,12 +98,6 @@ def write(target: Path, contents: Mapping[str, bytes]) -> None:
 
 def load(folder: str) -> Snapshot:
     """What `write` wrote as a folder. Raises Absent, ManifestError."""
-    import msgspec
-
-    from pkg.cmd.manifests import ManifestError, read_objects, reading
-    from pkg.report.collect import ABOUT, MORE, OBJECTS, restored
-    from pkg.report.reader import Absent
-
     path = Path(folder)
     if not (path / ABOUT).is_file():
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
@@ -118,9 +113,6 @@ def load(folder: str) -> Snapshot:
 
 async def _logs(client: Client, namespaces: list[str], about: dict[str, Any]) -> dict[str, bytes]:
     """The ends of headroom's own logs, where they may be read; `about["missing"]` says what may not."""
-    from kubeloop.api import registry
-    from kubeloop.client.errors import ApiError
-
     found: dict[str, bytes] = {}
     for namespace in namespaces:
         try:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pkg.cmd import logs
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.run import run_until_signal
 from pkg.cmd.options import (
     ClusterOptions,
     ControllerOptions,
@@ -17,10 +18,11 @@ from pkg.cmd.options import (
     WebhookOptions,
     WrongCall,
 )
-from pkg.cmd.webhook import checked, look_at_registered
+from pkg.controller.options import Options
+from pkg.controller.replica import Replica
+from pkg.webhook.leftovers import look_at_registered
 
 if TYPE_CHECKING:
-    from pkg.controller.options import Options
     from pkg.webhook.register import Webhooks
 
 
@@ -34,11 +36,7 @@ def controller(
     logging: LogOptions,
 ) -> int:
     """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
-    from kubeloop.client.loading import load_config
-    from kubeloop.controllers.run import run_until_signal
-    from pkg.controller.replica import Replica
-
-    logs.set_up(logging)
+    logging.set_up()
     if controllers.webhook and controllers.remove_webhooks:
         raise WrongCall("--webhook and --remove-webhooks exclude each other")
     options = _options(policy, controllers)
@@ -70,14 +68,14 @@ def _webhooks(
     """None without webhooks; what the command line says about them is checked all the same. Raises ConfigError."""
     if not (controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()):
         return None
+    from pkg.cmd.webhook import checked  # a controller without webhooks has no use for their libraries
+
     served = checked(policy, webhooks, process, controllers.only_namespace or ())
     return served if controllers.webhook else None
 
 
 def _options(policy: PolicyOptions, controllers: ControllerOptions) -> Options:
     """What the controllers are given. Raises WrongCall."""
-    from pkg.controller.options import Options
-
     return Options(
         replace(
             policy.policy(),

@@ -6,16 +6,24 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import msgspec
+
+from kubeloop.api.core import ResourceQuotaSpec
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
+from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
+from pkg.util.kubevirt.backend_storage import claim_to_come
+from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
+from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
+from pkg.util.kubevirt.profiles import NEWEST, is_unknown
+from pkg.util.kubevirt.rendering import Rendering, harvester_ratio
+from pkg.util.kubevirt.target import target_usage
+from pkg.util.resource_list import ResourceList, add, format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind
-
-if TYPE_CHECKING:
-    from pkg.api.kubevirt import VirtualMachineInstance
-    from pkg.util.kubevirt.rendering import Rendering
-    from pkg.util.resource_list import ResourceList
 
 _KIND = "VirtualMachineInstance"
 _QUOTA = ("limits.cpu", "limits.memory")
@@ -63,8 +71,6 @@ def delta(options: DeltaOptions) -> None:
     PersistentVolumeClaim objects (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them.
     Without any such object the quota is taken to limit both cpu and memory.
     """
-    from pkg.cmd.manifests import describe_each
-
     describe_each(options.file, _Calculator(options).take)
 
 
@@ -72,8 +78,6 @@ class _Calculator:
     """The flags of one call, checked, and the cluster as far as it was read."""
 
     def __init__(self, options: DeltaOptions) -> None:
-        from pkg.cmd.delta_context import Context
-
         check_ratio(options.overhead_ratio)
         self.options = options
         self.profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
@@ -88,10 +92,6 @@ class _Calculator:
 
     def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
         """What is printed for one VMI. QuantityError if one of its quantities is none."""
-        from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
-        from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
-        from pkg.util.resource_list import format_resource_list
-
         rendering = self._rendering(vmi)
         line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
         if self.options.estimate is EstimateKind.HARVESTER:
@@ -108,8 +108,6 @@ class _Calculator:
 
     def _rendering(self, vmi: VirtualMachineInstance) -> Rendering:
         """As the flags say, else the input, else what Harvester comes with."""
-        from pkg.util.kubevirt.rendering import harvester_ratio
-
         context, ratio = self.context, self.options.overhead_ratio
         if ratio is None and (self.options.estimate is EstimateKind.HARVESTER or not context.has_ratio):
             ratio = harvester_ratio(context.setting)
@@ -118,32 +116,19 @@ class _Calculator:
         return context.rendering(vmi.namespace, self.profile, ratio)
 
     def _say_once(self, version: str | None) -> None:
-        from pkg.util.kubevirt.profiles import NEWEST, is_unknown
-
         if version is not None and is_unknown(version) and version not in self._said:
             self._said.add(version)
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
     def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
         """All that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
-        from kubeloop.api.core import PersistentVolumeClaim, ResourceQuotaSpec
-        from pkg.util.kubevirt.backend_storage import claim_to_come
-        from pkg.util.kubevirt.target import target_usage
-        from pkg.util.resource_list import add
-
-        claims = self.context.of(PersistentVolumeClaim, vmi.namespace)
         pods = target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
-        return add(pods, claim_to_come(vmi, claims, rendering))
+        return add(pods, claim_to_come(vmi, self.context.claims(vmi.namespace), rendering))
 
 
 def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:
     """The VMI that a document holds, of `arch` if it names none; one without a kind is taken for a VMI if it looks
     like one."""
-    import msgspec
-
-    from pkg.api.kubevirt import VirtualMachineInstance
-    from pkg.cmd.manifests import ManifestError
-
     kind = document.get("kind", _KIND)
     if kind != _KIND:
         raise ManifestError(f"kind {kind!r} is not {_KIND}")

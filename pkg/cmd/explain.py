@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
+from rich.console import RenderableType
 
+from kubeloop.client.client import Client
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
+from pkg.cmd.collect import load
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
+from pkg.report.budget import explained
+from pkg.report.explain import Explanation, Verdict, not_running
+from pkg.report.fit import Fit
+from pkg.report.installation import Installed
+from pkg.report.reader import FAILURES, Absent, require, take
+from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import shown
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.explain import Explanation
-    from pkg.report.fit import Fit
-    from pkg.report.installation import Installed
-    from pkg.report.snapshot import Snapshot
-
-    Answer = tuple[Snapshot, Explanation]
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,29 @@ class CollectedOptions:
     folder: str | None = option(
         None, "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
     )
+
+
+@dataclass(frozen=True)
+class Answer(reports.Answer):
+    """About one VM."""
+
+    explanation: Explanation
+
+    def document(self) -> dict[str, Any]:
+        return {**self.explanation.document(), **self.about()}
+
+    def parts(self) -> list[RenderableType]:
+        found = self.explanation
+        parts = [reports.line(f"{found.namespace}/{found.vm} {found.verdict}: {found.summary}")]
+        parts += [part for fit in found.fits for part in _parts(fit, self.snapshot.installed)]
+        if found.verdict is Verdict.WAITS_FOR_KUBEVIRT:
+            parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
+        return parts
+
+    def lines(self) -> dict[str, str]:
+        found = self.explanation
+        said = [f"{found.verdict}: {found.summary}", *(f"{fit.quota}: {fit.action}" for fit in found.fits)]
+        return {f"{found.namespace}/{found.vm}": "; ".join(said)}
 
 
 def explain(
@@ -53,41 +75,26 @@ def explain(
         raise WrongCall("--from and --watch exclude each other")
 
     async def look(client: Client) -> Answer:
-        return await _look(client, report, namespace, name)
+        snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
+        if (found := _explained(snapshot, namespace, name)) is not None:
+            return found
+        machine = await require(client, VIRTUAL_MACHINES, name, namespace)
+        return Answer(snapshot, not_running(namespace, name, machine.status.printable_status or ""))
 
     if watching.watch:
-        reports.follow(cluster.kubeconfig, look, _shown, _lines)
-        return
-    answer = _read(collected.folder, namespace, name) if collected.folder else reports.ask(cluster.kubeconfig, look)
-    reports.print_answer(report.output, answer, reports.about_one, _shown)
+        reports.follow(cluster.kubeconfig, look)
+    elif not collected.folder:
+        reports.ask(cluster.kubeconfig, look).print(report.output)
+    elif (answer := _explained(load(collected.folder), namespace, name)) is not None:
+        answer.print(report.output)
+    else:
+        raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
 
 
-def _shown(answer: Answer) -> list[RenderableType]:
-    snapshot, found = answer
-    parts = [reports.line(f"{found.namespace}/{found.vm} {found.verdict}: {found.summary}")]
-    parts += [part for fit in found.fits for part in _parts(fit, snapshot.installed)]
-    if found.verdict == "waits for KubeVirt":
-        parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
-    return reports.framed(snapshot, parts)
-
-
-def _lines(answer: Answer) -> dict[str, str]:
-    snapshot, found = answer
-    said = [f"{found.verdict}: {found.summary}", *(f"{fit.quota}: {fit.action}" for fit in found.fits)]
-    return {"headroom": snapshot.installed.in_short, f"{found.namespace}/{found.vm}": "; ".join(said)}
-
-
-def _read(folder: str, namespace: str, name: str) -> Answer:
-    from pkg.cmd.collect import load
-    from pkg.report.budget import managed
-    from pkg.report.explain import explain
-    from pkg.report.reader import Absent
-
-    snapshot = load(folder)
-    instance = snapshot.instance(namespace, name)
-    if instance is None:
-        raise Absent(f"{folder} has no running VM {namespace}/{name}")
-    return snapshot, managed(snapshot, instance, explain(snapshot, instance))
+def _explained(snapshot: Snapshot, namespace: str, name: str) -> Answer | None:
+    """None for a VM that does not run."""
+    instance = snapshot.source.instances.get(namespace=namespace, name=name)
+    return Answer(snapshot, explained(snapshot, instance)) if instance is not None else None
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -95,20 +102,6 @@ def _names(text: str) -> tuple[str, str]:
     if not slash or reports.NAME.fullmatch(name) is None:
         raise WrongCall(f"a VM is named NAMESPACE/NAME, not {text!r}")
     return reports.check_namespace(namespace), name
-
-
-async def _look(client: Client, report: ReportOptions, namespace: str, name: str) -> Answer:
-    from pkg.api.kubevirt import VIRTUAL_MACHINES
-    from pkg.report.budget import managed
-    from pkg.report.explain import explain, not_running
-    from pkg.report.reader import FAILURES, require, take
-
-    snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
-    instance = snapshot.instance(namespace, name)
-    if instance is not None:
-        return snapshot, managed(snapshot, instance, explain(snapshot, instance))
-    machine = await require(client, VIRTUAL_MACHINES, name, namespace)
-    return snapshot, not_running(namespace, name, machine.status.printable_status or "")
 
 
 def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:

@@ -1,23 +1,42 @@
-"""The entry point `headroom`: mounts the subcommands and turns every error into one line and an exit code."""
+"""The entry point `headroom`: mounts the subcommands and turns every error into one line and an exit code.
+
+A subcommand's module is imported when it is asked for: each imports what it needs at its top, and the offline ones
+start fast.
+"""
 
 from __future__ import annotations
 
-import functools
+import importlib
 import os
 import sys
+from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from kubeloop.errors import ReportedError
-from pkg.cmd import collect, controller, delta, explain, plan, quantity, release, status, usage, webhook
 from pkg.cmd.flags import add_command
 
 USAGE = 2
 FAILURE = 1
 INTERRUPTED = 130
 
+OWN: Final = (
+    "controller",
+    "webhook",
+    "release",
+    "status",
+    "explain",
+    "plan",
+    "collect",
+    "delta",
+    "usage",
+    "quantity",
+    "version",
+)
+"""Each is the function of that name in the module of that name. The lab, whose commands come from another distribution,
+is looked for only where something else is asked for."""
 LAB_GROUP = "headroom.commands"
 """The entry point group of the function that mounts the lab's commands on the Typer app that it is given: the lab is a
 distribution of its own, which the image does not have."""
@@ -33,40 +52,20 @@ class NotInstalled(ReportedError):
     exit_code = USAGE
 
 
-app = typer.Typer(
-    name="headroom",
-    help="Keeps a namespace's ResourceQuota from blocking live migration of VMs.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def version() -> None:
-    """Print the version."""
-    from importlib.metadata import version
-
-    print(f"headroom {version('harvester-headroom')}")
-
-
-_COMMANDS = (
-    controller.controller,
-    webhook.webhook,
-    release.release,
-    status.status,
-    explain.explain,
-    plan.plan,
-    collect.collect,
-    delta.delta,
-    usage.usage,
-    quantity.quantity,
-    version,
-)
-OWN = frozenset(command.__name__ for command in _COMMANDS)
-"""The lab, whose commands come from another distribution, is looked for only where something else is asked for."""
-for _command in _COMMANDS:
-    add_command(app, _command)
+def application(names: Iterable[str] = OWN) -> typer.Typer:
+    """With these of the product's commands."""
+    app = typer.Typer(
+        name="headroom",
+        help="Keeps a namespace's ResourceQuota from blocking live migration of VMs.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(lambda: None)
+    for name in names:
+        add_command(app, getattr(importlib.import_module(f"pkg.cmd.{name}"), name))
+    return app
 
 
 def main() -> None:
@@ -76,7 +75,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
-    if not OWN.intersection(arguments[:1]):
+    own = [name for name in OWN if name in arguments[:1]]
+    app = application(own or OWN)
+    if not own:
         add_lab(app)
     try:
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
@@ -101,9 +102,8 @@ def run(arguments: list[str]) -> int:
         return _say(f"{type(exc).__name__}: {exc}", FAILURE)
 
 
-@functools.cache
 def add_lab(app: typer.Typer) -> None:
-    """Mount the lab's commands, once; without the lab, commands that say what to install."""
+    """Mount the lab's commands; without the lab, commands that say what to install."""
     for entry in entry_points(group=LAB_GROUP):
         entry.load()(app)
         return

@@ -5,12 +5,14 @@ Enums are imported from where they are used; those modules import nothing heavy,
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from kubeloop.errors import ReportedError
+from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.options import QuotaGuard
@@ -71,6 +73,22 @@ class LogOptions:
 
     log_format: LogFormat = option(LogFormat.TEXT, "Format of the log lines.")
     verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
+
+    def set_up(self) -> None:
+        """Install the one handler of this process; called once, by the command that runs."""
+        handler = stream_handler(as_json=self.log_format is LogFormat.JSON)
+        logging.basicConfig(level=logging.DEBUG if self.verbose else logging.INFO, handlers=[handler], force=True)
+        for noisy in ("asyncio", "aiohttp"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How something is printed."""
+
+    title: ClassVar = "Options"
+
+    output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from msgspec import structs
+from rich.console import RenderableType
+
+from kubeloop.api.registry import NODES
+from kubeloop.client.client import Client
+from kubeloop.client.resource_reader import list_installed
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
-from pkg.cmd.reports import NamespaceOptions, ReportOptions
+from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
+from pkg.report.fit import Fit
+from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.reader import require, take
+from pkg.report.size import Growth, NotSized, Sizes, sizes
+from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import listed, shown
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.fit import Fit
-    from pkg.report.plan import MigrationPlan, VmPlan
-    from pkg.report.size import Growth, Sizes
-    from pkg.report.snapshot import Snapshot
-
+from pkg.util.quantity import ZERO, Quantity, QuantityError
 
 _AT_ONCE = 2
 
@@ -55,51 +58,30 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     """
     where = reports.check_namespace(chosen.namespace)
     _check(chosen)
-    if chosen.size:
-        growth = _growth(chosen.grow)
-        sized = reports.ask(cluster.kubeconfig, lambda client: _sizes(client, report, chosen, growth))
-        reports.print_answer(report.output, sized, reports.about_one, _size_parts)
-        return
-    planned = reports.ask(cluster.kubeconfig, lambda client: _plan(client, report, chosen, where))
-    reports.print_answer(report.output, planned, reports.about_one, _parts)
+    growth = _growth(chosen.grow)
+
+    async def look(client: Client) -> Answer:
+        snapshot = await take(client, report.assumed(), where)
+        if chosen.size:
+            return _Sized(snapshot, await _sizes(client, snapshot, chosen, growth))
+        if chosen.evacuate:
+            await require(client, NODES, chosen.evacuate)
+        return _Planned(snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or ""))
+
+    reports.ask(cluster.kubeconfig, look).print(report.output)
 
 
-async def _plan(
-    client: Client, report: ReportOptions, chosen: PlanOptions, where: str
-) -> tuple[Snapshot, MigrationPlan]:
-    from kubeloop.api.registry import NODES
-    from pkg.report.plan import plan_migrations
-    from pkg.report.reader import require, take
-
-    snapshot = await take(client, report.assumed(), where)
-    if chosen.evacuate:
-        await require(client, NODES, chosen.evacuate)
-    return snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or "")
-
-
-async def _sizes(
-    client: Client, report: ReportOptions, chosen: PlanOptions, growth: Growth | None
-) -> tuple[Snapshot, Sizes]:
-    from kubeloop.client.resource_reader import list_installed
-    from pkg.api.kubevirt import VIRTUAL_MACHINES
-    from pkg.report.reader import take
-    from pkg.report.size import NotSized, sizes
-
+async def _sizes(client: Client, snapshot: Snapshot, chosen: PlanOptions, growth: Growth | None) -> Sizes:
     where, several = chosen.namespace or "", chosen.at_once or _AT_ONCE
-    snapshot = await take(client, report.assumed(), where)
     machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
     try:
-        found = sizes(snapshot, where, machines, ratio=chosen.overhead_ratio, at_once=several, growth=growth)
+        return sizes(snapshot, where, machines, ratio=chosen.overhead_ratio, at_once=several, growth=growth)
     except NotSized as exc:
         raise WrongCall(str(exc)) from exc
-    return snapshot, found
 
 
 def _growth(text: str | None) -> Growth | None:
     """What `--grow` says. Raises WrongCall."""
-    from pkg.report.size import Growth
-    from pkg.util.quantity import ZERO, Quantity, QuantityError
-
     if text is None:
         return None
     vm, _, limits = text.partition(":")
@@ -107,32 +89,35 @@ def _growth(text: str | None) -> Growth | None:
     if not vm or not named.keys() <= {"cpu", "memory"}:
         raise WrongCall(f"--grow must be VM:cpu=4,memory=8Gi, not {text!r}")
     try:
-        sizes = {name: Quantity.parse(size) for name, size in named.items()}
+        limits_of = {name: Quantity.parse(size) for name, size in named.items()}
     except QuantityError as exc:
         raise WrongCall(f"--grow: {exc}") from exc
-    if min(sizes.values()) <= ZERO:
+    if min(limits_of.values()) <= ZERO:
         raise WrongCall(f"--grow must be more than nothing, not {text!r}")
-    return Growth(vm, **sizes)
+    return Growth(vm, **limits_of)
 
 
-def _size_parts(answer: tuple[Snapshot, Sizes]) -> list[RenderableType]:
-    from msgspec import structs
+@dataclass(frozen=True)
+class _Sized(Answer):
+    sizes: Sizes
 
-    snapshot, found = answer
-    if not found.quotas:
-        return reports.framed(snapshot, [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")])
-    several = f"{found.at_once} at once#"
-    columns = ["resource", "limited#", "used#", "by others#", "all VMs run#", "the largest migrates#", several]
-    parts: list[RenderableType] = []
-    for quota in found.quotas:
-        rows = [
-            [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
-        ]
-        parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
-    parts.append(
-        reports.line("where headroom manages the quota it adds what migrations need: the base has to let all VMs run")
-    )
-    return reports.framed(snapshot, parts)
+    def document(self) -> dict[str, Any]:
+        return {**self.sizes.document(), **self.about()}
+
+    def parts(self) -> list[RenderableType]:
+        found = self.sizes
+        if not found.quotas:
+            return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
+        several = f"{found.at_once} at once#"
+        columns = ["resource", "limited#", "used#", "by others#", "all VMs run#", "the largest migrates#", several]
+        parts: list[RenderableType] = []
+        for quota in found.quotas:
+            rows = [
+                [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
+            ]
+            parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
+        base = "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
+        return [*parts, reports.line(base)]
 
 
 def _check(chosen: PlanOptions) -> None:
@@ -148,24 +133,29 @@ def _check(chosen: PlanOptions) -> None:
     check_ratio(ratio)
 
 
-def _parts(answer: tuple[Snapshot, MigrationPlan]) -> list[RenderableType]:
-    snapshot, found = answer
-    if not found.vms:
-        return reports.framed(snapshot, [reports.line("no VM runs there")])
-    ratio = found.ratio or "1.0"
-    title = f"VMs of node {found.node}" if found.node else "VMs"
-    columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
-    parts = reports.table(title, columns, map(_row, found.vms))
-    if found.together:
-        parts += reports.table(
-            "all of them at once",
-            ["quota", "with headroom", "headroom adds", "why"],
-            [
+@dataclass(frozen=True)
+class _Planned(Answer):
+    plan: MigrationPlan
+
+    def document(self) -> dict[str, Any]:
+        return {**self.plan.document(), **self.about()}
+
+    def parts(self) -> list[RenderableType]:
+        found = self.plan
+        if not found.vms:
+            return [reports.line("no VM runs there")]
+        ratio = found.ratio or "1.0"
+        title = f"VMs of node {found.node}" if found.node else "VMs"
+        columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
+        parts = reports.table(title, columns, map(_row, found.vms))
+        if found.together:
+            rows = [
                 [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
                 for namespace, fit in found.together
-            ],
-        )
-    return reports.framed(snapshot, parts)
+            ]
+            columns = ["quota", "with headroom", "headroom adds", "why"]
+            parts += reports.table("all of them at once", columns, rows)
+        return parts
 
 
 def _row(vm: VmPlan) -> list[str]:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import typer
 
+from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError
-from pkg.cmd import logs
+from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
+from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import option
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
+from pkg.controller.managedtenantquota.release import close_all
+from pkg.controller.namespace.holding_controller import unlabel_all
+from pkg.controller.resourcequota.release import release_all
+from pkg.report.reader import find_lease, own_namespaces
 from pkg.util.constants import USER_AGENT
-
-if TYPE_CHECKING:
-    from kubeloop.client.client import Client
-    from kubeloop.client.config import ClientConfig
-    from kubeloop.leaderelection.elector import LeaderElectionConfig
+from pkg.util.installation import CONFIG_MAP, LEASE
+from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)
 
@@ -68,186 +74,128 @@ def release(
     Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. It
     refuses where the Lease says that a controller runs; with --leader-elect it waits until the Lease is free.
     """
-    from kubeloop.client.loading import load_config
-
-    logs.set_up(logging)
+    logging.set_up()
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect
-    releasing = Releasing(
-        config,
-        installation,
-        installation.namespace or config.namespace,
-        durations if elected and not installation.force else None,
-        # Who asks for the election waits for its end.
-        refuses=not installation.force and election.leader_elect is not True,
+    released, remark = asyncio.run(
+        _release(
+            config,
+            installation,
+            durations if elected and not installation.force else None,
+            # Who asks for the election waits for its end.
+            refuses=not installation.force and election.leader_elect is not True,
+        )
     )
-    released = asyncio.run(releasing.run())
-    for line in [*_lines(released, counted=installation.only in (None, Part.QUOTAS))] or ["nothing to release"]:
+    for line in released or ["nothing to release"]:
         typer.echo(line)
-    if released.remark:
-        typer.echo(released.remark, err=True)
-
-
-def _lines(released: Released, *, counted: bool) -> Iterator[str]:
-    """What was done; counted: quotas were among it, even if there was none."""
-    yield from (f"removed {what}" for what in released.removed)
-    yield from (f"unlocked {namespace}" for namespace in released.unlocked)
-    yield from (f"released {key}" for key in released.quotas)
-    if counted:
-        yield f"{len(released.quotas)} resource quotas released"
+    if remark:
+        typer.echo(remark, err=True)
 
 
 class Runs(ReportedError):
     """A controller runs, which would take over again what is released."""
 
 
-@dataclass
-class Released:
-    """What was removed, the namespaces that were unlocked and the quotas that were given back."""
+async def _release(
+    config: ClientConfig, chosen: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
+) -> tuple[list[str], str]:
+    """What was done, a line each, and what is not known. Every step may be repeated: a release that was interrupted is
+    run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
 
-    removed: list[str] = field(default_factory=list)
-    unlocked: list[str] = field(default_factory=list)
-    quotas: list[str] = field(default_factory=list)
-    remark: str = ""
-    """What is not known."""
-
-
-@dataclass(frozen=True)
-class Releasing:
-    """Every step may be repeated: a release that was interrupted is run again. `namespace` is headroom's own; without
-    an `election` the Lease is not waited for; `refuses`: where a controller runs."""
-
-    config: ClientConfig
-    chosen: ReleaseOptions
-    namespace: str
-    election: LeaderElectionConfig | None
-    refuses: bool
-
-    async def run(self) -> Released:
-        """Raises Runs, ApiError, LeaseLost."""
-        from kubeloop.client.client import Client
-
-        async with contextlib.AsyncExitStack() as stack:
-            client = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT))
-            await self._stop(client)
-            remark = await self._refuse_beside(client) if self.refuses else ""
-            if self.election is None:
-                released = await self._release(client)
-            else:
-                released = await self._release_elected(client, stack, self.election)
-            released.remark = remark
-            return released
-
-    async def _release_elected(
-        self, client: Client, stack: contextlib.AsyncExitStack, election: LeaderElectionConfig
-    ) -> Released:
-        from kubeloop.client.client import Client
-        from kubeloop.leaderelection.elector import LeaderElector
-        from kubeloop.leaderelection.lease_lock import LeaseLock
-        from pkg.util.installation import LEASE
-
-        elector = LeaderElector(LeaseLock(client, self.namespace, LEASE), election)
+    Raises Runs, ApiError, LeaseLost.
+    """
+    namespace = chosen.namespace or config.namespace
+    async with Client(config, user_agent=USER_AGENT) as client:
+        await _stop(client, namespace, chosen.scale_down or ())
+        remark = await _refuse_beside(client, namespace) if refuses else ""
+        if election is None:
+            return await _give_back(client, namespace, chosen.only), remark
+        elector = LeaderElector(LeaseLock(client, namespace, LEASE), election)
         await elector.acquire()
-        leader = await stack.enter_async_context(
-            Client(self.config, user_agent=USER_AGENT, before_write=elector.before_write)
-        )
-        renewal = asyncio.create_task(elector.renew())
-        try:
-            return await self._release(leader)
-        finally:
-            renewal.cancel()
-            await asyncio.wait([renewal])
-
-    async def _refuse_beside(self, client: Client) -> str:
-        """What is not known of others. Raises Runs where a Lease says that a controller runs."""
-        from pkg.report.reader import find_lease, own_namespaces
-        from pkg.util.installation import LEASE
-
-        # Wherever it runs: what is released is the whole cluster's.
-        namespaces = list(dict.fromkeys([self.namespace, *own_namespaces(client, None)]))
-        where, lease = await find_lease(client, namespaces)
-        if lease is None:
-            return (
-                f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
-                "or it may not be read"
-            )
-        if lease.live:
-            raise Runs(
-                f"{lease.holder} runs and holds the Lease {where}/{LEASE}: stop it first "
-                f"(--namespace {where} --scale-down headroom-controller --scale-down headroom-webhook), "
-                "or give --force"
-            )
-        return ""
-
-    async def _stop(self, client: Client) -> None:
-        """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""
-        from kubeloop.api.registry import PODS
-        from kubeloop.client.errors import NotFound
-
-        deployments = self.chosen.scale_down or ()
-        for name in deployments:
-            path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}/scale"
+        async with Client(config, user_agent=USER_AGENT, before_write=elector.before_write) as leader:
+            renewal = asyncio.create_task(elector.renew())
             try:
-                await client.transport.request(
-                    "PATCH", path, body=b'{"spec":{"replicas":0}}', content_type="application/merge-patch+json"
-                )
-                log.info("deployment %s/%s scaled down", self.namespace, name)
-            except NotFound:
-                log.warning("there is no deployment %s/%s", self.namespace, name)
-        if not deployments:
-            return
-        pods = client.resource(PODS)
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                while True:
-                    if not await pods.list(namespace=self.namespace, label_selector=_PODS):
-                        return
-                    await asyncio.sleep(0.5)
-        except TimeoutError:
-            log.warning("pods of headroom still run in %s after %g s", self.namespace, _STOP_SECONDS)
+                return await _give_back(leader, namespace, chosen.only), remark
+            finally:
+                renewal.cancel()
+                await asyncio.wait([renewal])
 
-    async def _release(self, client: Client) -> Released:
-        from pkg.controller.managedtenantquota.release import close_all
-        from pkg.controller.namespace.holding_controller import unlabel_all
-        from pkg.controller.resourcequota.release import release_all
-        from pkg.webhook.registration import unregister
 
-        released, only = Released(), self.chosen.only
-        # First: a webhook that is registered and does not answer may be in the way of everything else.
-        if only in (None, Part.WEBHOOKS):
-            released.removed = await unregister(client)
-        try:
-            if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
-                released.unlocked = await close_all(client)
-        finally:
-            # Also where a quota of a lock could not be restored.
-            if only in (None, Part.QUOTAS):
-                released.quotas = await release_all(client)
-                await unlabel_all(client)
-        if only is None:
-            released.removed += await self._remove_own(client)
-        return released
-
-    async def _remove_own(self, client: Client) -> list[str]:
-        """What headroom made for itself in its own namespace; the Lease last."""
-        from kubeloop.api.registry import CONFIG_MAPS, LEASES, SECRETS, Resource
-        from kubeloop.client.errors import Forbidden, NotFound
-        from pkg.util.installation import CONFIG_MAP, LEASE
-
-        own: tuple[tuple[Resource[Any], str], ...] = (
-            (SECRETS, DEFAULT_SECRET),
-            (CONFIG_MAPS, CONFIG_MAP),
-            (LEASES, LEASE),
+async def _refuse_beside(client: Client, namespace: str) -> str:
+    """What is not known of others. Raises Runs where a Lease says that a controller runs."""
+    # Wherever it runs: what is released is the whole cluster's.
+    namespaces = list(dict.fromkeys([namespace, *own_namespaces(client, None)]))
+    where, lease = await find_lease(client, namespaces)
+    if lease is None:
+        return (
+            f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
+            "or it may not be read"
         )
-        removed = []
-        for resource, name in own:
-            try:
-                await client.resource(resource).delete(name=name, namespace=self.namespace)
-            except NotFound:
-                continue
-            except Forbidden as error:
-                log.warning("%s %s/%s was not removed: %s", resource.kind, self.namespace, name, error)
-                continue
+    if lease.live:
+        raise Runs(
+            f"{lease.holder} runs and holds the Lease {where}/{LEASE}: stop it first "
+            f"(--namespace {where} --scale-down headroom-controller --scale-down headroom-webhook), "
+            "or give --force"
+        )
+    return ""
+
+
+async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> None:
+    """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""
+    for name in deployments:
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"
+        try:
+            await client.transport.request(
+                "PATCH", path, body=b'{"spec":{"replicas":0}}', content_type="application/merge-patch+json"
+            )
+            log.info("deployment %s/%s scaled down", namespace, name)
+        except NotFound:
+            log.warning("there is no deployment %s/%s", namespace, name)
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            while deployments:
+                if not await client.resource(PODS).list(namespace=namespace, label_selector=_PODS):
+                    return
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        log.warning("pods of headroom still run in %s after %g s", namespace, _STOP_SECONDS)
+
+
+async def _give_back(client: Client, namespace: str, only: Part | None) -> list[str]:
+    """What was removed, unlocked and given back, a line each; where quotas were meant, also how many."""
+    unlocked: list[str] = []
+    quotas: list[str] = []
+    # First: a webhook that is registered and does not answer may be in the way of everything else.
+    removed = await unregister(client) if only in (None, Part.WEBHOOKS) else []
+    try:
+        if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
+            unlocked = await close_all(client)
+    finally:
+        # Also where a quota of a lock could not be restored.
+        if only in (None, Part.QUOTAS):
+            quotas = await release_all(client)
+            await unlabel_all(client)
+    if only is None:
+        removed += await _remove_own(client, namespace)
+    return [
+        *(f"removed {what}" for what in removed),
+        *(f"unlocked {name}" for name in unlocked),
+        *(f"released {key}" for key in quotas),
+        *([f"{len(quotas)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
+    ]
+
+
+async def _remove_own(client: Client, namespace: str) -> list[str]:
+    """What headroom made for itself in its own namespace; the Lease last."""
+    own: tuple[tuple[Resource[Any], str], ...] = ((SECRETS, DEFAULT_SECRET), (CONFIG_MAPS, CONFIG_MAP), (LEASES, LEASE))
+    removed = []
+    for resource, name in own:
+        try:
+            await client.resource(resource).delete(name=name, namespace=namespace)
             removed.append(f"{resource.kind} {name}")
-        return removed
+        except NotFound:
+            continue
+        except Forbidden as error:
+            log.warning("%s %s/%s was not removed: %s", resource.kind, namespace, name, error)
+    return removed

@@ -7,22 +7,27 @@ import json
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
+from kubeloop.client.loading import load_config
 from pkg.cmd.flags import option
-from pkg.cmd.options import Output, WrongCall
+from pkg.cmd.options import Output, OutputOptions, WrongCall
+from pkg.report.reader import Assumed
+from pkg.report.snapshot import Snapshot
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.reader import Assumed
-    from pkg.report.snapshot import Document, Snapshot
 
 T = TypeVar("T")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -33,15 +38,6 @@ _COLUMNS = 120
 _PERIOD = 1.0
 """Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
 server."""
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How something is printed."""
-
-    title: ClassVar = "Options"
-
-    output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,6 @@ class ReportOptions(OutputOptions):
     )
 
     def assumed(self) -> Assumed:
-        from pkg.report.reader import Assumed
-
         return Assumed(self.mode, self.estimate, self.headroom_namespace)
 
 
@@ -101,9 +95,6 @@ def check_namespace(name: str | None) -> str:
 
 def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T:
     """The answer of one short connection. Raises ConfigError, ApiError."""
-    from kubeloop.client.client import Client
-    from kubeloop.client.loading import load_config
-
     config = load_config(kubeconfig)
 
     async def answer() -> T:
@@ -113,38 +104,65 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
     return asyncio.run(answer())
 
 
-def follow(
-    kubeconfig: str | None,
-    question: Callable[[Client], Awaitable[T]],
-    parts: Callable[[T], Sequence[RenderableType]],
-    lines: Callable[[T], Mapping[str, str]],
-) -> None:
-    """The answers one after the other, until a signal. `lines`: what is known, by what it is about.
+@dataclass(frozen=True)
+class Answer(ABC):
+    """What was found at one moment."""
+
+    snapshot: Snapshot
+
+    @abstractmethod
+    def document(self) -> dict[str, Any]:
+        """For JSON, with `about`."""
+
+    @abstractmethod
+    def parts(self) -> Sequence[RenderableType]:
+        """To read."""
+
+    def lines(self) -> Mapping[str, str]:
+        """What is known, by what it is about: --watch prints what differs."""
+        return {}
+
+    def print(self, output: Output) -> None:
+        """As JSON, or to read."""
+        if output is Output.JSON:
+            sys.stdout.write(json.dumps(self.document(), indent=2) + "\n")
+        else:
+            print_all(*self.framed())
+
+    def about(self) -> dict[str, Any]:
+        """What every JSON document says of its circumstances."""
+        return {"basis": self.snapshot.basis.document(), "headroom": self.snapshot.installed.document()}
+
+    def framed(self) -> list[RenderableType]:
+        """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
+        assumes."""
+        return [*map(line, self.snapshot.installed.alarms()), *self.parts(), *map(line, self.snapshot.basis.remarks)]
+
+
+def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:
+    """The answers one after the other, until a signal.
 
     Raises ConfigError, and what the first question raises; later an API server that does not answer is said once.
     """
 
     async def asked(client: Client) -> None:
         if not sys.stdout.isatty():
-            await _again(client, question, _printed(lines))
+            await _again(client, question, _Printer().show)
             return
-        from rich.console import Group
-        from rich.live import Live
-
         with Live(console=_console(), auto_refresh=False) as live:
 
-            def update(answer: T) -> None:
+            def update(answer: Answer) -> None:
                 at = line(f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends")
-                live.update(Group(*parts(answer), at), refresh=True)
+                live.update(Group(*answer.framed(), at), refresh=True)
 
             await _again(client, question, update)
 
     ask(kubeconfig, asked)
 
 
-async def _again(client: Client, question: Callable[[Client], Awaitable[T]], show: Callable[[T], None]) -> None:
-    from kubeloop.client.errors import ApiError
-
+async def _again(
+    client: Client, question: Callable[[Client], Awaitable[Answer]], show: Callable[[Answer], None]
+) -> None:
     answer, failed = await question(client), ""
     while True:
         show(answer)
@@ -158,78 +176,30 @@ async def _again(client: Client, question: Callable[[Client], Awaitable[T]], sho
         await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 
 
-def _printed(lines: Callable[[T], Mapping[str, str]]) -> Callable[[T], None]:
+class _Printer:
     """Prints what differs from the answer before."""
-    before: Mapping[str, str] = {}
 
-    def show(answer: T) -> None:
-        nonlocal before
-        now = lines(answer)
-        for each in changes(before, now):
+    def __init__(self) -> None:
+        self._before: Mapping[str, str] = {}
+
+    def show(self, answer: Answer) -> None:
+        before, now = self._before, {"headroom": answer.snapshot.installed.in_short, **answer.lines()}
+        said = [f"{key} {text}" for key, text in now.items() if before.get(key) != text]
+        for each in [*said, *(f"{key} is gone" for key in before if key not in now)]:
             print(f"{time.strftime('%H:%M:%S')} {each}", flush=True)
-        before = now
-
-    return show
-
-
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """A line for each that differs."""
-    yield from (f"{key} {text}" for key, text in now.items() if before.get(key) != text)
-    yield from (f"{key} is gone" for key in before if key not in now)
-
-
-def print_json(document: Any) -> None:
-    """One document."""
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-def print_answer(
-    output: Output,
-    answer: T,
-    document: Callable[[T], Mapping[str, Any]],
-    shown: Callable[[T], Sequence[RenderableType]],
-) -> None:
-    """As JSON or to read."""
-    if output is Output.JSON:
-        print_json(document(answer))
-    else:
-        print_all(*shown(answer))
-
-
-def about(snapshot: Snapshot) -> dict[str, Any]:
-    """What every JSON document says of its circumstances."""
-    return {"basis": snapshot.basis.document(), "headroom": snapshot.installed.document()}
-
-
-def about_one(answer: tuple[Snapshot, Document]) -> dict[str, Any]:
-    """A report, and its circumstances."""
-    snapshot, found = answer
-    return {**found.document(), **about(snapshot)}
+        self._before = now
 
 
 def print_all(*parts: RenderableType) -> None:
     """Tables and lines; in colours only on a terminal."""
-    from rich.text import Text
-
     console = _console()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
 
 
-def framed(snapshot: Snapshot, parts: Iterable[RenderableType]) -> list[RenderableType]:
-    """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
-    assumes."""
-    return [*map(line, snapshot.installed.alarms()), *parts, *map(line, snapshot.basis.remarks)]
-
-
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
     """A line and a table whose cells are taken as they are; columns whose name ends in a number sign are numbers. No
     heading is folded: the cells are."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         name = column.removesuffix("#")
@@ -241,14 +211,10 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 def line(text: str) -> RenderableType:
     """Plain words, whatever brackets they hold."""
-    from rich.text import Text
-
     return Text(text)
 
 
 def _console() -> Console:
-    from rich.console import Console
-
     if sys.stdout.isatty():
         return Console()
     return Console(width=get_terminal_size((_COLUMNS, 24)).columns, no_color=True, highlight=False)

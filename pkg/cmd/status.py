@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from rich.console import RenderableType
+
+from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
+from pkg.report.budget import Report
+from pkg.report.budget import reports as with_budgets
+from pkg.report.installation import Installed
+from pkg.report.reader import take
+from pkg.report.snapshot import Snapshot
+from pkg.report.status import QuotaStatus
+from pkg.report.status import status as of
 from pkg.util.amounts import listed, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
-
-    from kubeloop.client.client import Client
-    from pkg.report.budget import Report
-    from pkg.report.installation import Installed
-    from pkg.report.snapshot import Snapshot
-    from pkg.report.status import QuotaStatus
 
 
 class Part(StrEnum):
@@ -45,13 +45,31 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What was found at one moment. `where`: the namespace that was asked about, "" for all."""
+class Answer(reports.Answer):
+    """`where`: the namespace that was asked about, "" for all."""
 
     where: str
-    snapshot: Snapshot
     quotas: list[QuotaStatus]
     budgets: list[Report]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.about(),
+            "quotas": [quota.document() for quota in self.quotas],
+            "budgets": [found.document() for found in self.budgets],
+        }
+
+    def parts(self) -> list[RenderableType]:
+        installed = self.snapshot.installed
+        parts = [part for quota in self.quotas for part in _parts(quota, installed)]
+        parts += [part for found in self.budgets for part in _budget_parts(found)]
+        parts = parts or [reports.line(f"no managed quota in {self.where or 'any namespace'}")]
+        return [*parts, *([reports.line(installed.registration)] if installed.registration else [])]
+
+    def lines(self) -> dict[str, str]:
+        """Not how much is used, which changes with every pod."""
+        lines = {f"{quota.namespace}/{quota.name}": "; ".join(_said(quota)) for quota in self.quotas}
+        return lines | {found.namespace: "; ".join(_budget_said(found)) for found in self.budgets}
 
 
 def status(
@@ -69,45 +87,17 @@ def status(
         raise WrongCall("--check and --watch exclude each other")
 
     async def read(client: Client) -> Answer:
-        from pkg.report.budget import reports as with_budgets
-        from pkg.report.reader import take
-        from pkg.report.status import status as of
-
         snapshot = await take(client, report.assumed(), where)
-        return Answer(where, snapshot, of(snapshot), with_budgets(snapshot))
+        return Answer(snapshot, where, of(snapshot), with_budgets(snapshot))
 
     if watching.watch:
-        reports.follow(cluster.kubeconfig, read, _shown, _lines)
+        reports.follow(cluster.kubeconfig, read)
         return 0
     answer = reports.ask(cluster.kubeconfig, read)
     if checking.check:
         return _check(answer.snapshot, checking.check)
-    reports.print_answer(report.output, answer, _document, _shown)
+    answer.print(report.output)
     return 0
-
-
-def _document(answer: Answer) -> dict[str, Any]:
-    return {
-        **reports.about(answer.snapshot),
-        "quotas": [quota.document() for quota in answer.quotas],
-        "budgets": [found.document() for found in answer.budgets],
-    }
-
-
-def _shown(answer: Answer) -> list[RenderableType]:
-    installed = answer.snapshot.installed
-    parts = [part for quota in answer.quotas for part in _parts(quota, installed)]
-    parts += [part for found in answer.budgets for part in _budget_parts(found)]
-    parts = parts or [reports.line(f"no managed quota in {answer.where or 'any namespace'}")]
-    registration = installed.registration
-    return reports.framed(answer.snapshot, [*parts, *([reports.line(registration)] if registration else [])])
-
-
-def _lines(answer: Answer) -> dict[str, str]:
-    """Not how much is used, which changes with every pod."""
-    lines = {"headroom": answer.snapshot.installed.in_short}
-    lines |= {f"{quota.namespace}/{quota.name}": "; ".join(_said(quota)) for quota in answer.quotas}
-    return lines | {found.namespace: "; ".join(_budget_said(found)) for found in answer.budgets}
 
 
 def _said(quota: QuotaStatus) -> Iterator[str]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import msgspec
+
+from kubeloop.api.core import PersistentVolumeClaim, Pod
+from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.meta import from_rfc3339
 from pkg.cmd.flags import option
+from pkg.cmd.manifests import describe_each
 from pkg.cmd.options import WrongCall
-
-if TYPE_CHECKING:
-    from pkg.util.quotacount.releases import Releases
-    from pkg.util.resource_list import ResourceList
+from pkg.util.quantity import ZERO
+from pkg.util.quotacount.claims import device_usage, storage_usage
+from pkg.util.quotacount.releases import Releases, is_known, releases_of
+from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resource_list import ResourceList
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,6 @@ def usage(options: UsageOptions) -> None:
     Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
     are not added, and of a ResourceClaim its pod is not looked at.
     """
-    from pkg.cmd.manifests import describe_each
-    from pkg.util.quotacount.releases import is_known, releases_of
-
     if not is_known(options.kubernetes):
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
     releases, now = releases_of([options.kubernetes]), _seconds(options.now)
@@ -47,8 +51,6 @@ def usage(options: UsageOptions) -> None:
 
 def _seconds(now: str | None) -> float:
     """Since 1970."""
-    from kubeloop.api.meta import from_rfc3339
-
     try:
         return time.time() if now is None else from_rfc3339(now)
     except ValueError as error:
@@ -56,8 +58,6 @@ def _seconds(now: str | None) -> float:
 
 
 def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[str, Any]:
-    from pkg.util.quantity import ZERO
-
     counted = _usage(document, now, releases)
     metadata = document.get("metadata") or {}
     return {
@@ -69,13 +69,6 @@ def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[s
 
 
 def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:
-    import msgspec
-
-    from kubeloop.api.core import PersistentVolumeClaim, Pod
-    from kubeloop.api.devices import ResourceClaim
-    from pkg.util.quotacount.claims import device_usage, storage_usage
-    from pkg.util.quotacount.usage import pod_usage
-
     given = _without_nulls(document)
     match document.get("kind"):
         case "Pod":

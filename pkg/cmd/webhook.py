@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pkg.cmd import logs
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import ConfigError, refuse_write
+from kubeloop.client.loading import load_config
+from kubeloop.controllers.run import run_until_signal
+from kubeloop.controllers.server import parse_bind_address, serve_health
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
+from pkg.config.health import Checks, answer
+from pkg.config.management import Management
 from pkg.util.constants import USER_AGENT
+from pkg.webhook.certificate_files import CertificateFiles
+from pkg.webhook.configurations import Endpoint, mutating, validating
+from pkg.webhook.leftovers import look_at_registered
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable, Sequence
-
-    from kubeloop.client.config import ClientConfig
-    from pkg.config.management import Management
-    from pkg.webhook.configurations import Endpoint
-    from pkg.webhook.register import Webhooks
+from pkg.webhook.register import Webhooks
+from pkg.webhook.serving_certificate import server_context
 
 
 def webhook(
@@ -30,10 +33,7 @@ def webhook(
     process: ProcessOptions = ProcessOptions(health_bind_address="127.0.0.1:8082"),
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
-    from kubeloop.client.loading import load_config
-    from kubeloop.controllers.run import run_until_signal
-
-    logs.set_up(logging)
+    logging.set_up()
     served = checked(policy, webhooks, process)
     config = load_config(cluster.kubeconfig)
     address = webhooks.address(config.in_cluster)
@@ -43,14 +43,6 @@ def webhook(
 async def _serve(
     stop: asyncio.Event, config: ClientConfig, webhooks: Webhooks, address: str, process: ProcessOptions
 ) -> None:
-    import asyncio
-
-    from kubeloop.client.client import Client
-    from kubeloop.client.errors import refuse_write
-    from kubeloop.controllers.server import serve_health
-    from pkg.config.health import Checks, answer
-    from pkg.config.management import Management
-
     checks = Checks()
     health = await serve_health(checks, process.health_bind_address, process.metrics_bind_address)
     try:
@@ -80,15 +72,6 @@ async def _serve(
         await health.close()
 
 
-async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
-    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
-    from pkg.util.installation import about
-    from pkg.webhook.leftovers import Leftovers
-
-    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
-    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()
-
-
 def checked(
     policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions, only_namespaces: Sequence[str] = ()
 ) -> Webhooks:
@@ -96,12 +79,6 @@ def checked(
 
     Raises ConfigError, BindError and WrongCall for what cannot work, before anything is started.
     """
-    from kubeloop.client.errors import ConfigError
-    from kubeloop.controllers.server import parse_bind_address
-    from pkg.webhook.certificate_files import CertificateFiles
-    from pkg.webhook.register import Webhooks
-    from pkg.webhook.tls_context import server_context
-
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
     if flags.client_name and flags.client_ca_file is None:
@@ -136,9 +113,6 @@ def checked(
 
 def _check_patterns(policy: PolicyOptions, endpoint: Endpoint, options: Options) -> None:
     """Raises ConfigError for one that no name can match."""
-    from kubeloop.client.errors import ConfigError
-    from pkg.webhook.configurations import mutating, validating
-
     checks: dict[str, Callable[[], object]] = {
         "--kubevirt-user": lambda: [exact(user) for user in policy.kubevirt_user or ()],
         "--only-namespace": lambda: validating(endpoint, options, None),
@@ -161,8 +135,6 @@ def exact(user: str) -> str:
 
 def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
     """What the webhooks are given, except what the API server says. Raises ConfigError."""
-    from kubeloop.client.errors import ConfigError
-
     try:
         common, single = parse_failure_policies(flags.failure_policy or ())
     except ValueError as exc:
@@ -195,9 +167,6 @@ def parse_failure_policies(texts: Iterable[str]) -> tuple[FailurePolicy, dict[st
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:
     """The Service, or `https://host:port` of --webhook-url. Raises ConfigError."""
-    from kubeloop.client.errors import ConfigError
-    from pkg.webhook.configurations import Endpoint
-
     url = flags.webhook_url
     if not url:
         return Endpoint(service_name=flags.service_name)

@@ -22,7 +22,7 @@ from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import age_of, moment, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.metrics import METRICS
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract, total
+from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.observe import Reader, Source
@@ -39,17 +39,6 @@ EventHandler = ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]
 WAIT = METRICS["headroom_migration_wait_seconds"].histogram(
     (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """A quota that something is added to. `entries` maps the key of each entry to since when it is there."""
-
-    quota: ResourceQuota
-    added: ResourceList
-    entries: Mapping[str, float]
-    migrating: frozenset[str]
-    """The keys whose VM has a migration under way."""
 
 
 @dataclass(eq=False)
@@ -90,54 +79,27 @@ class StateMetrics(Collector):
         yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, max))
 
     def _quotas(self) -> Iterator[Family]:
-        now = self.clock()
-        quotas = self.source.quotas.list()
-        raised = [found for quota in quotas if (found := self._raised(quota, now)) is not None]
-        self._seen = {(each.quota.uid, key): at for each in raised for key, at in each.entries.items()}
-        yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
-        yield _gauge("headroom_quotas_raised", [((), len(raised))])
+        now, quotas, seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
         added: dict[str, list[ResourceList]] = defaultdict(list)
         ages: dict[str, list[float]] = defaultdict(list)
-        migrating: dict[str, list[bool]] = defaultdict(list)
-        for each in raised:
-            namespace = each.quota.namespace
-            added[namespace].append(each.added)
-            ages[namespace] += [now - since for since in each.entries.values()]
-            migrating[namespace] += [key in each.migrating for key in each.entries]
+        states: dict[str, list[str]] = defaultdict(list)
+        for quota in quotas:
+            if not any(key.startswith(_MARKS) for key in quota.annotations):
+                continue
+            entries, namespace = Entries(quota.annotations), quota.namespace
+            amounts, begun = _added(quota, entries), self._begun(entries, namespace)
+            for key in (entry.key for entry in entries):
+                seen[quota.uid, key] = min(self._seen.get((quota.uid, key), now), begun.get(key, now))
+                ages[namespace].append(now - seen[quota.uid, key])
+                states[namespace].append("migrating" if key in begun else "held")
+            if amounts or list(entries):
+                added[namespace].append(amounts)
+        self._seen = seen
+        yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
+        yield _gauge("headroom_quotas_raised", [((), sum(map(len, added.values())))])
         yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, max))
-        yield _gauge(
-            "headroom_quota_entries",
-            (
-                ((namespace, state), found.count(state == "migrating"))
-                for namespace, found in _bounded(migrating).items()
-                for state in ("migrating", "held")
-            ),
-        )
-        yield _gauge(
-            "headroom_quota_added",
-            (
-                ((namespace, name), amount.nanos * _NANO)
-                for namespace, amounts in _bounded(added).items()
-                for name, amount in sorted(total(amounts).items())
-            ),
-        )
-
-    def _raised(self, quota: ResourceQuota, now: float) -> _Raised | None:
-        annotations = quota.annotations
-        if not any(key.startswith(_MARKS) for key in annotations):
-            return None
-        entries, hard = Entries(annotations), parse_resource_list(quota.hard)
-        amounts = [each.readable() for each in entries]
-        amounts.append(entries.compensation_or_none())
-        record = record_of(quota)
-        if record is not None:
-            amounts.append(subtract(hard, parse_resource_list(record.hard)))
-        added = {name: amount for name, amount in total(amounts).items() if name in hard and not amount.is_zero()}
-        begun = self._begun(entries, quota.namespace)
-        since = {
-            each.key: min(self._seen.get((quota.uid, each.key), now), begun.get(each.key, now)) for each in entries
-        }
-        return _Raised(quota, added, since, frozenset(begun)) if since or added else None
+        yield _gauge("headroom_quota_entries", _counts(states))
+        yield _gauge("headroom_quota_added", _sums(added))
 
     def _begun(self, entries: Entries, namespace: str) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
@@ -148,7 +110,7 @@ class StateMetrics(Collector):
             name = migration.spec.vmi_name
             vmi = self.source.instances.get(name=name, namespace=namespace)
             created = moment(migration.metadata.creation_timestamp)
-            for key in entries.keys_of(name, vmi.uid if vmi else ""):
+            for key in entries.keys_of(name, vmi):
                 found[key] = min(created, found.get(key, created))
         return found
 
@@ -170,6 +132,14 @@ class StateMetrics(Collector):
                 for webhook in each.webhooks or ()
             ),
         )
+
+
+def _added(quota: ResourceQuota, entries: Entries) -> ResourceList:
+    """What stands in spec.hard beside the base: entries, the compensation, and what a window adds."""
+    hard, record = parse_resource_list(quota.hard), record_of(quota)
+    window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
+    amounts = add(entries.readable(), window)
+    return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 
 def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:
@@ -210,6 +180,18 @@ def _by_namespace(
 ) -> Iterator[tuple[tuple[str], float]]:
     for namespace, values in _bounded(grouped).items():
         yield (namespace,), reduce(values)
+
+
+def _counts(states: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], float]]:
+    for namespace, found in _bounded(states).items():
+        for state in ("migrating", "held"):
+            yield (namespace, state), found.count(state)
+
+
+def _sums(added: Mapping[str, Sequence[ResourceList]]) -> Iterator[tuple[tuple[str, str], float]]:
+    for namespace, found in _bounded(added).items():
+        for name, amount in sorted(total(found).items()):
+            yield (namespace, name), amount.nanos * _NANO
 
 
 def _gauge(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Family:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from msgspec import field, structs
@@ -11,14 +10,17 @@ from msgspec import field, structs
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.explain import Explanation, Verdict
+from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import recognise, timestamp
 from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
-from pkg.util.managedtenantquota.window import Window, window_of
+from pkg.util.managedtenantquota.window import Window
+
+_AT_ONCE = Policy(shortage=0.0)
+"""A report shows a shortage without waiting whether it lasts."""
 
 
 class Raised(Document, frozen=True):
@@ -50,12 +52,12 @@ class Report(Document, frozen=True):
     problems: Sequence[str]
 
 
-def report(observed: Observed, policy: Policy | None = None) -> Report:
+def report(observed: Observed) -> Report:
     """The namespace at this moment."""
-    window = window_of(observed, _at_once(policy))
+    window = Window(observed, _AT_ONCE)
     lock = observed.lock
     raised = []
-    for name, record in {**window.left, **window.records}.items():
+    for name, record in window.originals.items():
         quota = window.quota(name)
         blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
         raised.append(Raised(name, quota.hard if quota else {}, dict(record.hard), blocked))
@@ -69,7 +71,7 @@ def report(observed: Observed, policy: Policy | None = None) -> Report:
     )
 
 
-def why_it_waits(observed: Observed, migration: str, policy: Policy | None = None) -> list[str]:
+def why_it_waits(observed: Observed, migration: str) -> list[str]:
     """Why the migration of that name has no target pod yet, or what is done about it; empty when it does not wait."""
     found = next((each for each in observed.facts.migrations if each.name == migration), None)
     if found is None or is_finished(found):
@@ -79,7 +81,7 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
         return [f"VM {found.spec.vmi_name} does not run"]
     if target_pods(found, vmi, observed.facts.pods):
         return []
-    window = window_of(observed, _at_once(policy))
+    window = Window(observed, _AT_ONCE)
     said = [
         problem.message
         for problem in window.problems
@@ -98,16 +100,11 @@ def why_it_waits(observed: Observed, migration: str, policy: Policy | None = Non
 
 
 def _stage(window: Window) -> str:
-    if not window.locked:
+    if window.lock is None:
         return "the namespace is about to be locked"
     if window.next_to_raise() is not None:
         return "the namespace is locked, they are about to be raised"
     return "the namespace is locked, they are raised, KubeVirt will create it"
-
-
-def _at_once(policy: Policy | None) -> Policy:
-    """A report shows a shortage without waiting whether it lasts."""
-    return replace(policy or Policy(), shortage=0.0)
 
 
 def reports(snapshot: Snapshot) -> list[Report]:
@@ -133,8 +130,9 @@ def observe(snapshot: Snapshot, namespace: str) -> Observed:
     )
 
 
-def managed(snapshot: Snapshot, instance: VirtualMachineInstance, found: Explanation) -> Explanation:
-    """The explanation as it is in a namespace with a budget; unchanged in any other."""
+def explained(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
+    """The VM of a VMI, in a namespace with a budget or without."""
+    found = explain(snapshot, instance)
     if not any(budget.namespace == instance.namespace for budget in snapshot.budgets):
         return found
     if found.verdict is Verdict.WAITS_FOR_QUOTA and found.migration is not None:
@@ -148,7 +146,7 @@ def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, found: Expla
     """A VM that does not migrate: what the budget would do for it."""
     asked = asked_for(instance)
     seen = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    wanted = window_of(seen, Policy(shortage=0.0)).wanted
+    wanted = Window(seen, _AT_ONCE).wanted
     blocking = next((each.blocking for each in wanted if each.migration.uid == asked.uid), ())
     if not blocking:
         return _with(found, why_it_waits(seen, asked.name))

@@ -88,7 +88,7 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
             return f"{text}: {part}"
     name = refusing_quota(message)
     if name and name not in {quota.name for quota in snapshot.quotas_of(namespace)}:
-        return f"{name} is no ResourceQuota of the namespace, perhaps a ClusterResourceQuota: {ADMISSION}"
+        return f"{name} is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota: {ADMISSION}"
     return ""
 
 
@@ -99,7 +99,7 @@ def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     if migratable is not None and migratable.status == "False":
         why = migratable.message or migratable.reason or "no reason is given"
         found.append(f"KubeVirt does not migrate it: {why}: {PLACEMENT}")
-    moving = moves(vmi, snapshot.machine(vmi.namespace, vmi.name))
+    moving = moves(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
     if moving:
         found.append(_volumes(snapshot, vmi.namespace, moving))
     return found

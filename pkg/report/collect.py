@@ -10,18 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.report.installation import Installed
 from pkg.report.snapshot import LISTS, Basis, Snapshot
 from pkg.report.status import status
@@ -83,14 +81,6 @@ _OF_DELTA: Final = (
     Pod,
     VirtualMachineInstance,
 )
-_MORE: Final = (
-    ResourceClaim,
-    VirtualMachine,
-    VirtualMachineInstanceMigration,
-    VirtualMachineMigrationResourceQuota,
-    ValidatingWebhookConfiguration,
-    Event,
-)
 _OF_NAMESPACES: Final = ("quotas", "limit_ranges", "device_claims", "machines", "pods", "instances", "budgets")
 
 
@@ -120,26 +110,25 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
     return {
         ABOUT: json.dumps(document, indent=2).encode() + b"\n",
         OBJECTS: _lines(every, _OF_DELTA),
-        MORE: _lines(every, _MORE),
+        MORE: _lines(every, [kind for kind in LISTS.values() if kind not in _OF_DELTA]),
     }
 
 
 def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
     """The snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other files."""
-    by_kind: dict[str, list[Any]] = {kind.__name__: [] for kind in LISTS.values()}
-    kinds = {kind.__name__: kind for kind in LISTS.values()}
+    lists: dict[str, list[Any]] = {name: [] for name in LISTS}
+    of = {kind.__name__: (name, kind) for name, kind in LISTS.items()}
     for document in objects:
-        kind = str(document["kind"])
-        by_kind[kind].append(msgspec.convert(document, kinds[kind]))
-    by_kind["Event"] = [each for each in by_kind["Event"] if each.reason == constants.EVENT_FAILED_CREATE]
-    lists: dict[str, Any] = {name: by_kind[kind.__name__] for name, kind in LISTS.items()}
+        name, kind = of[str(document["kind"])]
+        lists[name].append(msgspec.convert(document, kind))
+    lists["failures"] = [each for each in lists["failures"] if each.reason == constants.EVENT_FAILED_CREATE]
     basis = about["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(about["now"]),
         basis=Basis(policy, basis["source"] or "", basis["kubernetes"]),
         installed=msgspec.convert(about["installed"], Installed),
-        **lists,
+        **cast("dict[str, Any]", lists),
     )
 
 
@@ -178,11 +167,11 @@ def allowed(obj: Object) -> dict[str, Any]:
 
 def _moving(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
     """The claims of disks, as far as a volume migration doubles them."""
-    machines = {each.key: each for each in snapshot.machines}
+    machines = snapshot.source.machines
     named = {
         (vmi.namespace, claim)
         for vmi in snapshot.instances
-        for each in moves(vmi, machines.get(vmi.key))
+        for each in moves(vmi, machines.get(namespace=vmi.namespace, name=vmi.name))
         for claim in (each.source, each.destination)
     }
     return [each for each in _of(snapshot.claims, namespaces) if (each.namespace, each.name) in named]

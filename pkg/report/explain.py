@@ -147,11 +147,11 @@ def _in_the_way(
     snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
 ) -> tuple[Verdict, str] | None:
     """What keeps KubeVirt from creating a target pod that fits: our own webhook, or what KubeVirt said last."""
-    ours = [
-        f"webhook {name} does not answer"
-        for name in snapshot.installed.in_the_way
-        if name == _POD_WEBHOOK and snapshot.holds(instance.namespace)
-    ]
+    namespace = snapshot.source.namespaces.get(name=instance.namespace)
+    is_asked = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+    ours = (
+        f"webhook {_POD_WEBHOOK} does not answer" if is_asked and _POD_WEBHOOK in snapshot.installed.in_the_way else ""
+    )
     known = {quota.name for quota in snapshot.quotas_of(instance.namespace)}
     failures = [
         failure
@@ -160,7 +160,7 @@ def _in_the_way(
     ]
     said = max(failures)[1] if failures else ""
     if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (said or ours[0])
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (said or ours)
     if said:
         why = causes.of_refusal(snapshot, instance.namespace, said)
         return (

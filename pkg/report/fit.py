@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from msgspec import field
@@ -98,32 +97,38 @@ def fits(
     return [fit for fit in found if fit.needs]
 
 
-def _fit(observed: Facts, vms: Collection[str], policy: Policy, *, would: bool) -> Fit:
+def _fit(observed: Facts, names: Collection[str], policy: Policy, *, would: bool) -> Fit:
     quota = observed.quota
-    to_come = _to_come(observed, vms)
-    needs = _needs(quota, to_come)
+    base = base_of(quota, observed.limits, EXACT)
+    vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
+    to_come = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
     decided = plan(observed, policy)
-    then = msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=_merged(quota, decided)))
-    raised = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
-    short = {name for name, need in _needs(then, to_come).items() if need.missing}
+    then = _applied(quota, decided)
+    more = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
+    raised = {name: amount for name, amount in sorted(more.items()) if amount > ZERO}
+    needs = _needs(quota, to_come)
+    short = _missing(_needs(then, to_come))
+    served = _missing(_needs(_applied(quota, plan(observed, EXACT)), to_come)) if policy.mode is Mode.ASSIST else short
+    left = _unserved(short, served, policy) or _volumes(observed, short, vms) or _growth(short, vms)
+    raises = _raises(quota, raised) + (", which is not enough" if short else "")
+    said = "; ".join(_said(decided, names))
     return Fit(
         quota=quota.name,
         kept_by=kept_by(observed, policy.mode),
-        fits=not any(need.missing for need in needs.values()),
+        fits=not _missing(needs),
         needs=needs,
-        raised={name: amount for name, amount in sorted(raised.items()) if amount > ZERO},
+        raised=raised,
         fits_then=not short,
-        action=_action(observed, policy, decided, needs, short, vms, would=would),
+        action=_refused(observed)
+        or _does(raises if raised else "", said, left, would=would)
+        or _nothing(observed, needs, vms),
     )
 
 
-def _to_come(observed: Facts, vms: Collection[str]) -> ResourceList:
-    return total(add(vm.to_come, vm.volumes_to_come) for vm in _vms(observed, vms))
-
-
-def _vms(observed: Facts, names: Collection[str]) -> list[Vm]:
-    base = base_of(observed.quota, observed.limits, EXACT)
-    return [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
+def _applied(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
+    """With the limits that a plan writes."""
+    hard = {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
+    return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
 
 
 def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> dict[str, Need]:
@@ -139,22 +144,12 @@ def _need(requested: Quantity, used: Quantity, limited: Quantity) -> Need:
     return Need(requested, used, limited, shortage(used, requested, limited))
 
 
-def _merged(quota: ResourceQuota, decided: Plan) -> dict[str, Any]:
-    changed = {**quota.hard, **decided.hard}
-    return {name: limit for name, limit in changed.items() if limit is not None}
+def _missing(needs: Mapping[str, Need]) -> ResourceList:
+    return {name: need.missing for name, need in needs.items() if need.missing}
 
 
-def _action(
-    observed: Facts,
-    policy: Policy,
-    decided: Plan,
-    needs: Mapping[str, Need],
-    short: Collection[str],
-    vms: Collection[str],
-    *,
-    would: bool,
-) -> str:
-    """`short` are the resources that are missing whatever headroom does."""
+def _refused(observed: Facts) -> str:
+    """Why headroom does nothing about the quota; "" where it does."""
     quota = observed.quota
     if observed.namespace_off or switched_off(quota):
         return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
@@ -162,26 +157,23 @@ def _action(
         return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
     if is_off(quota.annotations):
         return f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
-    if observed.mtq:
-        return "nothing by itself: the namespace is managed tenant quota's"
-    said = "; ".join(_said(decided, vms))
-    raises = _raises(quota, decided)
-    left = (
-        _unserved(observed, policy, decided, needs) or _volumes(observed, short, vms) or _growth(observed, short, vms)
-    )
+    return "nothing by itself: the namespace is managed tenant quota's" if observed.mtq else ""
+
+
+def _does(raises: str, said: str, left: str, *, would: bool) -> str:
+    """`said` is what the plan complains of, `left` why something stays missing."""
     if raises:
-        enough = ", which is not enough" if short else ""
-        raised = f"{'would raise' if would else 'raises'} {raises}{enough}"
-        return "; ".join(filter(None, [raised, said, left]))
+        return "; ".join(filter(None, [f"{'would raise' if would else 'raises'} {raises}", said, left]))
     if said:
         return f"{'would wait' if would else 'waits'}: {said}"
-    if left:
-        return f"nothing: {left}"
-    if any(need.missing for need in needs.values()):
+    return f"nothing: {left}" if left else ""
+
+
+def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[Vm]) -> str:
+    if _missing(needs):
         return "nothing: the namespace's annotation grants none of what is missing"
-    instances = ((vm, observed.instances.get(vm)) for vm in vms)
-    entries = Entries(quota.annotations)
-    entered = any(entries.keys_of(name, vmi.uid if vmi else "") for name, vmi in instances)
+    entries = Entries(observed.quota.annotations)
+    entered = any(entries.keys_of(vm.name, vm.vmi) for vm in vms)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 
@@ -191,45 +183,32 @@ def _said(decided: Plan, vms: Collection[str]) -> list[str]:
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
-def _growth(observed: Facts, short: Collection[str], vms: Collection[str]) -> str:
+def _growth(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
     """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
-    found = _vms(observed, vms)
-    more = subtract(total(vm.to_come for vm in found), total(vm.allowed for vm in found))
+    more = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
     return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
 
 
-def _volumes(observed: Facts, short: Collection[str], vms: Collection[str]) -> str:
+def _volumes(observed: Facts, short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
     """Why what a volume migration doubles stays `short`."""
-    to_come = total(vm.volumes_to_come for vm in _vms(observed, vms))
-    if observed.storage_migration or not to_come.keys() & short:
+    if observed.storage_migration or not total(vm.volumes_to_come for vm in vms).keys() & short.keys():
         return ""
     name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
     return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
-def _unserved(observed: Facts, policy: Policy, decided: Plan, needs: Mapping[str, Need]) -> str:
-    """What mode assist leaves missing, by Harvester's own rules."""
-    if policy.mode is not Mode.ASSIST:
+def _unserved(short: ResourceList, served: ResourceList, policy: Policy) -> str:
+    """What mode assist leaves missing, by Harvester's own rules; `served` is what takeover would leave."""
+    if policy.mode is not Mode.ASSIST or not short:
         return ""
-    missing = _left_missing(needs, decided)
-    if not missing:
-        return ""
-    served = not missing.keys() & _left_missing(needs, plan(observed, EXACT)).keys()
-    return f"mode assist leaves {listed(missing)} missing" + (", --mode takeover adds it" if served else "")
+    by_takeover = "" if short.keys() & served.keys() else ", --mode takeover adds it"
+    return f"mode assist leaves {listed(short)} missing{by_takeover}"
 
 
-def _left_missing(needs: Mapping[str, Need], decided: Plan) -> ResourceList:
-    raised = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
-    left = {name: shortage(need.used, need.requested, raised.get(name, need.limited)) for name, need in needs.items()}
-    return {name: missing for name, missing in left.items() if missing}
-
-
-def _raises(quota: ResourceQuota, decided: Plan) -> str:
+def _raises(quota: ResourceQuota, raised: ResourceList) -> str:
     before = parse_resource_list(quota.hard)
-    after = parse_resource_list({name: limit for name, limit in decided.hard.items() if limit is not None})
     return ", ".join(
-        f"{name} from {shown(before.get(name, ZERO), name)} to {shown(limit, name)}"
-        for name, limit in sorted(after.items())
-        if limit > before.get(name, ZERO)
+        f"{name} from {shown(before.get(name, ZERO), name)} to {shown(before.get(name, ZERO) + more, name)}"
+        for name, more in raised.items()
     )

@@ -16,14 +16,13 @@ import msgspec
 from msgspec import field
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.kubevirt.backend_storage import claim_to_come
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, target_usage, usage_of
+from pkg.util.kubevirt.target import Side, instance_of, target_usage, usage_of
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
@@ -84,7 +83,7 @@ def sizes(
     that is not there, and for one whose quantities are none."""
     rendering = snapshot.rendering(namespace, ratio)
     instances = {vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace}
-    every = {vm.name: _instance_of(vm) for vm in machines} | instances
+    every = {vm.name: instance_of(vm) for vm in machines} | instances
     if growth is not None:
         if growth.vm not in every:
             raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
@@ -125,38 +124,16 @@ def _needs(
         seconds.append(add(sides[-1], claim_to_come(vmi, claims, rendering)))
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
     of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(sides)
-    return {
-        name: _need(name, limit, used.get(name, ZERO), of_vms, all_run, seconds, at_once)
-        for name, limit in sorted(hard.items())
-        if is_scaled(name)
-    }
 
+    def need(name: str, limit: Quantity) -> Need:
+        in_use = used.get(name, ZERO)
+        others = max(ZERO, in_use - of_vms.get(name, ZERO))
+        run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
+        largest = sorted((second.get(name, ZERO) for second in seconds), reverse=True) or [ZERO]
+        several = total([{name: amount} for amount in largest[:at_once]])[name]
+        return Need(limit, in_use, others, run, run + largest[0], run + several)
 
-def _need(
-    name: str,
-    limit: Quantity,
-    used: Quantity,
-    of_vms: ResourceList,
-    all_run: ResourceList,
-    seconds: Sequence[ResourceList],
-    at_once: int,
-) -> Need:
-    others = max(ZERO, used - of_vms.get(name, ZERO))
-    run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
-    largest = sorted((second.get(name, ZERO) for second in seconds), reverse=True)
-    several = total([{name: amount} for amount in largest[:at_once]]).get(name, ZERO)
-    return Need(limit, used, others, run, run + (largest or [ZERO])[0], run + several)
-
-
-def _instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
-    template = machine.spec.template
-    metadata = ObjectMeta(
-        name=machine.name,
-        namespace=machine.namespace,
-        labels=template.metadata.labels,
-        annotations=template.metadata.annotations,
-    )
-    return VirtualMachineInstance(metadata=metadata, spec=template.spec)
+    return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
 
 
 def _grown(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:

@@ -17,7 +17,6 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
-from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.installation import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
@@ -89,23 +88,13 @@ class Snapshot:
     failures: Sequence[Event] = ()
     """KubeVirt's about pods that it could not create."""
 
-    def instance(self, namespace: str, name: str) -> VirtualMachineInstance | None:
-        return next((vmi for vmi in self.instances if (vmi.namespace, vmi.name) == (namespace, name)), None)
-
-    def machine(self, namespace: str, name: str) -> VirtualMachine | None:
-        return next((vm for vm in self.machines if (vm.namespace, vm.name) == (namespace, name)), None)
-
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
         """All migrations of a VM, finished or not."""
-        return [m for m in self.migrations if (m.namespace, m.spec.vmi_name) == (namespace, vm)]
-
-    def holds(self, namespace: str) -> bool:
-        """Whether the API server asks the webhook about pods of the namespace."""
-        return any(each.name == namespace and each.labels.get(LABEL_HOLDING) == TRUE for each in self.namespaces)
+        return [m for m in self.source.migrations.list(namespace) if m.spec.vmi_name == vm]
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The namespace's quotas, sorted by name."""
-        return sorted((quota for quota in self.quotas if quota.namespace == namespace), key=lambda quota: quota.name)
+        return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """How launcher pods are rendered there, now or with another overhead ratio."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,13 +12,12 @@ from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import is_ours
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm
@@ -84,57 +83,43 @@ def kept_by(observed: Facts, mode: Mode) -> str:
 
 def _status(observed: Facts, policy: Policy) -> QuotaStatus:
     quota, entries = observed.quota, Entries(observed.quota.annotations)
-    problems: list[str] = []
-    base = _base(observed, policy, problems)
-    readable = [entry for entry in entries if _readable(entry, problems)]
-    compensation = _compensation(entries, problems)
-    added = total([*(entry.resources for entry in readable), compensation])
-    rows = _rows(quota, base, added)
-    problems += [
-        "{} is {}, base and additions give {}".format(name, *compared(name, row.hard, row.base + row.added))
-        for name, row in rows.items()
-        if row.base is not None and row.base + row.added != row.hard
-    ]
-    problems += [
-        "{}: {} is used, more than hard {}".format(name, *compared(name, row.used, row.hard))
-        for name, row in rows.items()
-        if row.used > row.hard
-    ]
+    # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
+    base = base_of(quota, observed.limits, policy)
+    unreadable = _unreadable(entries)
+    rows = _rows(quota, base.limits or {}, entries.readable())
     keeper = kept_by(observed, policy.mode)
+    problems = [*map(str, base.problems), *unreadable.values(), *_contradictions(rows)]
     if "headroom" in keeper:
-        problems += [str(problem) for problem in plan(observed, policy).problems]
+        problems += map(str, plan(observed, policy).problems)
     return QuotaStatus(
         namespace=quota.namespace,
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(observed, entries, readable),
-        compensation=compensation,
+        additions=_additions(observed, entries, [entry for entry in entries if entry.key not in unreadable]),
+        compensation=entries.compensation_or_none(),
         problems=list(dict.fromkeys(problems)),
     )
 
 
-def _base(observed: Facts, policy: Policy, problems: list[str]) -> ResourceList:
-    """Of what the running mode adds to: beside Harvester that is what Harvester adds to."""
-    base = base_of(observed.quota, observed.limits, policy)
-    problems += [str(problem) for problem in base.problems]
-    return base.limits or {}
+def _unreadable(entries: Entries) -> dict[str, str]:
+    """What is wrong, by annotation."""
+    key, found = constants.ANNOTATION_MIGRATING_COMPENSATION, {}
+    for entry in (*entries, Entry(key, entries.get(key) or "{}")):
+        try:
+            entry.resources  # noqa: B018  (reads it)
+        except InvalidEntry as exc:
+            found[entry.key] = str(exc)
+    return found
 
 
-def _readable(entry: Entry, problems: list[str]) -> bool:
-    try:
-        return entry.resources is not None
-    except InvalidEntry as exc:
-        problems.append(str(exc))
-        return False
-
-
-def _compensation(entries: Entries, problems: list[str]) -> Mapping[str, Quantity]:
-    try:
-        return entries.compensation
-    except InvalidEntry as exc:
-        problems.append(str(exc))
-        return {}
+def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
+    for name, row in rows.items():
+        if row.base is not None and row.base + row.added != row.hard:
+            yield "{} is {}, base and additions give {}".format(name, *compared(name, row.hard, row.base + row.added))
+    for name, row in rows.items():
+        if row.used > row.hard:
+            yield "{}: {} is used, more than hard {}".format(name, *compared(name, row.used, row.hard))
 
 
 def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict[str, Amounts]:
@@ -150,7 +135,7 @@ def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> 
     by_key: dict[str, Vm] = {}
     base = base_of(observed.quota, observed.limits, EXACT)
     for vm in vms_of(observed, EXACT, base)[0]:
-        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.uid), vm)
+        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.vmi), vm)
     return [_addition(entry, by_key.get(entry.key)) for entry in readable]
 
 

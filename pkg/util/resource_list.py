@@ -86,6 +86,11 @@ def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceLis
     return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
 
 
+def positive(resources: Mapping[str, Quantity]) -> ResourceList:
+    """What is more than nothing."""
+    return {name: amount for name, amount in resources.items() if amount.nanos > 0}
+
+
 def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     """The sum of any number of lists."""
     result: ResourceList = {}

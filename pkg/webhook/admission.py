@@ -28,6 +28,8 @@ _PARTS: Final = (b'"', b"[", b"{")
 _MOST_PARTS: Final = 20_000
 """Quotes and opening brackets cost time, other bytes do not: 3 MiB of them up to a second in which nothing else is
 answered."""
+_LONGEST_UID: Final = 1024
+"""Characters; it comes back in the answer."""
 
 
 class BadReview(Exception):
@@ -123,6 +125,8 @@ def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionReque
         )
     if review.request is None or not review.request.uid:
         raise BadReview("the review has no request, or the request no uid")
+    if len(review.request.uid) > _LONGEST_UID:
+        raise BadReview(f"a uid has at most {_LONGEST_UID} characters")
     return msgspec.structs.replace(review.request, authenticated=authenticated)
 
 

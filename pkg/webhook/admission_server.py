@@ -1,47 +1,57 @@
-"""One replica: listener, certificate and registration, started and ended in the right order."""
+"""One replica: listener, certificate and registration, started and ended in the right order, and looked after."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from ssl import SSLContext
 
 from kubeloop.api.meta import rfc3339
+from kubeloop.client.errors import ApiError, ConfigError
+from pkg.config.probe import NotReached
 from pkg.webhook.admission import AdmissionRequest, Decision
-from pkg.webhook.caller import Caller
 from pkg.webhook.deadline import REVIEW_SECONDS
 from pkg.webhook.registration import Registrar
 from pkg.webhook.server import Hook, WebhookServer
-from pkg.webhook.upkeep import POLL_SECONDS, Certificates, Upkeep
+from pkg.webhook.serving_certificate import ServingCertificate
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 60.0
+"""How often the Secret, the files and the configurations are looked at, and the API server is asked whether it reaches
+the webhooks. A look costs it five requests."""
+FIRST_SECONDS, RETRY_SECONDS = 0.25, 10.0
+"""The same while something is wrong: twice as long each time."""
 
 
 class AdmissionServer:
     """`start`, and `stop` at the end, when `stopped` is called too. `synced` returns when the caches have; only then
-    reviews are answered and the webhooks registered, for before that no request could be answered."""
+    reviews are answered and the webhooks registered, for before that no request could be answered. What fails later is
+    logged and tried again."""
 
     def __init__(
         self,
         hooks: Mapping[str, Hook],
-        certificates: Certificates,
-        context: SSLContext,
+        certificate: ServingCertificate,
         registrar: Registrar | None,
         *,
         client_names: Collection[str] = (),
-        caller: Caller | None = None,
         synced: Callable[[], Awaitable[object]],
         stopped: Callable[[], Awaitable[None]] | None = None,
-        poll: float = POLL_SECONDS,
     ) -> None:
+        """`registrar` None: another program registers the webhooks."""
         self._ready = asyncio.Event()
         self._server = WebhookServer(
             {path: self._when_synced(hook) for path, hook in hooks.items()},
-            context,
+            certificate.context,
             client_names=client_names,
-            caller=caller,
+            caller=registrar.caller if registrar else None,
         )
-        self._certificates = certificates
-        self._upkeep = Upkeep(certificates, registrar, poll=poll)
+        self._certificate = certificate
+        self._registrar = registrar
+        self._not_registered = "the caches have not synced yet"
+        """Why the webhooks are not registered; "" once they are."""
         self._synced = synced
         self._stopped = stopped
         self._task: asyncio.Task[None] | None = None
@@ -52,8 +62,11 @@ class AdmissionServer:
         return self._server.address
 
     async def start(self, bind_address: str) -> None:
-        """Load the certificate and listen. Raises ApiError, ConfigError, CertificateError, BindError."""
-        await self._upkeep.load()
+        """Load the certificate, and the key by which the API server is known, and listen. Raises ApiError, ConfigError,
+        BindError."""
+        await self._certificate.refresh()
+        if self._registrar is not None:
+            await self._registrar.adopt()
         await self._server.start(bind_address)
         self._task = asyncio.create_task(self._run(), name="webhook upkeep")
 
@@ -69,16 +82,18 @@ class AdmissionServer:
 
     def unready(self) -> list[str]:
         """What is missing until calls can be answered, a line each."""
-        missing, expires, why = [], self._certificates.expires, self._upkeep.not_registered
+        missing, expires = [], self._certificate.expires
         if expires is None:
             missing.append("webhook certificate")
         elif expires <= time.time():
             missing.append(f"webhook certificate: expired {time.time() - expires:.0f} s ago")
-        return [*missing, f"webhook registration: {why}"] if why else missing
+        if self._not_registered:
+            missing.append(f"webhook registration: {self._not_registered}")
+        return missing
 
     def notes(self) -> list[str]:
         """When the certificate expires."""
-        expires = self._certificates.expires
+        expires = self._certificate.expires
         return [f"webhook certificate: valid until {rfc3339(expires)}"] if expires is not None else []
 
     def healthy(self) -> list[str]:
@@ -101,4 +116,29 @@ class AdmissionServer:
     async def _run(self) -> None:
         await self._synced()
         self._ready.set()
-        await self._upkeep.run()
+        pause = FIRST_SECONDS
+        while True:
+            pause = POLL_SECONDS if await self._look() else min(2 * pause, RETRY_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> bool:
+        """Renew and register what is due: at first when there is something that answers. Whether all is well."""
+        try:
+            await self._certificate.refresh()
+            if self._registrar is not None:
+                await self._registrar.ensure(self._certificate.bundle)
+        except NotReached as exc:
+            if self._not_registered != str(exc):
+                log.warning("webhooks are not registered: %s", exc)
+            self._not_registered = str(exc)
+        except (ApiError, ConfigError) as exc:
+            log.warning("webhook upkeep: %s", exc)
+            # An API server that is away for a moment says nothing about webhooks that are registered.
+            self._not_registered = self._not_registered and str(exc)
+        except Exception as exc:
+            log.error("webhook upkeep: %s: %s", type(exc).__name__, exc)
+            log.debug("webhook upkeep: traceback", exc_info=exc)
+        else:
+            self._not_registered = ""
+            return True
+        return False

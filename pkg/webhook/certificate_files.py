@@ -7,9 +7,8 @@ import ssl
 from pathlib import Path
 
 from kubeloop.client.errors import ConfigError
-from pkg.webhook.certificates import CertificateError, KeyPair, expiry, parse_bundle
-from pkg.webhook.metrics import CERTIFICATE_EXPIRY
-from pkg.webhook.tls_context import load
+from pkg.webhook.certificates import CertificateError, KeyPair, parse_bundle
+from pkg.webhook.serving_certificate import ServingCertificate
 
 log = logging.getLogger(__name__)
 
@@ -17,48 +16,29 @@ AUTHORITY_FILE = "ca.crt"
 """What cert-manager puts beside tls.crt and tls.key."""
 
 
-class CertificateFiles:
-    """The interface of SharedCertificates. `bundle` None: the configurations' caBundle is left as it is, for
-    cert-manager's CA injector."""
+class CertificateFiles(ServingCertificate):
+    """Without a CA's file `bundle` is None: the configurations' caBundle is left to cert-manager's CA injector."""
 
     def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext, authority: Path | None = None) -> None:
         """`authority`: the CA's file; without, a `ca.crt` beside the certificate if there is one."""
+        super().__init__(context)
         self._certificate = certificate
         self._key = key
         beside = certificate.parent / AUTHORITY_FILE
         self._authority = authority or (beside if beside.is_file() else None)
-        self._context = context
-        self._loaded: KeyPair | None = None
-        self._bundle: bytes | None = None
-
-    @property
-    def bundle(self) -> bytes | None:
-        return self._bundle
-
-    @property
-    def expires(self) -> float | None:
-        return expiry(self._loaded) if self._loaded is not None else None
 
     async def refresh(self) -> None:
         """Load what changed. Raises ConfigError as long as nothing usable was ever there; later that is logged: a
         file may be half written, and the certificate that is loaded still serves."""
         try:
-            self._read()
+            pair = KeyPair(self._certificate.read_bytes(), self._key.read_bytes())
+            if self._authority is not None:
+                bundle = self._authority.read_bytes()
+                parse_bundle(bundle)
+                self.bundle = bundle
+            self.serve(pair)
         except (OSError, CertificateError) as exc:
             reason = f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) else str(exc)
-            if self._loaded is None:
+            if self.loaded is None:
                 raise ConfigError(f"{self._certificate}: {reason}") from exc
             log.warning("%s not loaded: %s", self._certificate, reason)
-
-    def _read(self) -> None:
-        pair = KeyPair(self._certificate.read_bytes(), self._key.read_bytes())
-        if self._authority is not None:
-            bundle = self._authority.read_bytes()
-            parse_bundle(bundle)
-            self._bundle = bundle
-        if pair != self._loaded:
-            until = expiry(pair)
-            load(self._context, pair.certificate, pair.key)
-            self._loaded = pair
-            CERTIFICATE_EXPIRY.set(until)
-            log.info("%s loaded", self._certificate)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from kubeloop.api.core import Secret
-from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
-from pkg.webhook.certificates import CertificateError, KeyPair, Material, Policy, check, expiry, issue, step
-from pkg.webhook.metrics import CERTIFICATE_EXPIRY
-from pkg.webhook.tls_context import load
+from kubeloop.client.retry import retry_on_conflict
+from pkg.webhook.certificates import CertificateError, KeyPair, Material, check, issue, step
+from pkg.webhook.serving_certificate import ServingCertificate
 
 log = logging.getLogger(__name__)
 
@@ -26,108 +23,69 @@ AUTHORITY: Final = "authority.crt"
 AUTHORITY_KEY: Final = "authority.key"
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
-_ATTEMPTS: Final = 10
-"""Conflicts with other replicas that are retried at once."""
 
 
-@dataclass(eq=False)
-class SharedCertificates:
-    """Keeps the Secret and the live context up to date; in a dry run the certificate stays in memory.
+class SharedCertificates(ServingCertificate):
+    """Keeps the Secret and the live context up to date; in a dry run the certificate stays in memory."""
 
-    `bundle` is what an API server has to trust."""
-
-    secrets: ResourceClient[Secret]
-    namespace: str
-    name: str
-    hosts: Sequence[str]
-    context: ssl.SSLContext
-    policy: Policy = field(default_factory=Policy)
-    clock: Callable[[], float] = time.time
-    _material: Material | None = field(default=None, init=False)
-    _loaded: KeyPair | None = field(default=None, init=False)
-
-    @property
-    def bundle(self) -> bytes | None:
-        return self._material.bundle if self._material is not None else None
-
-    @property
-    def expires(self) -> float | None:
-        return expiry(self._loaded) if self._loaded is not None else None
+    def __init__(
+        self,
+        secrets: ResourceClient[Secret],
+        namespace: str,
+        name: str,
+        hosts: Collection[str],
+        context: ssl.SSLContext,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(context)
+        self._secrets = secrets
+        self._namespace = namespace
+        self._name = name
+        self._hosts = hosts
+        self._clock = clock
+        self._material: Material | None = None
 
     async def refresh(self) -> None:
-        """Read the Secret, renew what is due, load what is to be served. Raises ApiError, ConfigError."""
-        self._material = await self._shared()
-        pair = self._material.serving
-        if pair != self._loaded:
-            load(self.context, pair.certificate, pair.key)
-            self._loaded = pair
-            CERTIFICATE_EXPIRY.set(expiry(pair))
-            log.info("serving certificate loaded, valid until %s", rfc3339(expiry(pair)))
+        # Another replica may create, change or delete it meanwhile.
+        self._material = await retry_on_conflict(lambda _: self._shared(), tries=10, errors=(AlreadyExists, Conflict))
+        self.bundle = self._material.bundle
+        self.serve(self._material.serving)
 
     async def _shared(self) -> Material:
-        for _attempt in range(_ATTEMPTS):
-            try:
-                secret = await self.secrets.get(name=self.name, namespace=self.namespace)
-            except NotFound:
-                if (created := await self._create()) is not None:
-                    return created
-                continue
-            if (settled := await self._settle(secret)) is not None:
-                return settled
-        raise ConfigError(f"secret {self.namespace}/{self.name} keeps changing: find out which other program writes it")
-
-    async def _create(self) -> Material | None:
-        """None: another replica was first."""
-        material = issue(self.hosts, self.policy, self.clock())
-        body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": self.name, "labels": {"app.kubernetes.io/managed-by": "headroom"}},
-            "type": "Opaque",
-            "data": _data(material),
-        }
+        """The Secret's content, with what was due done. Raises AlreadyExists, Conflict: read it again."""
+        now = self._clock()
         try:
-            await self.secrets.create(body, namespace=self.namespace)
-        except AlreadyExists:
-            return None
+            secret = await self._secrets.get(name=self._name, namespace=self._namespace)
+        except NotFound:
+            return await self._written(issue(self._hosts, now), None)
+        try:
+            found = _material(secret.data or {})
+            due = step(found, self._hosts, now)
+        except CertificateError as exc:
+            log.warning("secret %s/%s is replaced: %s", self._namespace, self._name, exc)
+            # As it was, for API servers and other replicas have that CA.
+            due = self._material or issue(self._hosts, now)
+        return found if due is None else await self._written(due, secret)
+
+    async def _written(self, material: Material, over: Secret | None) -> Material:
+        """What is shared from now on. Raises AlreadyExists, Conflict: another replica was first."""
+        data = _data(material)
+        try:
+            if over is None:
+                labels = {"app.kubernetes.io/managed-by": "headroom"}
+                metadata = {"name": self._name, "labels": labels}
+                body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+                await self._secrets.create(body, namespace=self._namespace)
+            else:
+                version = {"resourceVersion": over.metadata.resource_version, "uid": over.uid}
+                patch = {"metadata": version, "data": {**dict.fromkeys(over.data or {}), **data}}
+                await self._secrets.merge_patch(patch, name=self._name, namespace=self._namespace)
         except ReadOnly:
             return self._material or material
         except NotFound as exc:
-            raise ConfigError(f"namespace {self.namespace} for the certificate's secret: {exc}") from exc
-        log.info("secret %s/%s created", self.namespace, self.name)
-        return material
-
-    async def _settle(self, secret: Secret) -> Material | None:
-        """The Secret's content, with what was due done. None: read it again."""
-        found, now = self._read(secret), self.clock()
-        if found is not None:
-            due = step(found, self.hosts, self.policy, now)
-        else:  # spoiled: as it was, for API servers and other replicas have that CA
-            due = self._material or issue(self.hosts, self.policy, now)
-        if due is None:
-            return found
-        data: dict[str, str | None] = {**dict.fromkeys(secret.data or {}), **_data(due)}
-        patch: dict[str, Any] = {
-            "metadata": {"resourceVersion": secret.metadata.resource_version, "uid": secret.uid},
-            "data": data,
-        }
-        try:
-            await self.secrets.merge_patch(patch, name=self.name, namespace=self.namespace)
-        except (Conflict, NotFound):
-            return None
-        except ReadOnly:
-            return self._material or due
-        log.info("secret %s/%s: certificates renewed", self.namespace, self.name)
-        return due
-
-    def _read(self, secret: Secret) -> Material | None:
-        """None: the content cannot be used, and is replaced."""
-        try:
-            material = _material(secret.data or {})
-            check(material)
-        except CertificateError as exc:
-            log.warning("secret %s/%s is replaced: %s", self.namespace, self.name, exc)
-            return None
+            raise ConfigError(f"namespace {self._namespace} for the certificate's secret: {exc}") from exc
+        what = "created" if over is None else "certificates renewed"
+        log.info("secret %s/%s: %s", self._namespace, self._name, what)
         return material
 
 
@@ -143,18 +101,15 @@ def _data(material: Material) -> dict[str, str]:
 
 
 def _material(data: Mapping[str, str]) -> Material:
-    """Raises CertificateError that names the missing or invalid key."""
-    return Material(
-        authority=KeyPair(_field(data, AUTHORITY), _field(data, AUTHORITY_KEY)),
-        bundle=_field(data, BUNDLE),
-        serving=KeyPair(_field(data, CERTIFICATE), _field(data, KEY)),
-    )
+    """Raises CertificateError that says what is missing or invalid."""
 
+    def field(name: str) -> bytes:
+        try:
+            return base64.b64decode(data[name], validate=True)
+        except (KeyError, ValueError) as exc:
+            raise CertificateError(f"{name} is missing, or not base64") from exc
 
-def _field(data: Mapping[str, str], name: str) -> bytes:
-    try:
-        return base64.b64decode(data[name], validate=True)
-    except KeyError as exc:
-        raise CertificateError(f"{name} is missing") from exc
-    except (binascii.Error, ValueError) as exc:
-        raise CertificateError(f"{name} is not base64") from exc
+    authority = KeyPair(field(AUTHORITY), field(AUTHORITY_KEY))
+    material = Material(authority, field(BUNDLE), KeyPair(field(CERTIFICATE), field(KEY)))
+    check(material)
+    return material

@@ -13,7 +13,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -50,7 +52,6 @@ class Endpoint:
     url: str = ""
     service_namespace: str = ""
     service_name: str = ""
-    service_port: int = 443
     key: str = ""
     """The last part of every path, by which the API server is known (see `Caller`)."""
 
@@ -59,15 +60,23 @@ class Endpoint:
         path = f"{path}/{self.key}" if self.key else path
         if self.url:
             return {"url": self.url + path}
-        service = {"namespace": self.service_namespace, "name": self.service_name, "path": path}
-        return {"service": {**service, "port": self.service_port}}
+        service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
+        return {"service": service}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names that the API server calls, which the certificate is for."""
+        if self.url:
+            return [urlsplit(self.url).hostname or ""]
+        service = f"{self.service_name}.{self.service_namespace}.svc"
+        return [service, f"{service}.cluster.local"]
 
 
 def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
     """The webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
-    make = _Maker(endpoint, options, bundle)
+    make = partial(_webhook, endpoint, options, bundle)
     webhooks = [
-        make.webhook(
+        make(
             "namespaces",
             VALIDATE_NAMESPACE,
             # Metadata is written through the subresources too.
@@ -77,7 +86,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
                 f" || ({_annotation_goes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)}) || ({_SWITCHED_OFF})"
             },
         ),
-        make.webhook(
+        make(
             "virtualmachines",
             VALIDATE_VIRTUAL_MACHINE,
             [_rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")],
@@ -87,7 +96,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     if options.quota_guard is not QuotaGuard.OFF:
         resources = ["resourcequotas", "resourcequotas/status"]
         rule = _rule(resources, ["UPDATE", "DELETE"])
-        webhooks.append(make.webhook("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
+        webhooks.append(make("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
     if options.reserve:
         rules = [
             _rule(["pods"], ["CREATE"]),
@@ -95,7 +104,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             _rule(["pods/resize"], ["UPDATE"]),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make.webhook("pods", VALIDATE_POD, rules, {}, selector))
+        webhooks.append(make("pods", VALIDATE_POD, rules, {}, selector))
     return webhooks
 
 
@@ -103,10 +112,10 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     """The webhooks of the MutatingWebhookConfiguration: only Rancher's writes are ever changed."""
     if options.quota_guard is not QuotaGuard.CORRECT or not options.rancher_users:
         return []
-    make = _Maker(endpoint, options, bundle)
+    make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["resourcequotas"], ["UPDATE"])
     conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
-    webhook = make.webhook("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
+    webhook = make("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
     return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
@@ -114,10 +123,10 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
 
 def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
     """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
-    make = _Maker(endpoint, options, bundle)
+    make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["events"], ["CREATE"])
     selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
-    webhook = make.webhook("probe", PROBE_PATH, [rule], {}, selector)
+    webhook = make("probe", PROBE_PATH, [rule], {}, selector)
     selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
     return [{**webhook, **selected, "failurePolicy": "Fail", "reinvocationPolicy": "Never"}]
 
@@ -130,43 +139,37 @@ def fingerprint(endpoint: Endpoint, options: Options) -> str:
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    """What all webhooks have in common."""
-
-    endpoint: Endpoint
-    options: Options
-    bundle: bytes | None
-
-    def webhook(
-        self,
-        name: str,
-        path: str,
-        rules: Sequence[Mapping[str, Any]],
-        conditions: Mapping[str, str],
-        namespace_selector: Mapping[str, Any] | None = None,
-    ) -> Webhook:
-        client_config = self.endpoint.client_config(path)
-        if self.bundle is not None:
-            client_config["caBundle"] = base64.b64encode(self.bundle).decode("ascii")
-        webhook: Webhook = {
-            "name": f"{name}.{WEBHOOK_CONFIGURATION_NAME}",
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": client_config,
-            "failurePolicy": self.options.failure_policy_of(name).value,
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": dict(namespace_selector or {}),
-            "objectSelector": {},
-            "rules": list(rules),
-            "sideEffects": "None",
-            "timeoutSeconds": TIMEOUT_SECONDS,
-        }
-        if self.options.only_namespaces and path != PROBE_PATH:
-            subject = "request.name" if path == VALIDATE_NAMESPACE else "request.namespace"
-            conditions = {"served": _matches(subject, self.options.only_namespaces), **conditions}
-        if conditions:
-            webhook["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
-        return webhook
+def _webhook(
+    endpoint: Endpoint,
+    options: Options,
+    bundle: bytes | None,
+    name: str,
+    path: str,
+    rules: Sequence[Mapping[str, Any]],
+    conditions: Mapping[str, str],
+    namespace_selector: Mapping[str, Any] | None = None,
+) -> Webhook:
+    client_config = endpoint.client_config(path)
+    if bundle is not None:
+        client_config["caBundle"] = base64.b64encode(bundle).decode("ascii")
+    webhook: Webhook = {
+        "name": f"{name}.{WEBHOOK_CONFIGURATION_NAME}",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client_config,
+        "failurePolicy": options.failure_policy_of(name).value,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": dict(namespace_selector or {}),
+        "objectSelector": {},
+        "rules": list(rules),
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+    }
+    if options.only_namespaces and path != PROBE_PATH:
+        subject = "request.name" if path == VALIDATE_NAMESPACE else "request.namespace"
+        conditions = {"served": _matches(subject, options.only_namespaces), **conditions}
+    if conditions:
+        webhook["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
+    return webhook
 
 
 def _rule(resources: list[str], operations: list[str], *, group: str = "", scope: str = "Namespaced") -> Webhook:

@@ -23,10 +23,15 @@ class NoAnswer(Exception):
     """The API server did not answer in time, or with an error. That says nothing about the object."""
 
 
+def now() -> float:
+    """Seconds of the running loop's clock."""
+    return asyncio.get_running_loop().time()
+
+
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """Live reads within the block end together; with 0 none begins."""
-    token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
+    token = _ENDS_AT.set(now() + seconds)
     try:
         yield
     finally:
@@ -35,9 +40,8 @@ def deadline(seconds: float) -> Iterator[None]:
 
 async def in_time(read: Coroutine[Any, Any, T]) -> T | None:
     """The result of a live read, None when the object does not exist. Raises NoAnswer."""
-    now = asyncio.get_running_loop().time()
-    ends = _ENDS_AT.get(now + REVIEW_SECONDS)
-    if ends <= now:
+    ends = _ENDS_AT.get(now() + REVIEW_SECONDS)
+    if ends <= now():
         read.close()
         raise NoAnswer("no time is left to ask the API server")
     try:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
-from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.installation import about
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, registered, unregister
 
@@ -38,40 +40,41 @@ class Leftovers:
     async def run(self) -> None:
         while True:
             try:
-                await (self._removed() if self.remove else self.check())
+                await (unregister(self.client) if self.remove else self.check())
             except ApiError as exc:
                 log.warning("webhook configurations: %s, trying again in %g s", exc, PERIOD)
             await asyncio.sleep(PERIOD)
 
-    async def _removed(self) -> None:
-        if await unregister(self.client):
-            log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
-
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
         found = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS)
-        unreachable, drift = await self._faults(found) if found else ("", "")
+        event, fault = await self._fault(found) if found else ("", "")
         if found or self._failing:
-            UNREACHABLE.set(bool(unreachable))
-            DRIFT.set(bool(drift))
-        fault = unreachable or drift
+            UNREACHABLE.set(event == EVENT_NOT_REACHED)
+            DRIFT.set(event == EVENT_OTHER_FLAGS)
         self._failing = self._failing + 1 if fault else 0
         if self._failing == 2:
             log.warning("%s", fault)
-            self.tell(EVENT_NOT_REACHED if unreachable else EVENT_OTHER_FLAGS, fault)
+            self.tell(event, fault)
 
-    async def _faults(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
-        """Why our webhooks do not answer; and where they do, that they are not those that the headroom which answers
-        would register: then none that runs looks after them. Each "" where it is not so."""
+    async def _fault(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
+        """An event's reason and message, "" where there is none: our webhooks do not answer; or they do, and are not
+        those that the headroom which answers would register: then none that runs looks after them."""
         hooks = found.webhooks or ()
         names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
         try:
             mark = await probe(self.client, self.namespace)
         except NotReached as exc:
-            return f"the webhooks {names} are registered and do not answer: {exc}", ""
+            return EVENT_NOT_REACHED, f"the webhooks {names} are registered and do not answer: {exc}"
         if found.annotations.get(ANNOTATION_HASH, mark) == mark:
             return "", ""
-        return "", (
+        return EVENT_OTHER_FLAGS, (
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
             "`headroom release --only webhooks --force` removes them"
         )
+
+
+async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
+    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
+    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
+    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()

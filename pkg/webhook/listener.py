@@ -7,7 +7,7 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -20,6 +20,12 @@ _BACKLOG = 1024
 _AT_ONCE = 32 * 1024
 """Bytes of a connection that the system keeps, and hands over, at a time: what is read at once is worked through before
 anything else is."""
+_KEEP_ALIVE = 300.0
+"""Seconds without a request after which a connection of the API server's is closed: it gives one up after 90, and what
+it sends on one that is just being closed is lost."""
+_SILENT = logging.getLogger(f"{__name__}.http")
+_SILENT.disabled = True
+"""aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
 _FULL = 0.05
 """Seconds until it is asked again whether there is room for a connection."""
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -38,10 +44,27 @@ class Limits:
 
 
 class Listener:
-    """Accepts connections for a web.Server. A full one lets new connections wait."""
+    """Accepts connections, and has aiohttp's low-level server answer what is asked on them. A full one lets new
+    connections wait."""
 
-    def __init__(self, server: web.Server, context: ssl.SSLContext | None, limits: Limits) -> None:
-        self._server = server
+    def __init__(
+        self,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        context: ssl.SSLContext,
+        limits: Limits,
+    ) -> None:
+        self._server = web.Server(
+            answer,
+            # What a client has asked for ends with the client.
+            handler_cancellation=True,
+            access_log=None,
+            logger=_SILENT,
+            keepalive_timeout=_KEEP_ALIVE,
+            # The API server never compresses a review; of others 3 MB can be 3 GB.
+            auto_decompress=False,
+            # What an early answer leaves unread is not waited for: a body without end would hold the connection.
+            lingering_time=0.0,
+        )
         self._context = context
         self._limits = limits
         self._shaking_hands = 0
@@ -59,11 +82,13 @@ class Listener:
         return bound[0], bound[1]
 
     async def close(self) -> None:
-        """Stop accepting, and drop what has not asked anything yet."""
+        """Stop accepting, and drop what has not asked anything yet; what is being answered gets two seconds."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._server.pre_shutdown()
+        await self._server.shutdown(2.0)
 
     def asked(self, protocol: object) -> None:
         """A request came on the connection: from now on its time is the server's affair."""
@@ -92,7 +117,6 @@ class Listener:
 
     async def _serve(self, accepted: socket.socket) -> None:
         protocol, limits = self._server(), self._limits
-        times = (limits.handshake, limits.goodbye) if self._context is not None else (None, None)
         self._shaking_hands += 1
         self._silent.add(protocol)
         try:
@@ -100,8 +124,8 @@ class Listener:
                 lambda: protocol,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=times[0],
-                ssl_shutdown_timeout=times[1],
+                ssl_handshake_timeout=limits.handshake,
+                ssl_shutdown_timeout=limits.goodbye,
             )
         except (OSError, TimeoutError) as exc:
             CLOSED.labels("handshake").inc()

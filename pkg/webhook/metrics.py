@@ -6,6 +6,7 @@ from typing import Final
 
 from kubeloop.metrics import LateGauge
 from pkg.util.metrics import METRICS
+from pkg.webhook.admission import Decision
 
 # controller-runtime leaves Prometheus' default buckets; the answers here are faster than the first of those.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -55,8 +56,8 @@ class WebhookMetrics:
         self._codes[code].inc()
         self._latency.observe(seconds)
 
-    def decided(self, *, allowed: bool, patched: bool, reason: str = "") -> None:
-        """What the answer said; `reason` of a refusal."""
-        if not allowed:
-            DENIALS.labels(self._name, reason).inc()
-        self._decisions["denied" if not allowed else "patched" if patched else "allowed"].inc()
+    def decided(self, decision: Decision) -> None:
+        """What the answer said."""
+        if not decision.allowed:
+            DENIALS.labels(self._name, decision.reason).inc()
+        self._decisions["denied" if not decision.allowed else "patched" if decision.patch else "allowed"].inc()

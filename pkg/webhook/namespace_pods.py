@@ -1,5 +1,5 @@
 """All pods of the few namespaces that hold added headroom: watched from the first question on, until the last
-question is IDLE seconds old, twice that at most.
+question is IDLE seconds old.
 
 A process caches KubeVirt's pods only, for a cluster has many others. A live list would do for one question, but the API
 server makes it wait for its own cache, and a tenant may ask a hundred times a second.
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final
 
 from cachetools import TTLCache
@@ -35,65 +35,61 @@ _GONE_MOST: Final = 1000
 that were not seen (ledger.EXPIRY), and a watch may be late."""
 
 
+@dataclass(eq=False, slots=True)
+class _Watch:
+    informer: SharedIndexInformer[Pod]
+    gone: TTLCache[str, None]
+    """Uids."""
+    end: asyncio.TimerHandle = field(init=False)
+
+
 class NamespacePods:
     """One informer a namespace. `close` at the end."""
 
-    def __init__(self, pods: ResourceClient[Pod], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pods: ResourceClient[Pod]) -> None:
         self._pods = pods
-        self._clock = clock
-        self._informers: dict[str, SharedIndexInformer[Pod]] = {}
-        self._gone: dict[str, TTLCache[str, None]] = {}
-        self._asked_at: dict[str, float] = {}
-        # Invariant: whatever is watched was asked about.
+        self._watches: dict[str, _Watch] = {}
+        # Invariant: in the order of the last question about each.
         self._ending: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        # Invariant: set while anything is watched.
 
     async def of(self, namespace: str) -> list[Pod] | None:
         """What the watch has brought so far; None while the first list has not come."""
-        self._asked_at[namespace] = self._clock()
-        informer = self._informers.get(namespace)
-        if informer is None:
-            self._make_room(1)
-            informer = self._informers[namespace] = SharedIndexInformer(self._pods.select(namespace=namespace))
-            gone: TTLCache[str, None] = TTLCache(_GONE_MOST, _GONE_SECONDS, self._clock)
-            self._gone[namespace] = gone
-            informer.add_event_handler(ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None})))
-            informer.start()
-            log.debug("watching the pods of %s", namespace)
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(IDLE, self._end_idle)
+        watch = self._watches.pop(namespace, None)
+        if watch is None:
+            watch = self._begun(namespace)
+        else:
+            watch.end.cancel()
+        watch.end = asyncio.get_running_loop().call_later(IDLE, self._end, namespace)
+        self._watches[namespace] = watch
+        if len(self._watches) > MOST:
+            self._end(next(iter(self._watches)))
+        informer = watch.informer
         if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
             return None
         return informer.indexer.list()
 
     def gone(self, namespace: str) -> Collection[str]:
         """The uids of pods that the watch saw deleted a moment ago; `of` may never have shown them."""
-        return list(self._gone.get(namespace, ()))
+        return list(self._watches[namespace].gone) if namespace in self._watches else ()
 
     async def close(self) -> None:
         """End every watch."""
-        if self._timer is not None:
-            self._timer.cancel()
-        for namespace in list(self._informers):
+        for namespace in list(self._watches):
             self._end(namespace)
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def _end_idle(self) -> None:
-        self._make_room(0)
-        waits = bool(self._informers)
-        self._timer = asyncio.get_running_loop().call_later(IDLE, self._end_idle) if waits else None
-
-    def _make_room(self, more: int) -> None:
-        longest_idle_first = sorted(self._informers, key=self._asked_at.__getitem__)
-        too_many = len(longest_idle_first) - MOST + more
-        for number, namespace in enumerate(longest_idle_first):
-            if number < too_many or self._clock() - self._asked_at[namespace] > IDLE:
-                self._end(namespace)
+    def _begun(self, namespace: str) -> _Watch:
+        log.debug("watching the pods of %s", namespace)
+        informer = SharedIndexInformer(self._pods.select(namespace=namespace))
+        gone: TTLCache[str, None] = TTLCache(_GONE_MOST, _GONE_SECONDS, asyncio.get_running_loop().time)
+        informer.add_event_handler(ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None})))
+        informer.start()
+        return _Watch(informer, gone)
 
     def _end(self, namespace: str) -> None:
-        del self._asked_at[namespace], self._gone[namespace]
-        task = asyncio.create_task(self._informers.pop(namespace).stop())
+        watch = self._watches.pop(namespace)
+        watch.end.cancel()
+        task = asyncio.create_task(watch.informer.stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ssl import SSLContext
-from urllib.parse import urlsplit
 
 from kubeloop.api.meta import Object
-from kubeloop.api.registry import PODS, SECRETS
+from kubeloop.api.registry import SECRETS
 from kubeloop.client.client import Client, own_user
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
@@ -18,15 +17,12 @@ from pkg.util.installation import about
 from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
-from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.caller import Caller
 from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificate_secret import SharedCertificates
-from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import Options
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources.lock import validator as lock
@@ -62,50 +58,18 @@ class Webhooks:
         own = self.namespace or client.transport.config.namespace
         endpoint = replace(self.endpoint, service_namespace="" if self.endpoint.url else own)
         options = replace(self.options, own_user=await own_user(client), namespace=own)
-        pods = NamespacePods(client.resource(PODS))
-        observer = Observer(management.source(claims=False), self.profile)
-        view = View(client, observer, management.resource_quotas.cache(), pods, management.clock)
-        tell = management.recorder("headroom").event
-        caller = Caller()
-        registrar = Registrar(
-            client,
-            endpoint,
-            options,
-            caller=caller,
-            tell=partial(tell, about(own), "Warning"),
-            inject_ca_from=self.inject_ca_from,
-        )
+        view = View(client, Observer(management.source(claims=False), self.profile), management.clock)
         secrets = client.resource(SECRETS)
+        tell = partial(management.recorder("headroom").event, about(own), "Warning")
+        registrar = Registrar(client, endpoint, options, tell=tell, inject_ca_from=self.inject_ca_from)
         return AdmissionServer(
-            hooks(view, self.policy, options, endpoint, _locks(management), self._accounts(management, options), tell),
-            self.files or SharedCertificates(secrets, own, self.secret_name, hosts(endpoint), self.context),
-            self.context,
-            registrar if self.options.register else None,
+            hooks(view, self.policy, options, endpoint, management, self.kubevirt_users),
+            self.files or SharedCertificates(secrets, own, self.secret_name, endpoint.hosts, self.context),
+            registrar if options.register else None,
             client_names=self.client_names,
-            caller=caller if self.options.register else None,
             synced=management.wait_for_sync,
-            stopped=pods.close,
+            stopped=view.close,
         )
-
-    def _accounts(self, management: Management, options: Options) -> lock.Accounts:
-        kubevirts = management.kubevirts.cache()
-
-        def makers() -> Sequence[str]:
-            return virt_controllers(kubevirts.list(), self.kubevirt_users)
-
-        return lock.Accounts([options.own_user, *options.controller_users], makers)
-
-
-def _locks(management: Management) -> lock.Locks:
-    return lock.Locks(management.locks.cache(), management.locks.client, management.clock)
-
-
-def hosts(endpoint: paths.Endpoint) -> list[str]:
-    """The names that the API server calls, which the certificate is for."""
-    if endpoint.url:
-        return [urlsplit(endpoint.url).hostname or ""]
-    service = f"{endpoint.service_name}.{endpoint.service_namespace}.svc"
-    return [service, f"{service}.cluster.local"]
 
 
 def hooks(
@@ -113,27 +77,30 @@ def hooks(
     policy: Policy,
     options: Options,
     endpoint: paths.Endpoint,
-    locks: lock.Locks,
-    accounts: lock.Accounts,
-    tell: resourcequota.Tell,
+    management: Management,
+    kubevirt_users: Sequence[str] = (),
 ) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
     the options of before."""
-    guard = resourcequota.Guard(view, policy, options, tell)
+    locks = lock.Locks(management.locks.cache(), management.locks.client, management.clock)
+    kubevirts = management.kubevirts.cache()
+    accounts = lock.Accounts(
+        [options.own_user, *options.controller_users], lambda: virt_controllers(kubevirts.list(), kubevirt_users)
+    )
+    guard = resourcequota.Guard(view, policy, options, management.recorder("headroom").event)
     mark = paths.fingerprint(endpoint, options)
     return {
         PROBE_PATH: lambda request: answer_probe(request, mark),
-        paths.VALIDATE_NAMESPACE: namespace.Validator(view).validate,
+        paths.VALIDATE_NAMESPACE: partial(namespace.validate, view),
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
         LOCK_PATH: lock.Validator(locks, accounts, partial(lock.is_granted, view)).validate,
-        paths.VALIDATE_VIRTUAL_MACHINE: virtualmachine.Validator(view).validate,
+        paths.VALIDATE_VIRTUAL_MACHINE: partial(virtualmachine.validate, view),
     }
 
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Puts the mark on; reads nothing."""
-    if request.new(Object).metadata.annotations:
-        return Decision(patch=[{"op": "add", "path": pointer("/metadata/annotations", PROBE_MARK), "value": mark}])
-    return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": {PROBE_MARK: mark}}])
+    annotations = {**request.new(Object).annotations, PROBE_MARK: mark}
+    return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": annotations}])

@@ -7,9 +7,9 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
@@ -21,6 +21,7 @@ from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, N
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.caller import Caller
 from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, probing, validating
+from pkg.webhook.deadline import now
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
 
@@ -32,22 +33,24 @@ Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
 Tell = Callable[[str, str], None]
 """Writes an event of this reason and message."""
 C = TypeVar("C", ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
-_Make = Callable[[Endpoint, Options, bytes | None], list[Webhook]]
 
-_KINDS: Sequence[tuple[Resource[Any], _Make]] = (
+_KINDS: Sequence[tuple[Resource[Any], Callable[[Endpoint, Options, bytes | None], list[Webhook]]]] = (
     (VALIDATING_WEBHOOK_CONFIGURATIONS, validating),
     (MUTATING_WEBHOOK_CONFIGURATIONS, mutating),
 )
+_PROBE: Final = (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
+_RACES: Final = (AlreadyExists, Conflict, NotFound)
+"""Another replica created, changed or deleted the same configuration meanwhile."""
 EVENT_NOT_REACHED = "WebhookNotReached"
 EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
 WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
-_NEWS_ATTEMPTS = 20
 _NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
-"""A probe that the API server gives up on takes the webhook's whole timeoutSeconds."""
+"""How long a probe is repeated: an API server learns of a configuration by a watch. One that it gives up on takes the
+webhook's whole timeoutSeconds."""
 
 
 class Registrar:
@@ -63,21 +66,18 @@ class Registrar:
         endpoint: Endpoint,
         options: Options,
         *,
-        caller: Caller | None = None,
-        clock: Callable[[], float] = time.monotonic,
         tell: Tell = lambda _reason, _message: None,
         inject_ca_from: str | None = None,
     ) -> None:
-        """`caller` has the key to register with, and gets the one that is registered already; None: without any.
-        `tell` reports what an administrator has to know; `inject_ca_from` is
+        """`tell` reports what an administrator has to know; `inject_ca_from` is
         `namespace/name` of cert-manager's Certificate, for its CA injector."""
         self._annotations = {INJECT_CA_FROM: inject_ca_from} if inject_ca_from else {}
         self._client = client
         self._endpoint = endpoint
         self._options = options
-        self._caller = caller
-        self._clock = clock
         self._tell = tell
+        self.caller = Caller()
+        """Its key is registered, or the one that another replica has registered before."""
         self.mark = fingerprint(endpoint, options)
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
@@ -91,13 +91,14 @@ class Registrar:
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
         """
-        began = self._clock()
+        began = now()
         try:
             mark, ours = await self._proven(bundle)
         except NotReached as exc:
-            if self._failing_since is None:
-                self._failing_since = began
-            await self._not_reached(exc, bundle, self._failing_since)
+            UNREACHABLE.set(1)
+            self._failing_since = began if self._failing_since is None else self._failing_since
+            if now() - self._failing_since >= WITHDRAWN_AFTER:
+                await self._withdraw(bundle, exc)
             raise
         except ApiError:
             self._failing_since = None  # an API server that is away says nothing about the webhook
@@ -107,16 +108,16 @@ class Registrar:
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
         self._compare(mark)
-        if not ours or self._clock() - self._other_seen < _OTHER_SECONDS:
+        if ours and now() - self._other_seen >= _OTHER_SECONDS:
+            await self._write(bundle)
+        else:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
-            return
-        for resource, make in _KINDS:
-            await self._ensure(
-                resource,
-                WEBHOOK_CONFIGURATION_NAME,
-                lambda make=make: make(self._known(), self._options, bundle),  # type: ignore[misc]
-            )
+
+    async def adopt(self) -> None:
+        """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
+        if found := await registered(self._client, VALIDATING_WEBHOOK_CONFIGURATIONS):
+            self.caller.adopt(found.webhooks or ())
 
     def _compare(self, mark: str) -> None:
         """Warn of a replica with other flags, and report it at the second look in a row: then it is no rollout."""
@@ -124,48 +125,36 @@ class Registrar:
         DRIFT.set(bool(self._differing))
         if not self._differing:
             return
-        self._other_seen = self._clock()
+        self._other_seen = now()
         what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
         log.warning("%s", what)
         if self._differing == 2:
             self._tell(EVENT_OTHER_FLAGS, what)
-
-    def _known(self) -> Endpoint:
-        """The endpoint with the key that is registered, or shall be."""
-        return replace(self._endpoint, key=self._caller.key) if self._caller else self._endpoint
-
-    async def adopt(self) -> None:
-        """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
-        if self._caller is None:
-            return
-        if found := await registered(self._client, VALIDATING_WEBHOOK_CONFIGURATIONS):
-            self._caller.adopt(found.webhooks or ())
 
     async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
         """The mark of the replica that answered the probe, and whether it is registered where we are.
 
         Raises NotReached, ApiError."""
         wanted = probing(self._endpoint, self._options, bundle)
-        place = MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION
-        found = await registered(self._client, *place)
+        found = await registered(self._client, *_PROBE)
         if self._is_anothers(found):
             with contextlib.suppress(NotReached):
                 return await probe(self._client, self._options.namespace), False
-        stands = found is not None and self._is_current(found, wanted)
-        if not stands:
-            await self._ensure(*place, lambda: wanted)
-        began = self._clock()
-        for attempt in range(_NEWS_ATTEMPTS):
+
+        async def put(again: bool) -> bool:
+            return await self._put(*_PROBE, await registered(self._client, *_PROBE) if again else found, wanted)
+
+        is_new = await retry_on_conflict(put, errors=_RACES)
+        until = now() + _NEWS_SECONDS
+        while True:
             try:
                 mark = await probe(self._client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
-                return mark, stands or not self._is_anothers(await registered(self._client, *place))
+                return mark, not (is_new and self._is_anothers(await registered(self._client, *_PROBE)))
             except NotReached:
-                if attempt == _NEWS_ATTEMPTS - 1 or self._clock() - began >= _NEWS_SECONDS:
+                if now() >= until:
                     raise
-                # An API server learns of a configuration by a watch.
                 await asyncio.sleep(_NEWS_PAUSE)
-        raise AssertionError("unreachable")
 
     def _is_anothers(self, found: Configuration | None) -> bool:
         """Whether the probe is registered for the address of another replica."""
@@ -174,79 +163,62 @@ class Registrar:
         standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
         return standing != {self._endpoint.client_config(PROBE_PATH)["url"]}
 
-    async def _not_reached(self, why: NotReached, bundle: bytes | None, since: float) -> None:
-        """After a minute the webhooks with Ignore are withdrawn: no write waits for a webhook that does not answer."""
-        UNREACHABLE.set(1)
-        if self._clock() - since < WITHDRAWN_AFTER:
+    async def _withdraw(self, bundle: bytes | None, why: NotReached) -> None:
+        """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Logged and
+        reported once for each outage."""
+        stood = await self._write(bundle, withdrawn=True)
+        if not stood or self._told:
             return
-        strict = [name for name in WEBHOOKS if self._options.failure_policy_of(name) is FailurePolicy.FAIL]
-        if strict:
-            await self._withdraw_others(bundle)
-            self._say(f"the API server does not reach the webhooks, writes to {', '.join(strict)} fail: {why}")
-        elif await unregister(self._client, keep_probe=True):
-            self._say(f"the webhooks are withdrawn until the API server reaches them again: {why}")
+        strict = ", ".join(name for name in WEBHOOKS if self._options.failure_policy_of(name) is FailurePolicy.FAIL)
+        what = f"the API server does not reach the webhooks, writes to {strict} fail: {why}"
+        if not strict:
+            what = f"the webhooks are withdrawn until the API server reaches them again: {why}"
+        self._told = True
+        log.warning("%s", what)
+        self._tell(EVENT_NOT_REACHED, what)
 
-    async def _withdraw_others(self, bundle: bytes | None) -> None:
-        """Leave only the webhooks with Fail, of what is registered."""
-        for resource, make in _KINDS:
-            wanted = make(self._known(), self._options, bundle)
-            strict = [each for each in wanted if each["failurePolicy"] == FailurePolicy.FAIL]
-            if await registered(self._client, resource):
-                await self._ensure(resource, WEBHOOK_CONFIGURATION_NAME, lambda strict=strict: strict)  # type: ignore[misc]
+    async def _write(self, bundle: bytes | None, *, withdrawn: bool = False) -> bool:
+        """Both configurations, or of those that stand what stays when they are withdrawn. Whether any stood."""
 
-    def _say(self, what: str) -> None:
-        """Log and report why the webhooks are not reached, once for each outage."""
-        if not self._told:
-            self._told = True
-            log.warning("%s", what)
-            self._tell(EVENT_NOT_REACHED, what)
+        async def attempt(_: bool) -> bool:
+            stood = False
+            for resource, make in _KINDS:
+                found: Configuration | None = await registered(self._client, resource)
+                stood |= found is not None
+                if found is not None and resource is VALIDATING_WEBHOOK_CONFIGURATIONS:
+                    self.caller.adopt(found.webhooks or ())  # from one place: both configurations have one key
+                wanted = make(replace(self._endpoint, key=self.caller.key), self._options, bundle)
+                if withdrawn:
+                    wanted = [each for each in wanted if found and each["failurePolicy"] == FailurePolicy.FAIL]
+                await self._put(resource, WEBHOOK_CONFIGURATION_NAME, found, wanted)
+            return stood
 
-    async def _ensure(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
-        # Another replica may create, change or delete the same configuration meanwhile.
-        await retry_on_conflict(lambda _: self._write(resource, name, make), errors=(AlreadyExists, Conflict, NotFound))
+        return await retry_on_conflict(attempt, errors=_RACES)
 
-    async def _write(self, resource: Resource[Any], name: str, make: Callable[[], list[Webhook]]) -> None:
-        configurations = self._client.resource(resource)
-        found: Configuration | None = await registered(self._client, resource, name)
-        if found is None:
-            if wanted := make():
-                await configurations.create(self._body(resource, name, wanted))
-                written(resource, name, "created")
-            return
-        if self._caller is not None and resource is VALIDATING_WEBHOOK_CONFIGURATIONS:
-            self._caller.adopt(found.webhooks or ())  # from one place: both configurations have one key
-        wanted = make()
-        if not wanted:
+    async def _put(
+        self, resource: Resource[Any], name: str, found: Configuration | None, wanted: list[Webhook]
+    ) -> bool:
+        """Whether anything had to be written. Raises one of _RACES."""
+        configurations, annotations = self._client.resource(resource), dict(self._annotations)
+        if name != PROBE_CONFIGURATION:  # which is the same for all replicas, whatever their flags
+            annotations[ANNOTATION_HASH] = self.mark
+        metadata: dict[str, Any] = {"labels": MANAGED_BY, "annotations": annotations}
+        standing = (found.webhooks if found else None) or []
+        wanted = _with_their_bundle(wanted, standing)
+        if found is None and wanted:
+            body = {"apiVersion": resource.api_version, "kind": resource.kind, "webhooks": wanted}
+            await configurations.create({**body, "metadata": {"name": name, **metadata}})
+            written(resource, name, "created")
+        elif found is not None and not wanted:
             await configurations.delete(name=name, uid=found.uid)
             written(resource, name, "removed")
-        elif not self._is_current(found, wanted):
-            metadata = {
-                "resourceVersion": found.metadata.resource_version,
-                "labels": MANAGED_BY,
-                "annotations": self._annotations_of(name),
-            }
-            webhooks = _with_their_bundle(wanted, found.webhooks or [])
-            await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
+        elif found is not None and not (standing == wanted and _has(found, MANAGED_BY, annotations)):
+            metadata["resourceVersion"] = found.metadata.resource_version
+            await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
             written(resource, name, "updated")
-
-    def _is_current(self, found: Configuration, wanted: list[Webhook]) -> bool:
-        """Whether nothing has to be written."""
-        standing, annotations = found.webhooks or [], self._annotations_of(found.name)
-        is_marked = MANAGED_BY.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
-        return is_marked and standing == _with_their_bundle(wanted, standing)
-
-    def _body(self, resource: Resource[Any], name: str, webhooks: list[Webhook]) -> dict[str, Any]:
-        return {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": name, "labels": MANAGED_BY, "annotations": self._annotations_of(name)},
-            "webhooks": webhooks,
-        }
-
-    def _annotations_of(self, name: str) -> dict[str, str]:
-        """The probe's configuration is the same for all replicas, whatever their flags."""
-        mark = {} if name == PROBE_CONFIGURATION else {ANNOTATION_HASH: self.mark}
-        return self._annotations | mark
+        else:
+            return False
+        return True
 
 
 async def registered(client: Client, resource: Resource[C], name: str = WEBHOOK_CONFIGURATION_NAME) -> C | None:
@@ -256,12 +228,11 @@ async def registered(client: Client, resource: Resource[C], name: str = WEBHOOK_
     return None
 
 
-async def unregister(client: Client, *, keep_probe: bool = False) -> list[str]:
-    """Remove the configurations; the kinds of those that were there. Raises ApiError."""
+async def unregister(client: Client) -> list[str]:
+    """Remove the configurations; the kinds of those that were there, but for the probe's. Raises ApiError."""
     ours = [(resource, WEBHOOK_CONFIGURATION_NAME) for resource, _make in _KINDS]
-    probes = [] if keep_probe else [(MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)]
     removed = []
-    for resource, name in (*ours, *probes):
+    for resource, name in (*ours, _PROBE):
         with contextlib.suppress(NotFound):
             await client.resource(resource).delete(name=name)
             written(resource, name, "removed")
@@ -277,3 +248,7 @@ def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[W
         if "caBundle" not in webhook["clientConfig"] and bundles.get(webhook["name"]):
             webhook["clientConfig"]["caBundle"] = bundles[webhook["name"]]
     return completed
+
+
+def _has(found: Configuration, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    return labels.items() <= found.labels.items() and annotations.items() <= found.annotations.items()

@@ -13,7 +13,7 @@ import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -40,18 +40,17 @@ _LARGE: Final = 64 * 1024
 _LARGE_AT_ONCE: Final = 16
 """Bodies above _LARGE bytes that are read at a time, of reviews that are not known to be the API server's: what a flood
 of them holds in memory is bounded."""
-_SILENT: Final = logging.getLogger(f"{__name__}.http")
-_SILENT.disabled = True
-"""aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
-_KEEP_ALIVE: Final = 300.0
-"""Seconds without a request after which a connection of the API server's is closed: it gives one up after 90, and what
-it sends on one that is just being closed is lost."""
-_LONGEST_UID: Final = 1024
-"""Characters; it comes back in the answer."""
-
 Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
 """Answers one request. BadReview becomes a 400, for the API server's own a refusal: the failurePolicy must not let pass
 what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
+
+
+class _Refused(Exception):
+    """An answer to what is not a review that is answered, in one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class WebhookServer:
@@ -61,7 +60,7 @@ class WebhookServer:
     def __init__(
         self,
         hooks: Mapping[str, Hook],
-        context: ssl.SSLContext | None,
+        context: ssl.SSLContext,
         *,
         client_names: Collection[str] = (),
         caller: Caller | None = None,
@@ -70,7 +69,6 @@ class WebhookServer:
         """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `caller`
         tells the API server's requests by their path; None: they cannot be told."""
         self._hooks = dict(hooks)
-        self._context = context
         self._client_names = frozenset(client_names)
         self._caller = caller or Caller()
         self._limits = limits or Limits()
@@ -81,26 +79,12 @@ class WebhookServer:
         self._last_cost = 0.0
         # Where the API server's reviews are known, others begin one after the other, with a pause as long as the last
         # one took: they get half of a core at most, and a review of the API server's waits for one of them.
-        self._server: web.Server | None = None
-        self._listener: Listener | None = None
+        self._listener = Listener(self._handle, context, self._limits)
         self.address: tuple[str, int] = ("", 0)
 
     async def start(self, bind_address: str) -> None:
         """Listen on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
         host, port = parse_bind_address(bind_address)
-        self._server = web.Server(
-            self._handle,
-            # What a client has asked for ends with the client.
-            handler_cancellation=True,
-            access_log=None,
-            logger=_SILENT,
-            keepalive_timeout=_KEEP_ALIVE,
-            # The API server never compresses a review; of others 3 MB can be 3 GB.
-            auto_decompress=False,
-            # What an early answer leaves unread is not waited for: a body without end would hold the connection.
-            lingering_time=0.0,
-        )
-        self._listener = Listener(self._server, self._context, self._limits)
         try:
             self.address = await self._listener.start(host, port)
         except OSError as error:
@@ -110,21 +94,27 @@ class WebhookServer:
 
     async def close(self) -> None:
         """Stop listening; what is being answered gets two seconds."""
-        if self._listener is not None and self._server is not None:
-            await self._listener.close()
-            self._server.pre_shutdown()
-            await self._server.shutdown(2.0)
+        await self._listener.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
+        self._listener.asked(request.protocol)
         path, by_key = self._caller.split(request.path)
-        authenticated = self._may_ask(request) and (by_key or _certified(request))
-        if self._listener is not None:
-            self._listener.asked(request.protocol)
         metrics = self._metrics.get(path, self._unknown)
+        certificate = request.transport.get_extra_info("peercert") if request.transport else None
+        # With --client-ca-file each certificate is verified.
+        authenticated = self._may_ask(certificate) and (by_key or bool(certificate))
         metrics.in_flight.inc()
         try:
-            response = await self._answer(request, path, metrics, authenticated=authenticated)
+            if not self._may_ask(certificate):
+                raise _Refused(403, "the client certificate is not the API server's")
+            uid, decision = await self._answer(request, path, authenticated=authenticated)
+            metrics.decided(decision)
+            response = web.Response(body=encode_answer(uid, decision), content_type="application/json")
+        except _Refused as exc:
+            response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})
+            # Whatever of the request is still to come is not read: the connection cannot be used again.
+            response.force_close()
         finally:
             metrics.in_flight.dec()
         if not authenticated and self._turn is not None:
@@ -132,126 +122,93 @@ class WebhookServer:
         metrics.answered(response.status, time.perf_counter() - started)
         return response
 
-    async def _answer(
-        self, request: web.BaseRequest, path: str, metrics: WebhookMetrics, *, authenticated: bool
-    ) -> web.Response:
-        refused = self._refused(request, path, authenticated=authenticated)
-        if refused is not None:
-            return refused
+    def _may_ask(self, certificate: Mapping[str, Any] | None) -> bool:
+        if not self._client_names:
+            return True
+        shown = certificate or {}
+        names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+        names += [value for _kind, value in shown.get("subjectAltName", ())]
+        return not self._client_names.isdisjoint(names)
+
+    async def _answer(self, request: web.BaseRequest, path: str, *, authenticated: bool) -> tuple[str, Decision]:
+        """The uid of the review and its answer. Raises _Refused."""
+        length = self._checked(request, path, authenticated=authenticated)
         if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         async with contextlib.AsyncExitStack() as kept:
             try:
-                if (request.content_length or 0) > MAX_BODY:
-                    return await self._deny_unread(request, path, metrics)
-                body = await self._read(request, kept, authenticated=authenticated)
-            except TimeoutError:
-                return _refusal(408, f"the request did not end within {self._limits.body:g} s")
+                async with asyncio.timeout(self._limits.body):
+                    # The API server's own do not wait for those of others.
+                    if length > _LARGE and not authenticated:
+                        await kept.enter_async_context(self._large)
+                    body = await _read(request, length)
+            except TimeoutError as exc:
+                raise _Refused(408, f"the request did not end within {self._limits.body:g} s") from exc
             except web.RequestPayloadError as exc:
-                return _refusal(400, f"the request was cut off: {exc}")
-            if not authenticated and self._turn is not None:
-                async with self._turn:
-                    await asyncio.sleep(self._last_cost)
+                raise _Refused(400, f"the request was cut off: {exc}") from exc
+            if authenticated or self._turn is None:
+                return await self._review(body, length, path, authenticated=authenticated)
+            async with self._turn:
+                await asyncio.sleep(self._last_cost)
             began = time.perf_counter()
             try:
-                return await self._review(request, body, path, metrics, authenticated=authenticated)
+                return await self._review(body, length, path, authenticated=False)
             finally:
-                if not authenticated:
-                    self._last_cost = time.perf_counter() - began
+                self._last_cost = time.perf_counter() - began
 
-    async def _review(
-        self, request: web.BaseRequest, body: bytes, path: str, metrics: WebhookMetrics, *, authenticated: bool
-    ) -> web.Response:
-        try:
-            review = decode_review(body, authenticated=authenticated)
-        except TooLarge as exc:
-            return self._too_large(body, path, metrics) or _refusal(400, str(exc))
-        except BadReview as exc:
-            return _refusal(400, str(exc))
-        if len(review.uid) > _LONGEST_UID:
-            return _refusal(400, f"a uid has at most {_LONGEST_UID} characters")
-        return await self._decide(path, review, metrics)
-
-    def _refused(self, request: web.BaseRequest, path: str, *, authenticated: bool) -> web.Response | None:
-        """What is wrong with a request's head, as an answer."""
-        if not self._may_ask(request):
-            return _refusal(403, "the client certificate is not the API server's")
+    def _checked(self, request: web.BaseRequest, path: str, *, authenticated: bool) -> int:
+        """The body's length, of a head with which nothing is wrong. Raises _Refused."""
         if path not in self._hooks:
-            return _refusal(404, f"no webhook is served on {path[:200]}")
+            raise _Refused(404, f"no webhook is served on {path[:200]}")
         if request.method != "POST":
-            return _refusal(405, "reviews are sent with POST", {"Allow": "POST"})
+            raise _Refused(405, "reviews are sent with POST")
         if request.content_type != "application/json":
-            return _refusal(415, "a review is application/json")
+            raise _Refused(415, "a review is application/json")
         if request.content_length is None:
             # Chunks of one byte each cost a hundred times what other bodies cost; the API server sends none.
-            return _refusal(411, "a review has a Content-Length")
+            raise _Refused(411, "a review has a Content-Length")
         if request.content_length > (_LARGEST if authenticated else MAX_BODY):
-            return _refusal(413, _TOO_LARGE)
-        return None
+            raise _Refused(413, _TOO_LARGE)
+        return request.content_length
 
-    async def _deny_unread(self, request: web.BaseRequest, path: str, metrics: WebhookMetrics) -> web.Response:
-        """The answer to a review that is too large, once all of it has come: an earlier one could be missed."""
-        head = b""
-        async with asyncio.timeout(self._limits.body):
-            async for chunk in request.content.iter_any():
-                head += chunk[: _UID_WITHIN - len(head)]
-        return self._too_large(head, path, metrics) or _refusal(413, _TOO_LARGE)
+    async def _review(self, body: bytes, length: int, path: str, *, authenticated: bool) -> tuple[str, Decision]:
+        try:
+            if length > len(body):
+                raise TooLarge(_TOO_LARGE)
+            review = decode_review(body, authenticated=authenticated)
+        except TooLarge as exc:
+            found = _UID.search(body[:_UID_WITHIN])
+            if found is None:
+                raise _Refused(413, str(exc)) from exc
+            return found[1].decode(errors="replace"), deny("the object is too large to be checked", reason="too-large")
+        except BadReview as exc:
+            raise _Refused(400, str(exc)) from exc
+        return review.uid, await self._decide(path, review)
 
-    def _too_large(self, head: bytes, path: str, metrics: WebhookMetrics) -> web.Response | None:
-        """The denial of a review that is not read; None where its beginning is none of a review."""
-        found = _UID.search(head[:_UID_WITHIN])
-        if found is None:
-            return None
-        uid = found[1].decode(errors="replace")
-        log.debug("%s: denied review %s, which is too large", path, uid)
-        return self._decided(uid, deny("the object is too large to be checked", reason="too-large"), metrics)
-
-    async def _decide(self, path: str, review: AdmissionRequest, metrics: WebhookMetrics) -> web.Response:
+    async def _decide(self, path: str, review: AdmissionRequest) -> Decision:
         try:
             # For a stranger nothing is asked of the API server: that is work that others pay for.
             with deadline(REVIEW_SECONDS if review.authenticated else 0.0):
                 decision = await self._hooks[path](review)
         except BadReview as exc:
             if not review.authenticated:
-                return _refusal(400, str(exc))
+                raise _Refused(400, str(exc)) from exc
             decision = deny(f"the request cannot be checked: {exc}", reason="unreadable")
         except Exception as exc:
             log.error("%s: no decision: %s: %s", path, type(exc).__name__, exc)
             log.debug("%s: traceback", path, exc_info=exc)
-            return _refusal(500, f"no decision: {type(exc).__name__}")
+            raise _Refused(500, f"no decision: {type(exc).__name__}") from exc
         if not decision.allowed and review.authenticated:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
-        return self._decided(review.uid, decision, metrics)
-
-    def _decided(self, uid: str, decision: Decision, metrics: WebhookMetrics) -> web.Response:
-        metrics.decided(allowed=decision.allowed, patched=bool(decision.patch), reason=decision.reason)
-        return web.Response(body=encode_answer(uid, decision), content_type="application/json")
-
-    async def _read(self, request: web.BaseRequest, kept: contextlib.AsyncExitStack, *, authenticated: bool) -> bytes:
-        """The body. The API server's own do not wait for those of others; of these, a large one has one of few places
-        until `kept` ends."""
-        small = (request.content_length or 0) <= _LARGE
-        async with asyncio.timeout(self._limits.body):
-            if not (small or authenticated):
-                await kept.enter_async_context(self._large)
-            return await request.content.read()  # a Content-Length bounds it
-
-    def _may_ask(self, request: web.BaseRequest) -> bool:
-        if not self._client_names or request.transport is None:
-            return not self._client_names
-        certificate = request.transport.get_extra_info("peercert") or {}
-        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
-        names += [value for _kind, value in certificate.get("subjectAltName", ())]
-        return not self._client_names.isdisjoint(names)
+        return decision
 
 
-def _certified(request: web.BaseRequest) -> bool:
-    """Whether the client has shown a certificate: with --client-ca-file each one is verified."""
-    return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
-
-
-def _refusal(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    response = web.Response(status=status, text=reason + "\n", headers=headers)
-    # Whatever of the request is still to come is not read: the connection cannot be used again.
-    response.force_close()
-    return response
+async def _read(request: web.BaseRequest, length: int) -> bytes:
+    """The body, which a Content-Length bounds. Of one that is too large the beginning, once all of it has come: an
+    earlier answer could be missed."""
+    if length <= MAX_BODY:
+        return await request.content.read()
+    head = b""
+    async for chunk in request.content.iter_any():
+        head += chunk[: _UID_WITHIN - len(head)]
+    return head

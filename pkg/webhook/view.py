@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
-from kubeloop.api.meta import Object
-from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
+from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
 from kubeloop.client.resource_reader import list_installed
-from kubeloop.controllers.cache_reader import CacheReader
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.util import constants
+from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quotacount.releases import Releases
+from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import in_time
 from pkg.webhook.namespace_pods import NamespacePods
-from pkg.webhook.resources.resourcequota.guard import migrating
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Object)
 
 
 class View:
     """Reads of the webhook. A live look gives None for what is not there, and raises NoAnswer when the API server does
     not answer before the review's deadline: then the caches are all there is."""
 
-    def __init__(
-        self,
-        client: Client,
-        observer: Observer,
-        quotas: CacheReader[ResourceQuota],
-        pods: NamespacePods,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, client: Client, observer: Observer, clock: Callable[[], float]) -> None:
         """`clock`: seconds since 1970, the API server's."""
         self._client = client
         self._observer = observer
         self._source = observer.source
-        self._quotas = quotas
-        self._pods = pods
+        self._pods = NamespacePods(client.resource(PODS))
         self._clock = clock
+
+    async def close(self) -> None:
+        """No pods are watched any more."""
+        await self._pods.close()
 
     def observe(self, quota: ResourceQuota) -> Facts:
         """The quota among what the caches hold."""
         return self._observer.observe(quota, self._clock())
-
-    def default_quotas(self, namespace: str) -> list[ResourceQuota]:
-        """Rancher's default quotas of a namespace, by name."""
-        return _defaults(self._quotas.list(namespace))
 
     def namespace(self, name: str) -> Namespace | None:
         return self._source.namespaces.get(name=name)
@@ -65,7 +57,7 @@ class View:
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         """Every quota of a namespace."""
-        return self._quotas.list(namespace)
+        return list(self._source.quotas.list(namespace))
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
@@ -81,7 +73,7 @@ class View:
 
     async def pods_live(self, namespace: str) -> list[Pod]:
         """Every pod of a namespace, as the API server has it."""
-        return await in_time(self._list(PODS, namespace)) or []
+        return await in_time(self._client.resource(PODS).list(namespace)) or []
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
         """One quota as it is now; the cached one when the API server knows it no more.
@@ -93,14 +85,11 @@ class View:
         return live if live is not None and live.uid == quota.uid else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
-        return await in_time(self._list(RESOURCE_QUOTAS, namespace)) or []
+        return await in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
 
     async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         """The quota among what the API server holds now; None when its namespace is gone."""
         return await in_time(self._observe_live(quota))
-
-    async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
-        return _defaults(await self.quotas_live(namespace))
 
     async def namespace_live(self, name: str) -> Namespace | None:
         """None also when it is gone."""
@@ -125,9 +114,18 @@ class View:
         )
         return self._observer.observe(quota, self._clock(), source=live)
 
-    async def _list(self, resource: Resource[K], namespace: str) -> list[K]:
-        return await self._client.resource(resource).list(namespace)
 
-
-def _defaults(quotas: list[ResourceQuota]) -> list[ResourceQuota]:
+def defaults(quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
+    """Rancher's default quotas among them, by name."""
     return sorted(filter(is_default, quotas), key=lambda quota: quota.name)
+
+
+def migrating(
+    quota: ResourceQuota,
+    migrations: Iterable[VirtualMachineInstanceMigration],
+    instances: Iterable[VirtualMachineInstance],
+) -> tuple[str, ...]:
+    """The names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
+    names = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
+    names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
+    return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))

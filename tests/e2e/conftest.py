@@ -1,4 +1,4 @@
-"""One embedded cluster for all end-to-end tests of a run, with its stand-ins. It ends with the run, however that ends.
+"""What the end-to-end tests of a run share on its cluster.
 
 Tests that play KubeVirt and Rancher themselves ask for `alone`: the stand-ins stand still for that module.
 """
@@ -16,7 +16,6 @@ import pytest_asyncio
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
-from lab.cluster import EmbeddedCluster
 from tests.e2e.accounts import BY_HAND, apply, documents, kubeconfig_of
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
@@ -29,13 +28,6 @@ ONE_LOOP = pytest.mark.asyncio(loop_scope="module")
 STAND_INS = ("kubevirt", "rancher")
 StartController = Callable[..., Program]
 MakeTenant = Callable[..., Awaitable[Tenant]]
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """`cluster.kubeconfig` is a cluster admin's; `cluster.directory` holds the logs."""
-    with EmbeddedCluster() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

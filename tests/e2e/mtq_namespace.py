@@ -17,7 +17,7 @@ from lab import bodies
 from lab.namespace import Namespace, becomes, by_value
 from lab.watching import Watching
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.util.managedtenantquota.lock import lock_name, locked_namespace
+from pkg.util.managedtenantquota.lock import lock_name, recognise
 from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.admin import Admin
 from tests.e2e.headroom.amounts import Versions
@@ -129,7 +129,8 @@ async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) ->
     async with locks.watch(resource_version=version) as events:
         ready.set()
         async for event in events:
-            if event.object is None or locked_namespace(event.object) != namespace.name:
+            lock = recognise(event.object)
+            if lock is None or lock.namespace != namespace.name:
                 continue
             if event.type == "ADDED":
                 seen.since = time.monotonic()

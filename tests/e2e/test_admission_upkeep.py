@@ -30,15 +30,15 @@ from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.quantity import Quantity
+from pkg.webhook import admission_server, certificates
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
 from pkg.webhook.certificate_secret import SharedCertificates
-from pkg.webhook.certificates import Policy
 from pkg.webhook.configurations import VALIDATE_NAMESPACE, Endpoint
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.serving_certificate import server_context
 from tests.bench.webhook import Line, post
 from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
 from tests.program import headroom, of_a_soak, program, run
@@ -49,14 +49,11 @@ RENEWALS = of_a_soak(20)
 RATE = 200
 """Requests a second."""
 RAISED = {"limits.cpu": "5015m"}
-REVIEW = post(
-    VALIDATE_NAMESPACE,
-    {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {"uid": "1", "operation": "UPDATE", "object": {}, "oldObject": {}},
-    },
-)
+REVIEW = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {"uid": "1", "operation": "UPDATE", "object": {}, "oldObject": {}},
+}
 
 
 @pytest.fixture
@@ -75,6 +72,7 @@ class Callers:
 
     client: Client
     url: str
+    key: str
     failures: Counter[str] = field(default_factory=Counter)
     answered: int = 0
     served: set[int] = field(default_factory=set)
@@ -120,7 +118,9 @@ class Callers:
                     assert self._context is not None
                     line = await Line.open(int(self.url.rpartition(":")[2]), self._context)
                     self.served.add(x509.load_der_x509_certificate(line.certificate).serial_number)
-                assert msgspec.json.decode(await line.ask(REVIEW))["response"]["allowed"]
+                assert msgspec.json.decode(await line.ask(post(f"{VALIDATE_NAMESPACE}/{self.key}", REVIEW)))[
+                    "response"
+                ]["allowed"]
             self.answered += 1
         except (OSError, EOFError, AssertionError, RuntimeError, TimeoutError) as exc:
             self.failures[f"{type(exc).__name__}: {exc}"] += 1
@@ -132,17 +132,19 @@ class Callers:
             line.close()
 
 
-async def test_certificates_are_renewed_under_load_without_a_failed_call(cluster: Cluster, admin: Admin) -> None:
+async def test_certificates_are_renewed_under_load_without_a_failed_call(
+    cluster: Cluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The clock by which certificates age is pushed on; what they are valid for is always now."""
-    policy = Policy(serving_life=120.0, backdated=7200.0)
+    monkeypatch.setattr(certificates, "SERVING_LIFE", 120.0)
+    monkeypatch.setattr(certificates, "BACKDATED", 7200.0)
+    monkeypatch.setattr(admission_server, "POLL_SECONDS", 0.1)
     ahead = 0.0
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"
-    context = server_context()
-    certificates = SharedCertificates(
-        admin.client.resource(registry.SECRETS), "default", "e2e-renewed", ["127.0.0.1"], context, policy,
-        clock=lambda: time.time() + ahead,
-    )  # fmt: skip
+    secrets = admin.client.resource(registry.SECRETS)
+    hosts, clock = ["127.0.0.1"], lambda: time.time() + ahead
+    certificate = SharedCertificates(secrets, "default", "e2e-renewed", hosts, server_context(), clock)
     options = Options(failure_policy=FailurePolicy.FAIL)
 
     async def allow(_: AdmissionRequest) -> Decision:
@@ -152,14 +154,14 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(cluster
         return None
 
     registrar = Registrar(admin.client, Endpoint(url=url), options)
-    hooks = {VALIDATE_NAMESPACE: allow, PROBE_PATH: lambda review: answer_probe(review, registrar.mark)}
-    server = AdmissionServer(hooks, certificates, context, registrar, synced=nothing, poll=0.1)
+    served = {VALIDATE_NAMESPACE: allow, PROBE_PATH: lambda review: answer_probe(review, registrar.mark)}
+    server = AdmissionServer(served, certificate, registrar, synced=nothing)
     namespace = await admin.namespace(HARD)
     await server.start(f"127.0.0.1:{port}")
     tasks: list[asyncio.Task[None]] = []
     try:
         await until(async_(lambda: not server.unready()), "the webhook")
-        callers = Callers(admin.client, url)
+        callers = Callers(admin.client, url, registrar.caller.key)
         tasks.append(asyncio.create_task(callers.follow_the_bundle()))
         await until(async_(lambda: callers.ready), "the bundle")
         tasks.append(asyncio.create_task(callers.call_for_ever()))

@@ -17,7 +17,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
 from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
-from pkg.webhook.certificates import DAY, Policy, issue
+from pkg.webhook.certificates import DAY, SERVING_LIFE, issue
 from tests.e2e.accounts import ADMISSION, RBAC
 from tests.e2e.api import Api
 from tests.e2e.headroom.amounts import ONE
@@ -156,7 +156,7 @@ async def migrations(on: Environment, prometheus: Prometheus) -> None:
 
 def certificate(folder: Path) -> tuple[str, ...]:
     """Flags for one that ends in two days."""
-    made = issue(["127.0.0.1"], Policy(serving_life=2 * DAY), time.time())
+    made = issue(["127.0.0.1"], time.time() + 2 * DAY - SERVING_LIFE)
     (folder / "tls.crt").write_bytes(made.serving.certificate)
     (folder / "tls.key").write_bytes(made.serving.key)
     (folder / "ca.crt").write_bytes(made.bundle)

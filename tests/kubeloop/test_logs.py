@@ -15,7 +15,6 @@ from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.logs import current
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import settle
-from pkg.cmd import logs
 from pkg.cmd.options import LogFormat, LogOptions
 from tests.pkg.cmd.rig import logging_as_it_was
 
@@ -24,7 +23,7 @@ log = logging.getLogger("a.part")
 
 def test_a_line_of_json_has_the_whole_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_it_was():
-        logs.set_up(LogOptions(log_format=LogFormat.JSON))
+        LogOptions(log_format=LogFormat.JSON).set_up()
         try:
             dict[str, str]()["name"]
         except KeyError:
@@ -61,7 +60,7 @@ async def handled() -> None:
 
 async def test_every_line_says_what_is_being_handled(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_it_was():
-        logs.set_up(LogOptions(log_format=LogFormat.JSON))
+        LogOptions(log_format=LogFormat.JSON).set_up()
         await handled()
     lines = [line for line in map(json.loads, capsys.readouterr().err.splitlines()) if " of " in line["message"]]
     said = [(line["message"], line["kind"], line["key"]) for line in lines]
@@ -73,7 +72,7 @@ async def test_every_line_says_what_is_being_handled(capsys: pytest.CaptureFixtu
 
 async def test_lines_for_people_end_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_it_was():
-        logs.set_up(LogOptions())
+        LogOptions().set_up()
         log.info("outside")
         await handled()
     lines = capsys.readouterr().err.splitlines()

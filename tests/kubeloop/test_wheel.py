@@ -8,12 +8,11 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.versions import GOMOD
 
 ROOT = Path(__file__).parents[2]
@@ -117,12 +116,6 @@ def test_a_project_that_uses_it_passes_mypy_strict(project: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", interpreter, f"--cache-dir={project}/.mypy", "pkg"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kwok=False)) as running:
-        yield running
 
 
 @pytest.mark.cluster

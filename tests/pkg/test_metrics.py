@@ -14,6 +14,7 @@ from pkg.controller.state_metrics import StateMetrics
 from pkg.util.metrics import METRICS
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.webhook import metrics as webhook_metrics
+from pkg.webhook.admission import ALLOW
 from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
 
 
@@ -43,5 +44,5 @@ def test_labels_name_webhooks_as_flags_do() -> None:
     assert named | {UNKNOWN_PATH} == {
         each.strip(" `") for each in METRICS["headroom_admission_denials_total"].labels["webhook"].split(",")
     }
-    WebhookMetrics("/validate-pod").decided(allowed=True, patched=False)
+    WebhookMetrics("/validate-pod").decided(ALLOW)
     assert REGISTRY.get_sample_value("headroom_admission_decisions_total", {"webhook": "pods", "decision": "allowed"})

@@ -13,7 +13,7 @@ from kubeloop.client.errors import ApiError
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
-from pkg.util.managedtenantquota import grants
+from pkg.util.managedtenantquota import room
 from pkg.util.managedtenantquota.lock import moment
 from pkg.util.managedtenantquota.missing_targets import Missing
 from pkg.util.resource_list import ResourceList, maximum
@@ -84,12 +84,13 @@ def clock() -> None:
 
 def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
-    wanted = grants.Grant._wanted
+    own = room.Room._own
 
-    def whole(self: grants.Grant, missing: Missing) -> ResourceList:
-        return maximum(wanted(self, missing), self._need(missing)[1])
+    def whole(self: room.Room, missing: Missing) -> dict[str, ResourceList]:
+        (name,), (wanted,) = own(self, missing), own(self, missing).values()
+        return {name: maximum(wanted, missing.need(self._facts)[1])}
 
-    grants.Grant._wanted = whole  # type: ignore[method-assign]
+    room.Room._own = whole  # type: ignore[method-assign]
 
 
 def defaults() -> None:

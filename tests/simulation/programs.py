@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kubeloop.api.registry import PODS
 from kubeloop.client.errors import refuse_write
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
@@ -19,15 +18,12 @@ from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.management import Management
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.util.kubevirt.accounts import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import Endpoint
-from pkg.webhook.namespace_pods import NamespacePods
 from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import hooks
-from pkg.webhook.resources.lock.validator import Accounts, Locks
 from pkg.webhook.server import Hook
 from pkg.webhook.view import View
 from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
@@ -65,13 +61,8 @@ class Programs:
         options = Options(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
-        pods = NamespacePods(replica.resource(PODS))
-        view = View(replica, observer, management.resource_quotas.cache(), pods, management.clock)
-        kubevirts = management.kubevirts.cache()
-        accounts = Accounts([HEADROOM], lambda: virt_controllers(kubevirts.list()))
-        locks = Locks(management.locks.cache(), management.locks.client, management.clock)
-        tell = management.recorder("headroom").event
-        served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, locks, accounts, tell)
+        view = View(replica, observer, management.clock)
+        served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, management)
         for plant in PLANTED:
             served = plant(served, management)
         leading = asyncio.Event()

@@ -219,12 +219,8 @@ def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -
 def _wait_reaped(processes: Sequence[Process]) -> None:
     """Give pid 1, which adopts ended processes, a moment to reap them: `ps` then shows none."""
     deadline = time.monotonic() + _REAP_TIMEOUT
-    while time.monotonic() < deadline and any(_has_entry(process) for process in processes):
+    while time.monotonic() < deadline and any(p.alive() or _look_at(p.pid)[1] == p.identity for p in processes):
         time.sleep(_POLL)
-
-
-def _has_entry(process: Process) -> bool:
-    return process.alive() or _look_at(process.pid)[1] == process.identity
 
 
 def write_private(path: Path, text: str) -> None:

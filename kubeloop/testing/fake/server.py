@@ -24,15 +24,8 @@ from kubeloop.testing.fake.patches import Matches, Raw, field_selector, json_pat
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-_KEPT = (
-    "name",
-    "namespace",
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-)
+_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
+_KEPT = ("name", "namespace", "uid", "creationTimestamp", "generation", *_DELETION)
 _NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
 
 
@@ -184,7 +177,7 @@ class FakeTransport(Transport):
         if name in {key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace}:
             message = f'{resource.group_resource} "{name}" already exists'
             raise errors.AlreadyExists(message)
-        for given in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        for given in _DELETION:
             metadata.pop(given, None)
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": rfc3339(self._cluster.clock())}
         if resource.group:

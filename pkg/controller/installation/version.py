@@ -15,18 +15,17 @@ log = logging.getLogger(__name__)
 VERSION_CONTROLLER = "kubevirtVersionController"
 
 
-class VersionNotice:
-    """Warns once for each version that is newer than all known ones."""
+def register(management: Management, _events: EventRecorder, options: Options) -> None:
+    """Warns once for each version that is newer than all known ones; not where an operator has chosen a profile."""
+    if options.profile is not None:
+        return
+    said: set[str] = set()
 
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    async def on_kubevirt_changed(self, _key: str, kubevirt: KubeVirt | None) -> None:
-        """Nothing for a version that is known, or as long as there is none."""
+    async def on_kubevirt_changed(_key: str, kubevirt: KubeVirt | None) -> None:
         version = observed_version([kubevirt]) if kubevirt else None
-        if version is None or version in self._said or not is_unknown(version):
+        if version is None or version in said or not is_unknown(version):
             return
-        self._said.add(version)
+        said.add(version)
         log.warning(
             "KubeVirt %s is newer than the releases that headroom knows: launcher pods are estimated by profile %r; "
             "--kubevirt-profile selects another one",
@@ -34,8 +33,4 @@ class VersionNotice:
             NEWEST,
         )
 
-
-def register(management: Management, _events: EventRecorder, options: Options) -> None:
-    """Nothing where an operator has chosen a profile."""
-    if options.profile is None:
-        management.kubevirts.on_change(VERSION_CONTROLLER, VersionNotice().on_kubevirt_changed)
+    management.kubevirts.on_change(VERSION_CONTROLLER, on_kubevirt_changed)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cachetools import TTLCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace
-from kubeloop.client.errors import ApiError, Conflict, Unreachable
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachable
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
@@ -20,9 +21,9 @@ from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
 from pkg.util.managedtenantquota.lock import Lock, age_of, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
-from pkg.util.managedtenantquota.record import is_in_use, record_of
-from pkg.util.managedtenantquota.sequence import Decision, Opening, Restore, Unlock, Wait, Write, decide
-from pkg.util.managedtenantquota.window import is_overdue
+from pkg.util.managedtenantquota.record import is_in_use
+from pkg.util.managedtenantquota.sequence import Step, Wait, Write, next_step
+from pkg.util.managedtenantquota.window import Window
 from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
@@ -63,115 +64,111 @@ class Handler:
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
-        timers = self._timers_of(key)
         if not self.observer.concerns_us(key):
-            self._forget(key)
+            for memory in (self._timers, self._failures, self._seen):
+                memory.pop(key, None)
             return
-        observed = self._aged(self.observer.cached(key, self.clock(), timers))
         try:
-            decision = self._decide(key, observed)
-            if decision.writes:
-                async with asyncio.timeout(self._left(observed.lock) or None):
-                    observed = self._aged(await self.observer.live(key, self.clock(), self._timers_of(key)))
-                    decision, observed = await self._write(key, observed)
+            window, step = await self._work_off(key)
         except TimeoutError as exc:
             raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
         except ApiError as exc:
-            raise RetryAfter(self._pause(key, observed), f"after an error: {exc}") from exc
-        if observed.not_restored or observed.not_unlocked:
-            raise RetryAfter(self._pause(key, observed), "a quota is still raised, or a lock stands")
+            raise RetryAfter(self._pause(key), f"after an error: {exc}") from exc
+        if window.observed.not_restored or window.observed.not_unlocked:
+            raise RetryAfter(self._pause(key), "a quota is still raised, or a lock stands")
         self._failures.pop(key, None)
-        self._come_back(observed, decision)
+        self._come_back(window, step)
 
     async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
         """End a lock that is overdue, and ask nothing before: on a queue of its own, for those who work off the
         namespaces may all be waiting for an answer. Raises RetryAfter until then."""
-        lock = recognise(configuration) if configuration is not None else None
-        if lock is None:
+        found = recognise(configuration)
+        if found is None:
             return
-        now, key = self.clock(), lock.namespace
-        lock = self._since(lock, now)
-        if not is_overdue(lock, now, self.policy):
-            raise RetryAfter(self._left(lock), "the lock has to end then")
-        observed = self.observer.cached(key, now, self._timers_of(key))
-        step = self._decide(key, replace(observed, lock=lock)).step
-        assert isinstance(step, Unlock)
-        observed = await self._try(key, step, observed)
-        if observed.not_unlocked:
-            raise RetryAfter(self._pause(key, observed), "the lock still stands")
+        key, now = found.namespace, self.clock()
+        observed = self._aged(replace(self.observer.cached(key, now, self._timers_of(key)), lock=found))
+        if (left := self._left(observed)) > 0:
+            raise RetryAfter(left, "the lock has to end then")
+        window, step = self._decide(key, observed)
+        assert isinstance(step, Write)
+        if (await self._try(key, window, step)).not_unlocked:
+            raise RetryAfter(self._pause(key), "the lock still stands")
 
-    async def _write(self, key: str, observed: Observed) -> tuple[Decision, Observed]:
-        """The caches suggested a step; it is decided anew from live reads, and every write is bound to them."""
-        for _ in range(_MOST_WRITES):
-            decision = self._decide(key, observed)
-            if isinstance(decision.step, Wait):
-                return decision, observed
-            observed = await self._try(key, decision.step, observed)
-            observed = self._aged(replace(observed, now=self.clock(), timers=self._timers_of(key)))
+    async def _work_off(self, key: str) -> tuple[Window, Wait]:
+        """The caches suggest a step; it is decided anew from live reads, and every write is bound to them. Raises
+        TimeoutError when the lock has to end."""
+        observed = self._aged(self.observer.cached(key, self.clock(), self._timers_of(key)))
+        window, step = self._decide(key, observed)
+        if isinstance(step, Wait):
+            return window, step
+        async with asyncio.timeout(self._left(observed) or None):
+            observed = await self.observer.live(key, self.clock(), self._timers_of(key))
+            for _ in range(_MOST_WRITES):
+                window, step = self._decide(key, self._aged(observed))
+                if isinstance(step, Wait):
+                    return window, step
+                observed = await self._try(key, window, step)
+                observed = replace(observed, now=self.clock(), timers=self._timers_of(key))
         raise RetryAfter(_PAUSE, "there is more to write")
 
-    async def _try(self, key: str, step: Write, observed: Observed) -> Observed:
+    async def _try(self, key: str, window: Window, step: Write) -> Observed:
         """Raises ApiError. A quota that cannot be restored, or a lock that cannot be deleted, does not keep the other
         quotas from it; a write that opens a window and is refused closes it."""
+        observed = window.observed
         try:
-            return await self._do(step, observed)
-        except Conflict:
+            try:
+                async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):
+                    return await self.writer.do(step, observed)
+            except TimeoutError as exc:
+                raise Unreachable(f"no answer within {_OPENING_SECONDS:g} s") from exc
+        except (Conflict, AlreadyExists):
             raise
         except ApiError as exc:
             match step:
-                case Restore(quota=quota):
+                case Write("Restore", ResourceQuota() as quota):
                     message = f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_RESTORE_REFUSED, message, quota.name, quota))
                     return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
-                case Unlock(lock=lock):
+                case Write("Unlock", Lock() as lock):
                     message = f"lock {lock.name} still stands, deleting it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_UNLOCK_REFUSED, message, lock.uid))
                     return replace(observed, not_unlocked=str(exc))
-                case _ if isinstance(step, Opening):
-                    self._timers[key] = replace(self._timers_of(key), refused=str(exc))
+            if step.opens:
+                window.refused(str(exc), self.clock())
+                self._keep(key, window)
             raise
-
-    async def _do(self, step: Write, observed: Observed) -> Observed:
-        """Raises ApiError."""
-        seconds = _OPENING_SECONDS if isinstance(step, Opening) else None
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.writer.do(step, observed, self.clock())
-        except TimeoutError as exc:
-            raise Unreachable(f"no answer within {seconds:g} s") from exc
 
     def _aged(self, observed: Observed) -> Observed:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
-        lock = observed.lock
-        return observed if lock is None else replace(observed, lock=self._since(lock, observed.now))
-
-    def _since(self, lock: Lock, now: float) -> Lock:
+        lock, now = observed.lock, observed.now
+        if lock is None:
+            return observed
         uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
             first = self.timer()
             self._seen[lock.namespace] = lock.uid, first
         seen = self.timer() - first
-        return replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen)
+        return replace(observed, lock=replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen))
 
-    def _pause(self, key: str, observed: Observed) -> float:
-        """Seconds until the next try: longer each time, and never past the moment at which the lock has to end."""
+    def _pause(self, key: str) -> float:
+        """Seconds until the next try: longer each time."""
         failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
-        pause = min(_FIRST_PAUSE * 2.0 ** (failures - 1), self.policy.sweep)
-        return min(pause, self._left(observed.lock) or pause)
+        return min(_FIRST_PAUSE * 2.0 ** (failures - 1), self.policy.sweep)
 
-    def _left(self, lock: Lock | None) -> float:
+    def _left(self, observed: Observed) -> float:
         """Seconds until the lock has to end; 0 without one, or when it is overdue."""
-        if lock is None:
-            return 0.0
-        age = self.clock() - lock.since
-        return max(0.0, self.policy.lock_limit + self.policy.grace - age)
+        lock = observed.lock
+        return max(0.0, self.policy.longest - age_of(lock, observed.now)) if lock else 0.0
 
-    def _decide(self, key: str, observed: Observed) -> Decision:
-        decision = decide(observed, self.policy)
-        self._timers[key] = decision.timers
-        for problem in decision.problems:
+    def _decide(self, key: str, observed: Observed) -> tuple[Window, Step]:
+        window = Window(observed, self.policy)
+        self._keep(key, window)
+        return window, next_step(window)
+
+    def _keep(self, key: str, window: Window) -> None:
+        self._timers[key] = window.timers
+        for problem in window.problems:
             self._say(key, problem)
-        return decision
 
     def _say(self, namespace: str, problem: Problem) -> None:
         """An event for what an administrator has to know, at most once in a while."""
@@ -184,21 +181,12 @@ class Handler:
         for obj in problem.about:
             self.events.event(obj, "Warning", problem.reason, problem.message)
 
-    def _come_back(self, observed: Observed, decision: Decision) -> None:
+    def _come_back(self, window: Window, step: Wait) -> None:
         """Re-checks what has begun, even if an event was lost. Raises RetryAfter."""
-        assert isinstance(decision.step, Wait)
-        waits = [decision.step.seconds]
-        begun = observed.lock is not None or any(map(is_in_use, observed.budgets))
-        if begun or any(map(record_of, observed.quotas)) or decision.problems:
-            waits.append(self.policy.sweep)
-        seconds = [wait for wait in waits if wait is not None]
-        if seconds:
-            raise RetryAfter(min(seconds), decision.step.why)
-
-    def _forget(self, key: str) -> None:
-        self._timers.pop(key, None)
-        self._failures.pop(key, None)
-        self._seen.pop(key, None)
+        begun = window.lock or window.records or any(map(is_in_use, window.observed.budgets))
+        seconds = min(step.seconds, self.policy.sweep if begun or window.problems else math.inf)
+        if math.isfinite(seconds):
+            raise RetryAfter(seconds, step.why)
 
     def _timers_of(self, key: str) -> Timers:
         return self._timers.get(key, Timers())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Lease, ResourceQuota
@@ -11,7 +13,7 @@ from kubeloop.api.meta import ObjectMeta
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
-from pkg.controller.managedtenantquota.identity import CannotLock, LockMaker
+from pkg.controller.managedtenantquota.lock_maker import CannotLock, LockMaker
 from pkg.controller.managedtenantquota.writer import Clients
 from pkg.util.constants import UPSTREAM_LEASE
 from pkg.util.managedtenantquota.lock import Lock, lock_name, moment, recognise
@@ -20,8 +22,7 @@ from pkg.util.managedtenantquota.model import Observed, Timers
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 
-LOCKS_BY_NAMESPACE = "locked namespace"
-"""Locks by the namespace that they lock."""
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -31,26 +32,25 @@ class Observer:
     facts: FactsObserver
     clients: Clients
     locks: CacheReader[ValidatingWebhookConfiguration]
-    """Indexed by LOCKS_BY_NAMESPACE."""
     maker: LockMaker
 
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
-        locked = self.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
-        if locked or self.facts.source.budgets.list(namespace):
+        if self._lock(namespace) or self.facts.source.budgets.list(namespace):
             return True
         return any(map(record_of, self.facts.source.quotas.list(namespace)))
 
     def cached(self, namespace: str, now: float, timers: Timers) -> Observed:
         """By the source. How a lock shall look is not looked at."""
+        source, found = self.facts.source, self.facts.source.namespaces.get(name=namespace)
         facts = self.facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
         return Observed(
             namespace=namespace,
-            exists=self._exists(namespace),
-            budgets=self.facts.source.budgets.list(namespace),
-            lock=self._cached_lock(namespace),
-            quotas=self.facts.source.quotas.list(namespace),
-            facts=with_running(facts, self.facts.source),
+            exists=found is not None and not found.deleting,
+            budgets=source.budgets.list(namespace),
+            lock=self._lock(namespace),
+            quotas=source.quotas.list(namespace),
+            facts=with_running(facts, source),
             now=now,
             timers=timers,
         )
@@ -61,70 +61,53 @@ class Observer:
         The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
         were. The save is bound to the version of that status.
         """
-        observed = self.cached(namespace, now, timers)
-        budgets, lock, wanted, upstream = await asyncio.gather(
+        budgets, (lock, no_lock), (upstream, unknown), ((wanted, holder), not_served) = await asyncio.gather(
             list_installed(self.clients.budgets, namespace),
-            self._live_lock(namespace, observed.lock),
-            self._wanted(namespace),
-            self._upstream(now),
+            _or_why(self._live_lock(namespace), None),
+            _or_why(self._upstream(now), ""),
+            _or_why(self.maker.webhook(namespace), (None, "")),
         )
-        quotas = await self.clients.quotas.list(namespace)
-        observed = replace(observed, budgets=budgets, quotas=quotas, lock=None)
-        if isinstance(lock, CannotLock):
-            return replace(observed, why_not=str(lock))
-        if isinstance(upstream, CannotLock):
-            return replace(observed, lock=lock, why_not=str(upstream))
-        observed = replace(observed, lock=lock, upstream=upstream)
-        if isinstance(wanted, CannotLock):
-            return replace(observed, why_not=str(wanted))
-        return replace(observed, wanted_lock=wanted)
+        return replace(
+            self.cached(namespace, now, timers),
+            budgets=budgets,
+            quotas=await self.clients.quotas.list(namespace),
+            lock=lock,
+            upstream=upstream,
+            wanted_lock=wanted,
+            holder=holder,
+            why_not=no_lock or unknown or not_served,
+        )
 
-    def _exists(self, namespace: str) -> bool:
-        found = self.facts.source.namespaces.get(name=namespace)
-        return found is not None and not found.deleting
+    def _lock(self, namespace: str) -> Lock | None:
+        return recognise(self.locks.get(name=lock_name(namespace)))
 
-    def _cached_lock(self, namespace: str) -> Lock | None:
-        found = self.locks.by_index(LOCKS_BY_NAMESPACE, namespace)
-        return recognise(min(found, key=lambda lock: lock.name)) if found else None
+    async def _live_lock(self, namespace: str) -> Lock | None:
+        try:
+            found = await self.clients.locks.get(name=lock_name(namespace))
+        except NotFound:
+            return None
+        if (lock := recognise(found)) is None:
+            raise CannotLock(f"there is a ValidatingWebhookConfiguration {found.name} that is not a lock")
+        return lock
 
-    async def _live_lock(self, namespace: str, cached: Lock | None) -> Lock | CannotLock | None:
-        """The lock under our name for it, or under the name that the cache knows (another installation's)."""
-        names = [lock_name(namespace)]
-        if cached is not None and cached.name not in names:
-            names.insert(0, cached.name)
-        for name in names:
-            try:
-                found = await self.clients.locks.get(name=name)
-            except NotFound:
-                continue
-            lock = recognise(found)
-            if lock is None or lock.namespace != namespace:
-                return CannotLock(
-                    f"there is a ValidatingWebhookConfiguration {name} that is not a lock of this namespace"
-                )
-            return lock
-        return None
-
-    async def _upstream(self, now: float) -> str | CannotLock:
+    async def _upstream(self, now: float) -> str:
         """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed."""
         try:
-            selector = f"metadata.name={UPSTREAM_LEASE}"
-            found = await self.clients.leases.list(field_selector=selector)
+            found = await self.clients.leases.list(field_selector=f"metadata.name={UPSTREAM_LEASE}")
         except (NotFound, Forbidden):
             return ""
         except ApiError as exc:
-            return CannotLock(f"the API server does not say whether KubeVirt's own controller runs: {exc}")
+            raise CannotLock(f"the API server does not say whether KubeVirt's own controller runs: {exc}") from exc
         held = [lease for lease in found if _is_held(lease, now)]
         return f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {held[0].key}" if held else ""
 
-    async def _wanted(self, namespace: str) -> dict[str, object] | CannotLock:
-        """What only a lock needs is no reason not to restore, whatever the API server answers to it."""
-        try:
-            return await self.maker.webhook(namespace)
-        except CannotLock as reason:
-            return reason
-        except ApiError as exc:
-            return CannotLock(f"the API server does not say whether it reaches headroom's webhook: {exc}")
+
+async def _or_why(read: Awaitable[T], default: T) -> tuple[T, str]:
+    """What was read. What only a lock needs is no reason not to restore: the default, and why."""
+    try:
+        return await read, ""
+    except CannotLock as reason:
+        return default, str(reason)
 
 
 def _is_held(lease: Lease, now: float) -> bool:

@@ -11,13 +11,13 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.config.probe import probe
-from pkg.controller.managedtenantquota.identity import LockMaker
+from pkg.controller.managedtenantquota.lock_maker import LockMaker
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
-from pkg.controller.managedtenantquota.observation import LOCKS_BY_NAMESPACE, Observer
+from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.controller.options import Options
 from pkg.util.constants import NEVER_LOCKED
-from pkg.util.managedtenantquota.lock import locked_namespace
+from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 
@@ -29,7 +29,6 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces = management.namespaces
     budgets = management.virtual_machine_migration_resource_quotas
     quotas, locks = management.resource_quotas, management.locks
-    locks.cache().add_indexer(LOCKS_BY_NAMESPACE, locked)
     clients = Clients.of(management.client)
     maker = LockMaker(
         management.client,
@@ -41,7 +40,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     )
     observer = Observer(FactsObserver(management.source(), options.profile), clients, locks.cache(), maker)
     policy = Policy(lock_limit=options.lock_limit)
-    handler = Handler(observer, Writer(clients, maker, events), events, policy, management.clock)
+    handler = Handler(observer, Writer(clients, events), events, policy, management.clock)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 
@@ -52,7 +51,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         return [obj.namespace] if observer.concerns_us(obj.namespace) else []
 
     namespaces.watch_related(budgets, _own)
-    namespaces.watch_related(locks, locked)
+    namespaces.watch_related(locks, _locked)
     namespaces.watch_related(quotas, beside)
     namespaces.watch_related(management.virtual_machine_instance_migrations, beside)
     namespaces.watch_related(management.virtual_machine_instances, beside)
@@ -65,6 +64,6 @@ def _own(obj: Object) -> list[str]:
     return [obj.namespace]
 
 
-def locked(lock: ValidatingWebhookConfiguration) -> list[str]:
-    namespace = locked_namespace(lock)
-    return [namespace] if namespace else []
+def _locked(configuration: ValidatingWebhookConfiguration) -> list[str]:
+    lock = recognise(configuration)
+    return [lock.namespace] if lock else []

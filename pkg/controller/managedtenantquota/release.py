@@ -16,7 +16,8 @@ from pkg.controller.managedtenantquota.writer import Clients, Writer
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
-from pkg.util.managedtenantquota.sequence import Wait, decide
+from pkg.util.managedtenantquota.sequence import Wait, next_step
+from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.facts import Facts
 
 
@@ -36,7 +37,7 @@ async def close_all(client: Client) -> list[str]:
         saved = [budget.namespace for budget in await _budgets(clients)]
         namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
         events = EventRecorder(client, "headroom")
-        writer = Writer(clients, None, events)
+        writer = Writer(clients, events)
         try:
             await for_each(namespaces, lambda namespace: _restore(clients, writer, namespace))
         finally:
@@ -64,8 +65,8 @@ async def _restore(clients: Clients, writer: Writer, namespace: str) -> None:
 
 async def _walk(writer: Writer, observed: Observed) -> None:
     """The closing half of the sequence: there are no migrations to be released for who looks at none."""
-    while not isinstance(step := decide(observed, Policy()).step, Wait):
-        observed = await writer.do(step, observed, observed.now)
+    while not isinstance(step := next_step(Window(observed, Policy())), Wait):
+        observed = await writer.do(step, observed)
 
 
 async def _observe(clients: Clients, namespace: str) -> Observed:

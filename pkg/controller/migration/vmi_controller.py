@@ -3,12 +3,13 @@
 Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
 
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
-A state is written once it has lasted for half a second: shorter ones are over before a person sees them.
+What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import Pod
@@ -24,7 +25,7 @@ from pkg.controller.migration.state import annotations_for, cleared, leftover_mi
 from pkg.util import constants
 
 SETTLED = 0.5
-"""Seconds that a state lasts before it is written."""
+"""Seconds for which a VMI shows another state than its migration's before that is written."""
 _EARLY = 0.001
 """Seconds by which a timer may come too early: less than that is not waited for again."""
 
@@ -42,30 +43,25 @@ class VMIHandler:
     pod_cache: CacheReader[Pod]
     # VMIs as our last patch left them, until the cache has that version or a later one.
     _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
-    # By a VMI's key the change that it lacks, and since when.
-    _lacking: dict[str, tuple[Mapping[str, str | None], float]] = field(default_factory=dict, init=False)
+    # By a VMI's key since when it has shown another state than its migration's.
+    _lacking: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
-        """A VMI that is being deleted is left alone. Raises RetryAfter for a state that has not lasted long enough
-        yet."""
+        """A VMI that is being deleted is left alone. Raises RetryAfter while its state may change again."""
         if vmi is None:
             self._written.pop(key, None)
             self._lacking.pop(key, None)
         if vmi is None or vmi.deleting:
             return
-        migration_uid = leftover_migration(vmi)
-        if migration_uid is not None:
+        if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi.namespace, migration_uid)
         await self._show_state(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
         for pod in self.pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
-            if pod.deleting:
-                continue
-            try:
-                await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
-            except NotFound:
-                continue
+            if not pod.deleting:
+                with suppress(NotFound):
+                    await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
@@ -75,20 +71,13 @@ class VMIHandler:
         unknown = None if changes else unknown_migration(vmi, migrations)
         if unknown is not None:
             changes = cleared(vmi)
-        self._wait_until_settled(vmi.key, changes)
-        if unknown is None or not await self._exists(vmi.namespace, unknown):
-            await self._write(vmi, changes)
-
-    def _wait_until_settled(self, key: str, changes: Mapping[str, str | None]) -> None:
-        now = loop_time()
-        lacking, since = self._lacking.pop(key, (None, now))
-        if not changes:
-            return
-        since = since if lacking == changes else now
-        self._lacking[key] = changes, since
-        left = since + SETTLED - now
-        if left > _EARLY:
-            raise RetryAfter(left, "the state may change again")
+        if changes:
+            left = self._lacking.setdefault(vmi.key, loop_time()) + SETTLED - loop_time()
+            if left > _EARLY:
+                raise RetryAfter(left, "the state may change again")
+            if unknown is None or not await self._exists(vmi.namespace, unknown):
+                await self._write(vmi, changes)
+        self._lacking.pop(vmi.key, None)
 
     def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
         """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
@@ -106,9 +95,7 @@ class VMIHandler:
         return any(migration.uid == migration_uid for migration in migrations)
 
     async def _write(self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]) -> None:
-        """Nothing is written when nothing changes; a VMI that went away needs no state."""
-        if not annotations:
-            return
+        """A VMI that went away needs no state."""
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
@@ -123,7 +110,5 @@ class VMIHandler:
         if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
-        try:
+        with suppress(NotFound):
             await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
-        except NotFound:
-            return

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -41,8 +42,6 @@ before have been counted."""
 SETTLE_FACTOR = 10.0
 """The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
 LONGEST_SETTLE = 2.0
-CACHE_LAG = 1.0
-"""Seconds after which a label that was written and does not show counts as removed by another writer."""
 _FAIL = "Fail"
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
@@ -93,29 +92,26 @@ class Handler:
     excluded: Callable[[str], bool] = lambda _: False
     """Says so for one namespace."""
     clock: Callable[[], float] = loop_time
-    _labelled_at: dict[str, float] = field(default_factory=dict, init=False)
+    _written: dict[str, Namespace] = field(default_factory=dict, init=False)
+    # Namespaces as our last patch left them: the cache may be behind.
     _counts_from: dict[str, float] = field(default_factory=dict, init=False)
-    # Invariant of both: the namespaces that this process labelled, until the label goes. One that was found
-    # labelled was so before we started: that is long enough.
+    # Of the namespaces that this process labelled. One that was found labelled was so before we started: that is long
+    # enough.
     _free_since: dict[str, float] = field(default_factory=dict, init=False)
-    _removed: set[str] = field(default_factory=set, init=False)
-    # Invariant: the namespaces whose label is taken away, until the cache shows it: there the label proves nothing.
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _writing: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock), init=False)
+    # A raise while the label goes waits for that, and has it set anew.
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
-            self._forget(key)
+            for known in (self._written, self._counts_from, self._free_since, self._writing):
+                known.pop(key, None)
             return
-        if not _is_labelled(namespace):
-            self._removed.discard(key)
         policy = self._policy_for_pods()
         if policy and not self.excluded(key) and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
             await self._ensure(key)
-            if not _is_labelled(namespace):
-                raise RetryAfter(CACHE_LAG, "waiting for the label to appear in the cache")
-        elif _is_labelled(namespace):
+        elif self._is_labelled(key):
             await self._release(key, reserve=bool(policy))
 
     def _policy_for_pods(self) -> str:
@@ -147,36 +143,33 @@ class Handler:
             raise RetryAfter(left, "the namespace was labelled just now")
 
     async def _ensure(self, name: str) -> None:
-        namespace = self.namespace_cache.get(name=name)
-        just_now = self.clock() - self._labelled_at.get(name, float("-inf")) < CACHE_LAG
-        if just_now or namespace is None or (_is_labelled(namespace) and name not in self._removed):
-            return
-        async with self._writing:  # after a removal that is on its way
+        async with self._writing[name]:
+            if self._is_labelled(name):
+                return
             began = self.clock()
-            await _label(self.namespaces, name, constants.TRUE)
-        self._removed.discard(name)
-        now = self._labelled_at[name] = self.clock()
-        self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
+            await self._label(name, constants.TRUE)
+            now = self.clock()
+            self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     async def _release(self, name: str, *, reserve: bool) -> None:
         since = self._free_since.setdefault(name, self.clock())
         left = since + LINGER - self.clock()
         if reserve and left > 0:
             raise RetryAfter(left, "keeping the label for the next migration")
-        # Before the label goes: a raise from here on has it set anew.
-        self._forget(name)
-        self._removed.add(name)
-        async with self._writing:
-            await _label(self.namespaces, name, None)
+        async with self._writing[name]:
+            self._free_since.pop(name, None)
+            self._counts_from.pop(name, None)
+            await self._label(name, None)
 
-    def _forget(self, name: str) -> None:
-        self._removed.discard(name)
-        for known in (self._labelled_at, self._counts_from, self._free_since):
-            known.pop(name, None)
+    def _is_labelled(self, name: str) -> bool:
+        """Also where there is no such namespace: it needs no label."""
+        cached = self.namespace_cache.get(name=name)
+        known = cached and newer(cached, self._written.get(name))
+        return known is None or known.labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
-
-def _is_labelled(namespace: Namespace) -> bool:
-    return namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+    async def _label(self, name: str, value: str | None) -> None:
+        if (written := await _label(self.namespaces, name, value)) is not None:
+            self._written[name] = written
 
 
 async def unlabel_all(client: Client) -> list[str]:
@@ -188,7 +181,8 @@ async def unlabel_all(client: Client) -> list[str]:
     return [namespace.name for namespace in labelled]
 
 
-async def _label(namespaces: ResourceClient[Namespace], name: str, value: str | None) -> None:
-    """A namespace that is gone needs no label."""
+async def _label(namespaces: ResourceClient[Namespace], name: str, value: str | None) -> Namespace | None:
+    """None for a namespace that is gone."""
     with contextlib.suppress(NotFound):
-        await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name)
+        return await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name)
+    return None

@@ -30,8 +30,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         return []
     problems = []
     for name, migration in sorted(refused.items()):
-        vmi = observed.instances.get(name)
-        entry = entries.of(name, vmi.uid if vmi else "")
+        entry = entries.of(name, observed.instances.get(name))
         said = _last(found, name, migration.metadata.creation_timestamp or "")
         if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
             problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))

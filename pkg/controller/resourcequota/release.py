@@ -12,7 +12,8 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import give_back, is_ours
+from pkg.util.resourcequota.give_back import give_back
+from pkg.util.resourcequota.managed import is_ours
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 
 

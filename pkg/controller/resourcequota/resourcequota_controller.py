@@ -24,13 +24,14 @@ from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
 from pkg.controller.resourcequota.refusals import lacking_devices
 from pkg.util import constants
-from pkg.util.constants import ANNOTATION_APPLIED, ANNOTATION_BASE, ANNOTATION_TOUCHED
+from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.metrics import METRICS
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan
@@ -38,9 +39,6 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
 
 log = logging.getLogger(__name__)
-
-_RECORDS = frozenset({ANNOTATION_BASE, ANNOTATION_APPLIED})
-"""Of a quota without Rancher; both stand while it is raised."""
 
 _GONE: Final = 60.0
 """Seconds after which a problem that was no longer found is reported again when it comes back."""
@@ -145,10 +143,10 @@ class Handler:
         """With the records of our last write, where it raised the quota and another client has removed them both:
         without them what was added could not be told from the base."""
         quota, written = observed.quota, kept.written
-        if written is None or written.uid != quota.uid or not _RECORDS.isdisjoint(quota.annotations):
+        if written is None or written.uid != quota.uid or not RECORDS.isdisjoint(quota.annotations):
             return plan(observed, self.policy)
-        records = {k: v for k, v in written.annotations.items() if k in _RECORDS}
-        if records.keys() != _RECORDS:
+        records = {k: v for k, v in written.annotations.items() if k in RECORDS}
+        if records.keys() != RECORDS:
             return plan(observed, self.policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
         recorded = msgspec.structs.replace(quota, metadata=metadata)

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import ObjectMeta
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.target import launcher_usage
+from pkg.util.kubevirt.target import instance_of, launcher_usage
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum, total
 from pkg.util.resourcequota.balance import Balance
@@ -31,7 +30,6 @@ _CHECKED: Final = ((LIMITS_CPU, "cpu"), (REQUESTS_CPU, "cpu"), (LIMITS_MEMORY, "
 _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
 _ALWAYS: Final = "Always"
-_RUNNING: Final = "Running"
 
 
 def run_strategy(machine: VirtualMachine) -> str:
@@ -72,17 +70,7 @@ def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResourc
 
 def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
     """What quota will count of the VM's launcher pod. Raises QuantityError."""
-    template = machine.spec.template
-    vmi = VirtualMachineInstance(
-        metadata=ObjectMeta(
-            name=machine.name,
-            namespace=machine.namespace,
-            labels=template.metadata.labels,
-            annotations=template.metadata.annotations,
-        ),
-        spec=template.spec,
-    )
-    return launcher_usage(vmi, None, observed.rendering, observed.quota.spec)
+    return launcher_usage(instance_of(machine), None, observed.rendering, observed.quota.spec)
 
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
@@ -93,8 +81,3 @@ def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
         return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
     except InvalidEntry:
         return pods
-
-
-def is_running(instance: VirtualMachineInstance | None) -> bool:
-    """Whether a VMI is there and runs."""
-    return instance is not None and instance.status.phase == _RUNNING

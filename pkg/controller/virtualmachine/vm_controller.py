@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.controller.virtualmachine.check import has_pod, is_running, run_strategy, shortage_of, wants_to_run
+from pkg.controller.virtualmachine.check import has_pod, run_strategy, shortage_of, wants_to_run
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default
@@ -48,7 +49,7 @@ class Handler:
             if machine is not None and not machine.deleting:
                 await self._clear(machine)
             return
-        if self._shortage(machine) is None:
+        if self._shortage(machine, filter(is_default, self.quota_cache.list(machine.namespace))) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
         left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
@@ -63,13 +64,16 @@ class Handler:
     def _wants_to_start(self, machine: VirtualMachine) -> bool:
         return wants_to_run(machine) and not self.pods_of(machine.key)
 
-    def _shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
-        found = (
-            shortage_of(machine, self.observer.observe(quota, self.clock()))
-            for quota in self.quota_cache.list(machine.namespace)
-            if is_default(quota)
-        )
-        return next((shortage for shortage in found if shortage is not None), None)
+    def _shortage(
+        self, machine: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
+    ) -> InsufficientResources | None:
+        """`pods`: these, instead of the cache's."""
+        for quota in quotas:
+            observed = self.observer.observe(quota, self.clock())
+            shortage = shortage_of(machine, observed if pods is None else replace(observed, pods=pods))
+            if shortage is not None:
+                return shortage
+        return None
 
     async def _live_shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
         """The pod may exist and be counted, while the cache has only the new quota (harvester issue
@@ -79,14 +83,7 @@ class Handler:
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.list(namespace, label_selector=selector)
         pods = await self.pods.list(namespace, label_selector=constants.LABEL_APP)
-        if has_pod(machine, pods):
-            return None
-        for quota in quotas:
-            observed = replace(self.observer.observe(quota, self.clock()), pods=pods)
-            shortage = shortage_of(machine, observed)
-            if shortage is not None:
-                return shortage
-        return None
+        return None if has_pod(machine, pods) else self._shortage(machine, quotas, pods)
 
     async def _halt(self, machine: VirtualMachine, shortage: InsufficientResources) -> None:
         spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}
@@ -99,27 +96,23 @@ class Handler:
             },
             "spec": spec,
         }
-        try:
+        with suppress(NotFound):
             await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
-        except NotFound:
-            return
-        self.events.event(
-            machine,
-            "Warning",
-            constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
-            f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}",
-        )
+            self.events.event(
+                machine,
+                "Warning",
+                constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
+                f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}",
+            )
 
     async def _clear(self, machine: VirtualMachine) -> None:
         """The reason stays until the VM runs: a person who starts it again may want to read it."""
         if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in machine.annotations:
             return
-        if run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
-            return
-        if not is_running(self.instance_cache.get(namespace=machine.namespace, name=machine.name)):
+        instance = self.instance_cache.get(namespace=machine.namespace, name=machine.name)
+        runs = instance is not None and instance.status.phase == constants.VMI_PHASE_RUNNING
+        if not runs or run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
-        try:
+        with suppress(NotFound):
             await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
-        except NotFound:
-            return

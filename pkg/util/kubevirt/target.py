@@ -15,7 +15,7 @@ import msgspec
 
 from kubeloop.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.api.meta import ObjectMeta, RawResourceList
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
@@ -72,6 +72,14 @@ def rendered_from(vmi: VirtualMachineInstance) -> list[object]:
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
     plugged = is_resized(vmi), has_hotplugged_volumes(vmi)
     return [outdated, *plugged, without_state(vmi.annotations), vmi.spec, vmi.status.memory]
+
+
+def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
+    """What KubeVirt would make of a VM when it starts."""
+    template = machine.spec.template
+    labels, annotations = template.metadata.labels, template.metadata.annotations
+    metadata = ObjectMeta(name=machine.name, namespace=machine.namespace, labels=labels, annotations=annotations)
+    return VirtualMachineInstance(metadata=metadata, spec=template.spec)
 
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> ResourceList:

@@ -1,7 +1,6 @@
-"""A namespace's lock: the ValidatingWebhookConfiguration, rendered and recognised. Pure.
+"""A namespace's lock: the ValidatingWebhookConfiguration `lock.<namespace>.com`, rendered and recognised. Pure.
 
-Kubernetes itself spells no limit for the parts of such a name, so `lock.<namespace>.com` serves namespaces of all
-lengths. What a configuration locks is read from its namespaceSelector; from its name only where that was edited away.
+Kubernetes itself spells no limit for the parts of such a name, so it serves namespaces of all lengths.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.meta import from_rfc3339
 from pkg.util import constants
 from pkg.util.constants import (
     ANNOTATION_HOLDER,
@@ -64,25 +63,17 @@ def lock_name(namespace: str) -> str:
     return f"lock.{namespace}.com"
 
 
-def locked_namespace(configuration: ValidatingWebhookConfiguration) -> str:
-    """The namespace that a configuration locks, "" when it is not a lock. One of ours that was edited by hand until it
-    has no label, no webhook or no selector is a lock all the same: it has to end, and its name says where."""
-    ours = ANNOTATION_SINCE in configuration.annotations
-    if not ours and configuration.labels.get(LOCK_LABEL) != LOCK_LABELS[LOCK_LABEL]:
-        return ""
-    names = {_selected(webhook) for webhook in configuration.webhooks or ()}
-    if len(names) == 1 and "" not in names:
-        return names.pop()
-    named = configuration.name.removeprefix("lock.").removesuffix(".com")
-    return named if ours and configuration.name == lock_name(named) else ""
-
-
-def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
-    """The lock that a configuration is, whichever process made it; None when it is none."""
-    namespace = locked_namespace(configuration)
-    if not namespace:
+def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | None:
+    """The lock that a configuration is, whichever process made it; None when it is none. By its name, and by the label
+    or our annotations: one of ours that was edited by hand is a lock all the same, it has to end."""
+    if configuration is None:
         return None
     annotations = configuration.annotations
+    ours = ANNOTATION_SINCE in annotations
+    namespace = configuration.name.removeprefix("lock.").removesuffix(".com")
+    labelled = configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL]
+    if configuration.name != lock_name(namespace) or not (ours or labelled):
+        return None
     begun = moment(annotations.get(ANNOTATION_SINCE))
     return Lock(
         name=configuration.name,
@@ -93,7 +84,7 @@ def recognise(configuration: ValidatingWebhookConfiguration) -> Lock | None:
         holder=annotations.get(ANNOTATION_HOLDER, ""),
         reason=annotations.get(ANNOTATION_REASON, ""),
         webhooks=configuration.webhooks or [],
-        ours=ANNOTATION_SINCE in annotations,
+        ours=ours,
         lasts=max(0.0, moment(annotations.get(ANNOTATION_UNTIL)) - begun),
         finalizers=configuration.metadata.finalizers or (),
     )
@@ -108,11 +99,6 @@ def _since(created: str | None, begun: float) -> float:
 def age_of(lock: Lock, now: float) -> float:
     """Seconds since it was made, by the API server's clock. One that was set back must not keep a lock for ever."""
     return abs(now - lock.since)
-
-
-def is_never_locked(namespace: str, patterns: Sequence[str]) -> bool:
-    """Whether a namespace is one of the system's; `patterns` are shell patterns."""
-    return any(fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
 def client_config(
@@ -270,11 +256,6 @@ def _is_one_of(users: Sequence[str]) -> str:
     return f"request.userInfo.username in {json.dumps(plain)}"
 
 
-def _selected(webhook: Mapping[str, Any]) -> str:
-    selector = webhook.get("namespaceSelector") or {}
-    return str((selector.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, ""))
-
-
 def timestamp(seconds: float) -> str:
     """RFC 3339 with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -284,7 +265,5 @@ def moment(*texts: str | None) -> float:
     """Seconds since the epoch of the first text that is a time; none: long ago, so that such a lock does not stay."""
     for text in texts:
         with suppress(ValueError):
-            if text:
-                found = datetime.fromisoformat(text)
-                return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            return from_rfc3339(text or "")
     return 0.0

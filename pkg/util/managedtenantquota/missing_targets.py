@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, PersistentVolumeClaim, Pod, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -17,7 +17,7 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
-from pkg.util.resource_list import ResourceList, add, total
+from pkg.util.resource_list import ResourceList, add
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Source
 
@@ -33,28 +33,40 @@ class Missing:
     vmi: VirtualMachineInstance
     source: Side | None
     launcher: bool
-    claims: Mapping[str, PersistentVolumeClaim] | None = None
-    """As in Facts."""
+
+    def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
+        """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
+        the target still lacks. Raises QuantityError when a quantity of the VMI is none."""
+        rendering, spec = facts.rendering, facts.quota.spec
+        attachments = attachments_usage(self.vmi, self.source, rendering, spec)
+        if not self.launcher:
+            return attachments, attachments
+        launcher = launcher_usage(self.vmi, self.source, rendering, spec)
+        if facts.claims is not None and not has_scopes(spec):
+            claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
+            launcher = add(launcher, claim)
+        return launcher, add(launcher, attachments)
 
 
 def missing_targets(facts: Facts) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
-    of_vm: dict[str, list[VirtualMachineInstanceMigration]] = {}
-    for migration in facts.migrations:
-        of_vm.setdefault(migration.spec.vmi_name, []).append(migration)
     found = []
     for migration in sorted(facts.migrations, key=_age):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        home = sides_of(vmi, of_vm[vmi.name], pods).home
-        source = home[0] if home else None
+        of_vm = [each for each in facts.migrations if each.spec.vmi_name == vmi.name]
+        source = next(iter(sides_of(vmi, of_vm, pods).home), None)
         targets = target_pods(migration, vmi, facts.pods)
-        if not targets and is_refused(migration) and not _waits(vmi, pods):
-            found.append(Missing(migration, vmi, source, launcher=True, claims=facts.claims))
-        elif targets and not abort_requested(migration) and _lacks_attachment(vmi, targets, facts.pods):
-            found.append(Missing(migration, vmi, source, launcher=False))
+        if targets:
+            is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, facts.pods)
+        else:
+            # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
+            # status.activePods lists ended pods too).
+            is_missing = is_refused(migration) and len(pods.live(vmi.uid)) <= 1
+        if is_missing:
+            found.append(Missing(migration, vmi, source, launcher=not targets))
     return found
 
 
@@ -64,24 +76,6 @@ def target_pods(
     """The migration's target launcher, if it was created, whatever became of it."""
     labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_CREATED_BY: vmi.uid}
     return [pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()]
-
-
-def need_of(missing: Missing, rendering: Rendering, spec: ResourceQuotaSpec) -> tuple[ResourceList, ResourceList]:
-    """What a quota will count of the pod that is created next, with the claim before it, and of all that the target
-    still lacks.
-
-    Raises QuantityError when a quantity of the VMI is none.
-    """
-    rendering = with_largest_defaults(rendering)
-    attachments = attachments_usage(missing.vmi, missing.source, rendering, spec)
-    if not missing.launcher:
-        return attachments, attachments
-    claim: ResourceList = {}
-    if missing.claims is not None and not has_scopes(spec):
-        only = [missing.migration]
-        claim = backend_storage(missing.vmi, only, missing.claims, rendering, moving=True).to_come
-    launcher = add(launcher_usage(missing.vmi, missing.source, rendering, spec), claim)
-    return launcher, total([launcher, attachments])
 
 
 def with_largest_defaults(rendering: Rendering) -> Rendering:
@@ -122,12 +116,6 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
         return frozenset()
     state = vmi.status.migration_state
     return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
-
-
-def _waits(vmi: VirtualMachineInstance, pods: ControlledPods) -> bool:
-    """KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount; status.activePods
-    lists ended pods too)."""
-    return len(pods.live(vmi.uid)) > 1
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:

@@ -41,6 +41,11 @@ class Policy:
     long for a place that other namespaces compete for); so is one whose namespace cannot be locked: a webhook that
     restarts is back in seconds."""
 
+    @property
+    def longest(self) -> float:
+        """A lock ends after this long, whatever else stands in the way."""
+        return self.lock_limit + self.grace
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -61,10 +66,8 @@ class Timers:
     """Migration uid to the time when the budget was first seen not to suffice for it."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
-    refused: str = ""
-    """Why a write that was to open or widen a window was refused, until that is decided about."""
     refusals: int = 0
-    """How many were, since everything was last raised."""
+    """How many writes that were to open a window were refused since everything was last raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Observed:
     why_not: str = ""
     """Why it cannot be locked."""
     wanted_lock: Mapping[str, Any] | None = None
+    holder: str = ""
+    """What a lock says of who made it."""
     upstream: str = ""
     """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
     not_restored: Mapping[str, str] = field(default_factory=dict)
@@ -93,10 +98,6 @@ class Observed:
     not_unlocked: str = ""
     """Why the lock's deletion was refused in this pass; "" where it was not."""
     timers: Timers = field(default_factory=Timers)
-
-    @property
-    def can_lock(self) -> bool:
-        return not self.why_not
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""

@@ -7,7 +7,7 @@ quotas that have no annotation, where that controller may have left them raised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,8 +18,7 @@ from kubeloop.api.meta import RawQuantity, RawResourceList, Struct
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, parse_resource_list
-from pkg.util.resourcequota.base import difference
+from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 
 class _Annotation(Struct):
@@ -31,7 +30,7 @@ class _Annotation(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """spec.hard of a quota as it was, and what was added."""
+    """spec.hard of a quota as it was, and what was added; all of it readable."""
 
     hard: Mapping[str, RawQuantity]
     added: Mapping[str, RawQuantity]
@@ -39,6 +38,29 @@ class Record:
     def text(self, quota: str) -> str:
         """The value of the quota's annotation."""
         return msgspec.json.encode(_Annotation({quota: dict(self.hard)}, dict(self.added)), order="sorted").decode()
+
+    @property
+    def limits(self) -> ResourceList:
+        return parse_resource_list(self.hard)
+
+    @property
+    def raised(self) -> ResourceList:
+        """What spec.hard is raised to: only names that the quota limits, as the budget spells them (upstream)."""
+        added = parse_resource_list(self.added)
+        return {name: limit + added.get(name, ZERO) for name, limit in self.limits.items()}
+
+    def to_raise(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
+        """The change of a quota that says `hard`; empty when nothing is added. A limit that says less than what was
+        recorded, or more than it would be raised to, stays."""
+        now, before = parse_resource_list(hard), self.limits
+        return format_resource_list({n: to for n, to in self.raised.items() if n in now and before[n] <= now[n] < to})
+
+    def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
+        """The change that takes back what was added; no limit rises by it. `exactly`: only a limit that says what it
+        was raised to. Any other value was written by a person, and stays."""
+        now, raised = parse_resource_list(hard), self.raised
+        back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
+        return format_resource_list({n: limit for n, limit in back.items() if not exactly or now[n] == raised[n]})
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
@@ -66,12 +88,9 @@ def members_of(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[s
 
 def said_by(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
     """The records in a status, by quota, and what in it cannot be read."""
-    records, unreadable = {}, []
-    saved = budget.status.original_blocking_resource_quotas or ()
     added, bad = readable(budget.status.additional_migration_resources or budget.additional)
-    if saved:
-        unreadable += [f"{name} of what was added" for name in bad]
-    for each in saved:
+    records, unreadable = {}, [f"{name} of what was added" for name in bad]
+    for each in budget.status.original_blocking_resource_quotas or ():
         hard, bad = readable(each.spec.hard or {})
         records[each.name] = Record(hard, added)
         unreadable += [f"{name} of quota {each.name}" for name in bad]
@@ -81,52 +100,11 @@ def said_by(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Rec
 def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
     """The resources whose quantities are such and not negative, and the names of the others."""
     good: RawResourceList = {}
-    bad = []
     for name, value in resources.items():
-        try:
-            is_good = Quantity.parse(value) >= ZERO
-        except QuantityError:
-            is_good = False
-        if is_good:
-            good[name] = value
-        else:
-            bad.append(name)
-    return good, bad
-
-
-def records_of(quotas: Iterable[ResourceQuota]) -> dict[str, Record]:
-    """What the raised ones of them say of themselves, by name."""
-    found = ((quota.name, record_of(quota)) for quota in quotas)
-    return {name: record for name, record in found if record is not None}
-
-
-# ---- the arithmetic: only resources that the quota limits, under exactly the names that the budget uses (upstream) -
-
-
-def to_raise(hard: Mapping[str, RawQuantity], record: Record) -> dict[str, str]:
-    """The change of a quota that says what it said originally; empty when nothing is added. A limit that says less than
-    that, or more than it would be raised to, stays. Raises QuantityError."""
-    now, before, added = _parsed(hard, record)
-    raised = {name: limit + added.get(name, ZERO) for name, limit in before.items()}
-    return difference(hard, {n: raised[n] for n, limit in before.items() if n in now and limit <= now[n] < raised[n]})
-
-
-def to_restore(hard: Mapping[str, RawQuantity], record: Record, *, exactly: bool) -> dict[str, str]:
-    """The change that takes back what was added; no limit rises by it. Raises QuantityError.
-
-    `exactly`: only a limit that says what it was raised to. Any other value was written by a person, and stays.
-    """
-    now, before, added = _parsed(hard, record)
-    ours = {
-        name: limit
-        for name, limit in before.items()
-        if name in now and limit < now[name] and (not exactly or now[name] == limit + added.get(name, ZERO))
-    }
-    return difference(hard, ours)
-
-
-def _parsed(hard: Mapping[str, RawQuantity], record: Record) -> tuple[ResourceList, ResourceList, ResourceList]:
-    return parse_resource_list(hard), parse_resource_list(record.hard), parse_resource_list(record.added)
+        with suppress(QuantityError):
+            if Quantity.parse(value) >= ZERO:
+                good[name] = value
+    return good, [name for name in resources if name not in good]
 
 
 def is_enforced(quota: ResourceQuota) -> bool:

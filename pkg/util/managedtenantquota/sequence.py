@@ -8,115 +8,59 @@ goes on from there, or takes back what was begun.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.meta import RawQuantity
+from kubeloop.api.meta import Object, RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock, Webhook, admitted_by, admitting, fits
-from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
-from pkg.util.managedtenantquota.record import Record, is_in_use, members_of
-from pkg.util.managedtenantquota.window import Window, window_of
+from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
+from pkg.util.managedtenantquota.lock import Lock, admitted_by, admitting, fits, lock_body
+from pkg.util.managedtenantquota.record import is_in_use, members_of
+from pkg.util.managedtenantquota.window import Change, Window
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
 
 @dataclass(frozen=True, slots=True)
-class MakeLock:
-    """Create the lock with this webhook; `reason` are the VMs that it is for."""
+class Write:
+    """The next write. Its `name` is a metric's label."""
 
-    webhook: Webhook
-    reason: str
-    longest: float = 0.0
-    """Seconds that it lasts at most."""
+    name: Literal["MakeLock", "UpdateLock", "Save", "Raise", "Restore", "Clear", "Unlock"]
+    what: Lock | VirtualMachineMigrationResourceQuota | ResourceQuota | None
+    """As it stands; None: a lock that is to be made."""
+    body: Mapping[str, Any]
+    """A JSON merge patch that is bound to its version, or the new lock; empty: a lock that is to be deleted."""
+    text: str
+    """What it does, for people."""
+    about: Sequence[Object] = ()
+    """Whom it concerns beside the namespace's budgets."""
 
-
-@dataclass(frozen=True, slots=True)
-class UpdateLock:
-    """A lock stands that is not as it shall be: another installation's, the CA has changed, or it is for others."""
-
-    lock: Lock
-    webhook: Webhook
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Put the originals into the budget's status; a JSON merge patch bound to its version."""
-
-    budget: VirtualMachineMigrationResourceQuota
-    patch: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Raise:
-    """Add to a quota, which records how it was; a JSON merge patch bound to its version."""
-
-    quota: ResourceQuota
-    hard: Mapping[str, str]
-    record: Record
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Take back what was added to a quota; `record` is what it records further on, None: nothing."""
-
-    quota: ResourceQuota
-    hard: Mapping[str, str]
-    record: Record | None
-
-
-@dataclass(frozen=True, slots=True)
-class Clear:
-    """Empty the budget's status: nothing is raised any more."""
-
-    budget: VirtualMachineMigrationResourceQuota
-    patch: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Unlock:
-    """Delete the lock; `raised` are the quotas that are still to be restored."""
-
-    lock: Lock
-    raised: Sequence[str] = ()
+    @property
+    def opens(self) -> bool:
+        """Whether it is to open a window, or to widen it."""
+        return self.name in ("MakeLock", "UpdateLock", "Save", "Raise")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to write; re-check in `seconds` at the latest (None: when something happens)."""
+    """Nothing to write; re-check in `seconds` at the latest (infinite: when something happens)."""
 
-    seconds: float | None
-    why: str = ""
+    seconds: float
+    why: str
 
 
-Opening = MakeLock | UpdateLock | Save | Raise
-Write = Opening | Restore | Clear | Unlock
 Step = Write | Wait
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The next step, what to tell people, and what to remember."""
-
-    step: Step
-    problems: Sequence[Problem] = ()
-    timers: Timers = field(default_factory=Timers)
-
-    @property
-    def writes(self) -> bool:
-        return not isinstance(self.step, Wait)
-
-
-def decide(observed: Observed, policy: Policy) -> Decision:
+def next_step(window: Window) -> Step:
     """The next step in a namespace; never raises for what stands in an object."""
-    window = window_of(observed, policy)
     table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
-    step = next(step for row in table if (step := row(window)) is not None)
-    return Decision(step, window.problems, window.timers)
+    return next(step for row in table if (step := row(window)) is not None)
 
 
 # Whatever else there is to be done.
@@ -128,92 +72,94 @@ def _overdue(window: Window) -> Step | None:
 
 
 def _leave_alone(window: Window) -> Step:
-    policy, lock = window.policy, window.observed.lock
-    left = policy.lock_limit + policy.grace - window.age if lock is not None else policy.sweep
-    return Wait(min(left, policy.sweep), "KubeVirt's own controller does it")
+    sweep = window.policy.sweep
+    return Wait(sweep if window.lock is None else min(window.left, sweep), "KubeVirt's own controller does it")
 
 
 # While there are migrations to be released.
 
 
 def _lock(window: Window) -> Step | None:
-    if window.locked:
+    if window.lock is not None:
         return None
+    seen = window.observed
     vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
     reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    webhook = admitting(window.observed.wanted_lock or {}, window.admitted)
-    return MakeLock(webhook, reason, window.policy.lock_limit + window.policy.grace)
+    webhook, longest = admitting(seen.wanted_lock or {}, window.admitted), window.policy.longest
+    body = lock_body(seen.namespace, webhook, now=seen.now, holder=seen.holder, reason=reason, longest=longest)
+    return Write("MakeLock", None, body, f"locked for the migration of {reason}")
 
 
 def _update(window: Window) -> Step | None:
-    lock, wanted = window.observed.lock, window.observed.wanted_lock
+    """It is another installation's, the CA has changed, or it is for others."""
+    lock, wanted = window.lock, window.observed.wanted_lock
     if lock is None or wanted is None:
         return None
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
     kept = {each for each in admitted_by(lock) if each.partition("/")[0] not in window.found.left_out}
     webhook = admitting(wanted, kept | window.admitted)
-    return None if fits(lock, webhook) else UpdateLock(lock, webhook)
+    if fits(lock, webhook):
+        return None
+    holder = {ANNOTATION_HOLDER: window.observed.holder}
+    metadata = {"resourceVersion": lock.resource_version, "labels": LOCK_LABELS, "annotations": holder}
+    return Write("UpdateLock", lock, {"metadata": metadata, "webhooks": [webhook]}, f"lock {lock.name} updated")
 
 
 def _settle(window: Window) -> Step | None:
-    seen = window.observed.lock.seen if window.observed.lock else 0.0
+    seen = window.lock.seen if window.lock else 0.0
     left = window.policy.settle - (window.observed.now - seen)
     return Wait(left, "the lock reaches every API server") if left > 0 else None
 
 
 def _save(window: Window) -> Step | None:
     """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
-    budget, records = window.observed.budgets[0], window.to_record()
+    budget, records, members = window.observed.budgets[0], window.to_record(), window.members
     added = [parse_resource_list(record.added) for record in records.values()]
     additional = format_resource_list(reduce(maximum, added, {}))
-    said, status = budget.status, _status(window, records)
+    said = budget.status
     known = {each.name for each in said.original_blocking_resource_quotas or ()}
-    is_complete = known >= records.keys() and members_of(budget).keys() >= window.members.keys()
+    is_complete = known >= records.keys() and members_of(budget).keys() >= members.keys()
     if is_complete and (said.additional_migration_resources or {}) == additional:
         return None
-    status["additionalMigrationResources"] = _instead_of(budget, additional)
-    return Save(budget, _bound(budget, status))
-
-
-def _status(window: Window, records: Mapping[str, Record]) -> dict[str, Any]:
     saved = []
     for name in sorted(records):
         quota = window.quota(name)
         spec = quota.spec if quota is not None else ResourceQuotaSpec()
         was = msgspec.structs.replace(spec, hard=records[name].hard)
         saved.append({"name": name, "spec": msgspec.to_builtins(was)})
-    members = {name: list(quotas) for name, quotas in window.members.items()}
-    return {"originalBlockingResourceQuotas": saved, "migrationsToBlockingResourceQuotas": members}
-
-
-def _instead_of(budget: VirtualMachineMigrationResourceQuota, additional: Mapping[str, RawQuantity]) -> dict[str, Any]:
-    """What the status says to be added; a merge patch has to take out by name what it says and is not."""
-    return dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
+    blocking = {name: list(quotas) for name, quotas in members.items()}
+    return Write("Save", budget, _status(budget, saved, blocking, additional), f"{budget.name} says what is raised")
 
 
 def _raise(window: Window) -> Step | None:
-    found = window.next_to_raise()
-    return Raise(*found) if found else None
+    change = window.next_to_raise()
+    if change is None:
+        return None
+    name = change.quota.name
+    about = [each for each in window.observed.facts.migrations if name in window.members.get(each.name, ())]
+    text = f"resource quota {name} raised until the target pods exist: {_described(change)}"
+    return Write("Raise", change.quota, _patch(change), text, about)
 
 
 def _await_targets(window: Window) -> Step:
     left = window.policy.lock_limit - window.age
-    again = window.policy.sweep if window.recheck_after is None else window.recheck_after
-    return Wait(max(0.0, min(left, window.policy.sweep, again)), "waiting for the target pods")
+    return Wait(max(0.0, min(left, window.policy.sweep, window.recheck_after)), "waiting for the target pods")
 
 
 # While there are none.
 
 
 def _restore(window: Window) -> Step | None:
-    found = window.next_to_restore()
-    return Restore(*found) if found else None
+    change = window.next_to_restore()
+    if change is None:
+        return None
+    return Write("Restore", change.quota, _patch(change), f"{change.quota.name} restored: {_described(change)}")
 
 
 def _await_restore(window: Window) -> Step | None:
     """The others are restored; those that could not be are tried again soon."""
     refused = window.observed.not_restored
-    return Wait(None, "; ".join(f"{name}: {why}" for name, why in sorted(refused.items()))) if refused else None
+    return Wait(math.inf, f"still raised: {', '.join(sorted(refused))}") if refused else None
 
 
 def _await_enforcement(window: Window) -> Step | None:
@@ -225,13 +171,15 @@ def _await_enforcement(window: Window) -> Step | None:
 
 def _clear(window: Window) -> Step | None:
     """Nothing is raised any more."""
-    saved = [budget for budget in window.observed.budgets if is_in_use(budget)]
-    return _cleared(saved[0]) if saved else None
+    return next((_cleared(budget) for budget in window.observed.budgets if is_in_use(budget)), None)
 
 
 def _unlock(window: Window) -> Step | None:
-    lock = window.observed.lock
-    return Unlock(lock, window.raised) if lock is not None and not window.observed.not_unlocked else None
+    if window.lock is None or window.observed.not_unlocked:
+        return None
+    still = f"the resource quotas are still to be restored: {', '.join(window.raised)}"
+    text = f"unlocked, {still if window.raised else 'the resource quotas are as before'}"
+    return Write("Unlock", window.lock, {}, text)
 
 
 def _mirror(window: Window) -> Step | None:
@@ -243,11 +191,6 @@ def _mirror(window: Window) -> Step | None:
     return _cleared(budgets[0]) if said != budgets[0].additional else None
 
 
-def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Clear:
-    status = {**dict.fromkeys(_JOURNAL), "additionalMigrationResources": _instead_of(budget, budget.additional) or None}
-    return Clear(budget, _bound(budget, status))
-
-
 def _idle(window: Window) -> Step:
     return Wait(window.recheck_after, "nothing to do")
 
@@ -255,23 +198,47 @@ def _idle(window: Window) -> Step:
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
-_JOURNAL = ("originalBlockingResourceQuotas", "migrationsToBlockingResourceQuotas")
 
 Row = Callable[[Window], Step | None]
 HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
 OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
-    _overdue,
-    _restore,
-    _await_restore,
-    _await_enforcement,
-    _clear,
-    _unlock,
-    _mirror,
-    _idle,
+    *(_overdue, _restore, _await_restore, _await_enforcement),
+    *(_clear, _unlock, _mirror, _idle),
 )
 """The first row that has something to say is the next step; the last one of each always has."""
 
 
-def _bound(budget: VirtualMachineMigrationResourceQuota, status: Mapping[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"resourceVersion": budget.metadata.resource_version}, "status": dict(status)}
+# What is written.
+
+
+def _patch(change: Change) -> dict[str, Any]:
+    quota, record = change.quota, change.record
+    annotations = {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None}
+    metadata = {"resourceVersion": quota.metadata.resource_version, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"hard": dict(change.hard)}}
+
+
+def _described(change: Change) -> str:
+    return ", ".join(f"{name} {change.quota.hard.get(name)} -> {to}" for name, to in change.hard.items())
+
+
+def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Write:
+    patch = _status(budget, None, None, budget.additional)
+    return Write("Clear", budget, patch, f"{budget.name} says that nothing is raised")
+
+
+def _status(
+    budget: VirtualMachineMigrationResourceQuota,
+    saved: Sequence[Any] | None,
+    members: Mapping[str, Any] | None,
+    additional: Mapping[str, RawQuantity],
+) -> dict[str, Any]:
+    """A merge patch has to take out by name what the status says to be added and is not."""
+    added = dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
+    status = {
+        "originalBlockingResourceQuotas": saved,
+        "migrationsToBlockingResourceQuotas": members,
+        "additionalMigrationResources": added or None,
+    }
+    return {"metadata": {"resourceVersion": budget.metadata.resource_version}, "status": status}

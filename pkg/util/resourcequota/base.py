@@ -277,8 +277,6 @@ def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
 
 HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
-COMPENSATION_MARGIN = Quantity.parse("128Mi")
-"""Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 
 
 def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> ResourceList:

@@ -9,7 +9,7 @@ compensated for is decided with pods that are read live (resourcequota_controlle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,33 +24,30 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
+from pkg.util.resource_list import ResourceList, positive, total
 from pkg.util.resourcequota.balance import shortage
-from pkg.util.resourcequota.base import COMPENSATION_MARGIN, Base, hard, quantity_of
-from pkg.util.resourcequota.caps import Caps
+from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import Entries
-from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
-from pkg.util.resourcequota.writing import Wanted
+
+_MARGIN = Quantity.parse("128Mi")
+"""Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 
 
-def promised(facts: Facts, base: Base, refused: Sequence[Wanted]) -> ResourceList:
+def promised(facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]]) -> ResourceList:
     """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
-    what Harvester's estimate leaves out of the refused ones'."""
-    left_out = (subtract(each.vm.allowed, each.value) for each in refused)
-    more = [
-        {name: amount for name, amount in left.items() if amount > ZERO and name in each.value}
-        for each, left in zip(refused, left_out, strict=True)
-    ]
-    grown = overhead_growth(facts, rendering_of(facts, base))
-    return {name: amount for name, amount in total([grown, *more]).items() if name in (base.limits or {})}
+    what Harvester's estimate leaves out of the refused ones': what each is allowed, and what its entry says."""
+    left_out = [{name: allowed.get(name, ZERO) - said for name, said in entry.items()} for allowed, entry in refused]
+    most = total([overhead_growth(facts, rendering_of(facts, base)), *map(positive, left_out)])
+    return {name: amount for name, amount in most.items() if name in (base.limits or {})}
 
 
 def lack(
     quota: ResourceQuota,
-    vms: Sequence[Vm],
+    vms: Iterable[Vm],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
     stands: Mapping[str, Quantity],
@@ -58,12 +55,11 @@ def lack(
     """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
     one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
-    used = {name: quantity_of(quota.used, name) for name in growth}
-    short = {
-        name: min(most, shortage(used[name], to_come.get(name, ZERO), without[name])) for name, most in growth.items()
-    }
-    lacking = maximum(short, minimum(stands, growth))
-    return {name: amount for name, amount in lacking.items() if amount > ZERO}
+    lacking: ResourceList = {}
+    for name, most in growth.items():
+        short = shortage(quantity_of(quota.used, name), to_come.get(name, ZERO), without[name])
+        lacking[name] = max(min(most, short), stands.get(name, ZERO))
+    return positive(lacking)
 
 
 def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
@@ -75,34 +71,17 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
     return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
-def compensate(
-    wanted: Mapping[str, Quantity],
-    stands: Mapping[str, Quantity],
-    added: Mapping[str, Quantity],
-    refused: Sequence[Wanted],
-    caps: Caps,
-    entries: Entries,
-) -> list[ResourceQuotaError]:
-    """Write the compensation, or what `stands` where the caps let in no more beside what entries have `added`."""
-    names = ", ".join(f"VM {each.vm.name}" for each in refused)
-    refusal = caps.refuse(f"compensation for {names}", add(added, wanted)) if wanted != stands else None
-    entries.compensate(stands if refusal else wanted)
-    return [refusal] if refusal else []
-
-
 def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
     if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
         return {}
-    pods = controlled_pods(facts)
-    grown: list[ResourceList] = []
+    pods, grown = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():
         if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and pods.of(vmi.uid):
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
             with suppress(Exception):  # said of the VM
-                work_out = partial(_growth, vmi, rendering)
-                grown.append(facts.cache.made(key, (vmi, facts.rendering), work_out))
+                grown.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))
     return total(grown)
 
 
@@ -114,15 +93,14 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
         return pod_usage(pod, releases=rendering.kubernetes)
 
     before, now = at(rendering.usual_ratio), at(rendering.ratio)
-    more = {name: now[name] - before[name] for name in now if name in before}
-    return {name: amount for name, amount in more.items() if amount > ZERO}
+    return positive({name: now[name] - before[name] for name in now if name in before})
 
 
 def compensate_as_harvester(
     quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
 ) -> None:
     """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
-    refused = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.uid)]
+    refused = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.vmi)]
     need = max(((vm.need or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
     limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
@@ -148,7 +126,7 @@ def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: 
     missing = shortage(used, need, without + stands)
     if missing.is_zero():
         return stands
-    replaced = missing + COMPENSATION_MARGIN
+    replaced = missing + _MARGIN
     if shortage(used, need, without + replaced).is_zero():
         return replaced
-    return shortage(used, need, without) + COMPENSATION_MARGIN
+    return shortage(used, need, without) + _MARGIN

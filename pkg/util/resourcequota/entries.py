@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kubeloop.api.meta import Object
 from pkg.util import constants
 from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import Quantity
@@ -46,10 +47,7 @@ class Entry:
 
     def readable(self) -> ResourceList:
         """What the entry adds: an invalid one has never added anything."""
-        try:
-            return self.resources
-        except InvalidEntry:
-            return {}
+        return readable(self.text)
 
 
 def parse_resources(key: str, text: str) -> ResourceList:
@@ -61,6 +59,14 @@ def parse_resources(key: str, text: str) -> ResourceList:
         return _unmarshalled(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
+
+
+def readable(text: str) -> ResourceList:
+    """What such an annotation adds; nothing where it is empty or invalid."""
+    try:
+        return _unmarshalled(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
 
 
 _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
@@ -97,17 +103,18 @@ class Entries:
         changed.update((key, None) for key in self._before if key not in self._after)
         return changed
 
-    def keys_of(self, vm_name: str, vmi_uid: str) -> list[str]:
-        """Every key of this VM's entries: by name, by hashed name, by UID."""
-        name = constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name
-        candidates = {name, migrating_key(vm_name), migrating_uid_key(vmi_uid)}
-        return sorted(key for key in candidates if key in self._after)
+    def keys_of(self, vm_name: str, vmi: Object | None) -> list[str]:
+        """Every key of this VM's entries: by name, by hashed name, by its VMI's uid."""
+        candidates = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
+        if vmi is not None:
+            candidates.add(migrating_uid_key(vmi.uid))
+        return sorted(candidates & self._after.keys())
 
-    def of(self, vm_name: str, vmi_uid: str) -> ResourceList | None:
+    def of(self, vm_name: str, vmi: Object | None) -> ResourceList | None:
         """A VM's entries under all forms of its key, the greatest value of each resource; None: none that can be
         read."""
         found: ResourceList | None = None
-        for key in self.keys_of(vm_name, vmi_uid):
+        for key in self.keys_of(vm_name, vmi):
             with suppress(InvalidEntry):
                 said = parse_resources(key, self._after[key])
                 found = maximum(found, said) if found else said
@@ -129,10 +136,7 @@ class Entries:
 
     def compensation_or_none(self) -> ResourceList:
         """An invalid one counts as absent: it is ours to write."""
-        try:
-            return self.compensation
-        except InvalidEntry:
-            return {}
+        return readable(self._after.get(_COMPENSATION, ""))
 
     def get(self, key: str) -> str | None:
         return self._after.get(key)
@@ -161,9 +165,6 @@ class Entries:
         """Write annotations as they are."""
         self._after.update(values)
 
-    def remove(self, *keys: str) -> bool:
-        """Whether one of them was there."""
-        there = self._after.keys() & set(keys)
-        for key in there:
-            del self._after[key]
-        return bool(there)
+    def remove(self, *keys: str) -> None:
+        for key in keys:
+            self._after.pop(key, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.names import migrating_uid_key
@@ -14,19 +13,12 @@ from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, differe
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.policy import EXACT
 
 _WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
 _MARKS = (constants.ANNOTATION_RESYNC_NEEDED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
-_RECORDS = (constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE)
-
-
-def is_ours(quota: ResourceQuota) -> bool:
-    """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
-    marks = {constants.ANNOTATION_OWNER} if is_default(quota) else set(_RECORDS)
-    return not marks.isdisjoint(quota.annotations)
 
 
 def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
@@ -46,7 +38,7 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         entries.set({constants.ANNOTATION_RESYNC_NEEDED: "true"})
     else:
         hard = lowered(facts, entries.readable())
-        entries.remove(*_WITH_ENTRIES, *(_MARKS if default else _RECORDS), *(entry.key for entry in entries))
+        entries.remove(*_WITH_ENTRIES, *(_MARKS if default else RECORDS), *(entry.key for entry in entries))
     return Plan(annotations=entries.changes(), hard=hard)
 
 
@@ -86,7 +78,7 @@ def _keep_under_way(facts: Facts, entries: Entries) -> None:
     needed: set[str] = set()
     for migration in facts.migrations:
         vmi = facts.instances.get(migration.spec.vmi_name)
-        keys = entries.keys_of(migration.spec.vmi_name, vmi.uid if vmi else "")
+        keys = entries.keys_of(migration.spec.vmi_name, vmi)
         if is_finished(migration) or not keys:
             continue
         if vmi is not None and (ours := migrating_uid_key(vmi.uid)) not in needed:

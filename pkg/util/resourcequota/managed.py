@@ -1,17 +1,15 @@
-"""Which ResourceQuotas are managed, which are switched off, and by whose rules one is raised. Pure.
-
-Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go.
-"""
+"""Which ResourceQuotas are managed, which are switched off, and which are ours. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.util import constants
-from pkg.util.resourcequota.policy import Mode, Policy
+
+RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
+"""Of a quota without Rancher; both stand while it is raised."""
 
 
 def is_default(quota: ResourceQuota) -> bool:
@@ -54,27 +52,6 @@ def is_served(quota: ResourceQuota) -> bool:
     return is_managed(quota) and not is_off(quota.annotations)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Ours, or Harvester's beside its own controllers: data."""
-
-    follow: bool
-    """An entry follows the migration and the pods that quota counts, and a refused target gets the growth of the
-    overhead. Else an entry is written once, under the VMI's uid, and stays as it is until all migrations of its VM are
-    over, with limits.cpu and limits.memory alone; a refused target gets what is missing of limits.memory, and 128Mi."""
-    mark: bool
-    """The quota is marked as ours, so that Harvester leaves it alone; one that follows without that has its base
-    recorded on it."""
-
-
-_TAKEN_OVER = Rules(follow=True, mark=True)
-_WITHOUT_RANCHER = Rules(follow=True, mark=False)
-_HARVESTERS = Rules(follow=False, mark=False)
-
-
-def rules_of(quota: ResourceQuota, policy: Policy, *, off: bool = False) -> Rules:
-    """Harvester's controllers know default quotas only: beside them there is nothing to agree with on another. `off`:
-    a person has switched auto-scaling off there, and only what is over goes."""
-    if not is_default(quota):
-        return _WITHOUT_RANCHER
-    return _HARVESTERS if off or policy.mode is Mode.ASSIST else _TAKEN_OVER
+def is_ours(quota: ResourceQuota) -> bool:
+    """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
+    return not ({constants.ANNOTATION_OWNER} if is_default(quota) else RECORDS).isdisjoint(quota.annotations)

@@ -64,9 +64,3 @@ def _changes(
             yield {"op": "add", "path": pointer(path, key), "value": value}
         elif key in (before or {}):
             yield {"op": "remove", "path": pointer(path, key)}
-
-
-def earliest(*seconds: float | None) -> float | None:
-    """The first of several times to re-check, in seconds from now; None: none of them."""
-    given = [each for each in seconds if each is not None]
-    return max(0.0, min(given)) if given else None

@@ -75,8 +75,7 @@ def is_urgent(
             return True  # an entry that stands may be for what an earlier migration left
         if migration.phase == constants.PHASE_PENDING:
             name = migration.spec.vmi_name
-            vmi = instance(name)
-            if not entries.keys_of(name, vmi.uid if vmi else ""):
+            if not entries.keys_of(name, instance(name)):
                 return True
     return False
 

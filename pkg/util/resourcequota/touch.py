@@ -22,7 +22,7 @@ from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.entries import Entries, has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.plan import Plan, earliest
+from pkg.util.resourcequota.plan import Plan
 
 FIRST = 0.25
 """Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
@@ -44,25 +44,26 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     after = {**quota.annotations, **made.annotations}
     if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
         return without_touch(quota, made)
-    shown = not made.hard and _shown(quota)
-    found = timers.refused
-    entries = Entries(quota.annotations)
-    uids = [each.uid for each in waiting if has_entry(facts, entries, each)]
-    refused = {uid: found.get(uid, now) for uid in uids if shown or uid in found}
+    shown, entries = not made.hard and _shown(quota), Entries(quota.annotations)
+    served = [each.uid for each in waiting if has_entry(facts, entries, each)]
+    refused = {uid: timers.refused.get(uid, now) for uid in served if shown or uid in timers.refused}
     if not refused:
         return made
     if not shown:  # what is still to change will be an event too
         return replace(made, timers=replace(made.timers, refused=refused))
     shown_since = now if timers.shown_since is None else timers.shown_since
-    made = replace(made, timers=replace(made.timers, refused=refused, shown_since=shown_since))
     last = _last(quota.annotations, now)
-    due = _due(last, refused.values(), shown_since)
-    if due > now:
-        return replace(made, recheck_after=earliest(made.recheck_after, due - now))
-    pause = _pause(last, refused.values())
-    text = json.dumps({"at": timestamp(now), "next": timestamp(now + pause)}, separators=(",", ":"))
-    annotations = {**made.annotations, constants.ANNOTATION_TOUCHED: text}
-    return replace(made, annotations=annotations, recheck_after=earliest(made.recheck_after, pause))
+    wait, annotations = _due(last, refused.values(), shown_since) - now, made.annotations
+    if wait <= 0:
+        wait = _pause(last, refused.values())
+        text = json.dumps({"at": timestamp(now), "next": timestamp(now + wait)}, separators=(",", ":"))
+        annotations = {**annotations, constants.ANNOTATION_TOUCHED: text}
+    return replace(
+        made,
+        annotations=annotations,
+        timers=replace(made.timers, refused=refused, shown_since=shown_since),
+        recheck_after=wait if made.recheck_after is None else min(wait, made.recheck_after),
+    )
 
 
 def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
@@ -91,8 +92,8 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
 
 
 def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:
-    vmi = facts.instances.get(migration.spec.vmi_name)
-    return bool(entries.keys_of(migration.spec.vmi_name, vmi.uid if vmi else ""))
+    name = migration.spec.vmi_name
+    return bool(entries.keys_of(name, facts.instances.get(name)))
 
 
 def _shown(quota: ResourceQuota) -> bool:

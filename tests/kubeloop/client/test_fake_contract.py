@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from kubeloop.client.retry import retry_on_conflict
 from kubeloop.client.transport import MERGE_PATCH
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
-from lab.cluster import EmbeddedCluster, Options
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS as BUDGETS
 from tests.kubeloop.client.rig import Quotas
@@ -32,16 +31,10 @@ QUOTAS = registry.RESOURCE_QUOTAS
 THINGS = registry.Resource("nowhere.example", "v1", "things", "Thing", Namespace)
 
 
-@pytest.fixture(scope="module")
-def kubeconfig() -> Iterator[Path]:
-    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
-        yield running.kubeconfig
-
-
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
 def real(request: pytest.FixtureRequest) -> Path | None:
     """The real API server's kubeconfig; None: the fake."""
-    return None if request.param == "fake" else request.getfixturevalue("kubeconfig")
+    return None if request.param == "fake" else request.getfixturevalue("cluster").kubeconfig
 
 
 @pytest.fixture

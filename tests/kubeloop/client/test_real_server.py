@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,11 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.schemas import check_served
-from lab.cluster import EmbeddedCluster, Options
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.kubeloop.client.kubeconfigs import Plugin
 from tests.kubeloop.client.rig import Quotas
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=False)) as running:
-        yield running
 
 
 @pytest.fixture

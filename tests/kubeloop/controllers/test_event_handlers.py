@@ -36,14 +36,7 @@ class Enqueued:
 SAME = pod("7")
 UPDATES: dict[str, tuple[Pod, Pod, list[tuple[str, int]]]] = {
     "a new resourceVersion enqueues": (pod("1"), pod("2"), [("ns/a", DEFAULT_PRIORITY)]),
-    "a relist that found the same resourceVersion does not": (pod("7"), pod("7"), []),
     "a resync does, with low priority": (SAME, SAME, [("ns/a", LOW_PRIORITY)]),
-    "another object of the same name and version does": (
-        pod("7", uid="before"),
-        pod("7", uid="after"),
-        [("ns/a", DEFAULT_PRIORITY)],
-    ),
-    "objects without a version are never the same": (pod(""), pod(""), [("ns/a", DEFAULT_PRIORITY)]),
     "the new object's keys come first, none twice": (
         pod("1", to="x y"),
         pod("2", to="y z y"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import yaml
 from kubeloop.api.objects import difference, edit
 from kubeloop.generate.__main__ import formatted
 from kubeloop.generate.structs import Kind, kind_of_crd, structs
-from kubeloop.testing.cluster.cluster import Cluster, EmbeddedCluster, Options
+from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.schemas import check_struct, crd_schema
 
 TEXT: dict[str, Any] = {"type": "string"}
@@ -171,12 +170,6 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
         done = run(*arguments)
         assert (done.returncode > 0, done.stdout) == (True, "")
         assert said in done.stderr.splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kwok=False)) as running:
-        yield running
 
 
 SERVED = (

@@ -6,14 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
-from lab.cluster import EmbeddedCluster, Options
 from lab.demo.seed import setting
 from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, VirtualMachineInstance
 from lab.namespace import LASTING, PODS, QUOTAS, VMIMS, VMIS, VMS, Namespace, becomes, by_value
@@ -33,19 +32,13 @@ ROOMY = {"limits.cpu": "1k", "limits.memory": "10Ti"}
 SEED = {"domain": SEED_DOMAIN}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kubevirt=True, rancher=True, nodes=3)) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
     async with admin_of(cluster) as found:
         settings = found.client.resource(SETTINGS)
-        if not await settings.list():
-            await settings.create(setting())
+        made = await settings.create(setting())
         yield found
+        await settings.delete(name=made.name)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +12,6 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually, until
 from lab.bodies import new_name
-from lab.cluster import EmbeddedCluster, Options
 from lab.namespace import NAMESPACES, QUOTAS, Namespace, by_value
 from lab.rancher.agent import Agent
 from tests.e2e.admin import HARD, Admin, admin_of
@@ -21,12 +20,6 @@ from tests.e2e.tenant import RAISED
 pytestmark = pytest.mark.cluster
 
 RESTART = "testcluster.headroom.harvesterhci.io/restart-agent"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with EmbeddedCluster(options=Options(kwok=False, kubevirt=False, rancher=True, nodes=0)) as cluster:
-        yield cluster
 
 
 @pytest.fixture

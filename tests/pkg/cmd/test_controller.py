@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubeloop.testing.scripted_server import GET, LIST, PATCH, POST, raw, silent
-from tests.pkg.cmd.rig import ThreadedServer, kubeconfig_for, running, threaded_server
-from tests.pkg.cmd.waiting import QUOTA, QUOTAS, has, quota, seed
+from tests.objects import annotated_namespace
+from tests.pkg.cmd.rig import ThreadedServer, running
+from tests.pkg.cmd.waiting import NAMESPACES, QUOTA, QUOTAS, built, has, quota, seed
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    """A cluster without anything: every kind that is not scripted is not installed."""
-    with threaded_server() as server:
-        server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
-        yield server
-
-
-@pytest.fixture
-def kubeconfig(server: ThreadedServer, tmp_path: Path) -> str:
-    return kubeconfig_for(server.server.url, tmp_path)
+@pytest.fixture(autouse=True)
+def version(server: ThreadedServer) -> None:
+    server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -105,52 +98,35 @@ def test_the_metrics_may_have_an_address_of_their_own(kubeconfig: str, tmp_path:
         assert program.text().count("serving on 127.0.0.1:") == 2
 
 
-PATCHES = {
-    "assist": {"harvesterhci.io/migratingUID-uid-vm1": '{"limits.cpu":"2","limits.memory":"4737464313"}'},
-    "takeover": {
-        "harvesterhci.io/migrating-vm1": '{"limits.cpu":"2","limits.memory":"4737464313"}',
-        "harvesterhci.io/skipResourceQuotaAutoScaling": "true",
-        "headroom.harvesterhci.io/owner": "headroom",
-    },
-}
-
-
-@pytest.mark.parametrize("mode", PATCHES)
-def test_one_json_patch_bound_to_what_it_saw(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path, mode: str
-) -> None:
+def test_one_json_patch_bound_to_what_it_saw(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     seed(server)
-    with running(kubeconfig, tmp_path, "--mode", mode, "--estimate", "harvester") as program:
+    with running(kubeconfig, tmp_path, "--mode", "assist", "--estimate", "harvester") as program:
         program.until(lambda: server.seen(PATCH, QUOTA))
         request = server.seen(PATCH, QUOTA)[0]
         assert request.headers["Content-Type"] == "application/json-patch+json"
         assert {"op": "test", "path": "/spec/hard", "value": quota()["spec"]["hard"]} in request.json
         assert {op["path"].replace("~1", "/"): op["value"] for op in request.json if op["op"] == "add"} == {
-            **{f"/metadata/annotations/{key}": value for key, value in PATCHES[mode].items()},
+            "/metadata/annotations/harvesterhci.io/migratingUID-uid-vm1": (
+                '{"limits.cpu":"2","limits.memory":"4737464313"}'
+            ),
             "/spec/hard/limits.cpu": "5",
             "/spec/hard/limits.memory": "9980344313",
         }
 
 
-def test_a_dry_run_writes_no_quota_and_nothing_else(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+def test_a_dry_run_with_webhooks_writes_nothing(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    """No quota, event, Secret, configuration or Lease."""
     seed(server)
-    with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester") as program:
-        program.until(lambda: "would write" in program.text())
-        time.sleep(0.3)
-        assert "limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313" in program.text()
-        assert not server.seen(PATCH)
-        assert not server.seen(POST)
-        assert 'headroom_resourcequota_patches_total{result="dry-run"} 1.0' in program.get("/metrics")[1]
-
-
-def test_a_dry_run_with_webhooks_writes_no_event_secret_configuration_or_lease(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    seed(server, annotation="{nope")
+    elsewhere = {**quota(), "metadata": {**quota()["metadata"], "namespace": "ns2", "uid": "uid-2"}}
+    has(server, NAMESPACES, built(annotated_namespace()), built(annotated_namespace("{nope", "ns2")))
+    has(server, QUOTAS, quota(), elsewhere)
     webhook = ["--webhook", "--bind-address", "127.0.0.1:0", "--webhook-url", "https://127.0.0.1:1"]
-    with running(kubeconfig, tmp_path, "--dry-run", *webhook) as program:
+    with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester", *webhook) as program:
+        program.until(lambda: "would write" in program.text())
         program.until(lambda: "dry run: Warning InvalidResourceQuotaAnnotation" in program.text())
         program.until(lambda: "serving certificate loaded" in program.text())
         time.sleep(0.3)
-        assert not server.seen(POST)
-        assert not [seen for verb in (PATCH, "PUT", "DELETE") for seen in server.seen(verb)]
+        assert "limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313" in program.text()
+        written = re.findall(r'resourcequota_patches_total{result="(.*)"} [1-9]', program.get("/metrics")[1])
+        assert written == ["dry-run"]
+        assert not [seen for verb in (POST, PATCH, "PUT", "DELETE") for seen in server.seen(verb)]

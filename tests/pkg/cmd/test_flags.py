@@ -12,8 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pkg.cmd.flags import add_command, option
-from pkg.cmd.main import add_lab
-from pkg.cmd.main import app as headroom
+from pkg.cmd.main import add_lab, application
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ def _invoke(command: Any, arguments: list[str], environment: dict[str, str] | No
 
 
 def _parameters() -> Iterator[Any]:
+    headroom = application()
     add_lab(headroom)
     commands: dict[str, Any] = dict(get_command(headroom).commands)  # type: ignore[attr-defined]
     commands |= {f"testcluster {name}": each for name, each in commands.pop("testcluster").commands.items()}

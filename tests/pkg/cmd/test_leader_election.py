@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.testing.polling import PATIENCE
 from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
-from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, running, threaded_server
+from tests.pkg.cmd.rig import Call, ThreadedServer, running
 from tests.pkg.cmd.waiting import QUOTA, seed
 
 LEASES = registry.LEASES.path("own")
@@ -25,22 +24,10 @@ def lease(holder: str | None = None, seconds: int = 3) -> dict[str, Any]:
     return {"metadata": {"name": "headroom", "namespace": "own", "resourceVersion": "1"}, "spec": spec}
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    with threaded_server() as server:
-        server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
-        seed(server)
-        yield server
-
-
-@pytest.fixture
-def kubeconfig(server: ThreadedServer, tmp_path: Path) -> str:
-    return kubeconfig_for(server.server.url, tmp_path)
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    return calls(capfd, monkeypatch)
+@pytest.fixture(autouse=True)
+def seeded(server: ThreadedServer) -> None:
+    server.server.always(GET, "/version", raw(b'{"gitVersion":"v1.34.0"}'))
+    seed(server)
 
 
 def test_a_lost_lease_ends_it_with_1_and_one_line(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,8 @@ from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.scripted_server import GET, raw, status
 from pkg.cmd import main
 from tests.decisions import sentences
-from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.cmd.rig import Call, ThreadedServer, kubeconfig_for
 from tests.program import COMMAND, ROOT
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    return calls(capfd, monkeypatch)
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    with threaded_server() as server:
-        yield server
-
 
 WRONG_CALLS = {
     "an unknown command": (["fly"], "No such command 'fly'"),
@@ -138,13 +125,11 @@ REFUSALS = {
 
 @sentences(REFUSALS)
 def test_a_server_that_refuses_is_one_line_and_exit_1(
-    case: tuple[object, str], call: Call, server: ThreadedServer, tmp_path: Path
+    case: tuple[object, str], call: Call, server: ThreadedServer, kubeconfig: str
 ) -> None:
     reply, message = case
     server.server.always(GET, "/version", reply)  # type: ignore[arg-type]
-    result = call(
-        "controller", "--health-bind-address", "0", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path)
-    )
+    result = call("controller", "--health-bind-address", "0", "--kubeconfig", kubeconfig)
     assert result.code == 1
     assert message.format(port=server.server.url.rpartition(":")[2]) in result.said_in_one_line()
 
@@ -157,21 +142,19 @@ BIND_ADDRESSES = {
 
 
 @sentences(BIND_ADDRESSES)
-def test_an_address_that_is_none_is_exit_2(case: str, call: Call, server: ThreadedServer, tmp_path: Path) -> None:
+def test_an_address_that_is_none_is_exit_2(case: str, call: Call, server: ThreadedServer, kubeconfig: str) -> None:
     server.server.always(GET, "/version", raw(b"{}"))
-    url = kubeconfig_for(server.server.url, tmp_path)
-    result = call("controller", "--kubeconfig", url, "--health-bind-address", case)
+    result = call("controller", "--kubeconfig", kubeconfig, "--health-bind-address", case)
     assert result.code == 2
     assert case in result.err.splitlines()[-1]
     assert "Traceback" not in result.err
 
 
-def test_an_address_that_is_taken_is_exit_2(call: Call, server: ThreadedServer, tmp_path: Path) -> None:
+def test_an_address_that_is_taken_is_exit_2(call: Call, server: ThreadedServer, kubeconfig: str) -> None:
     server.server.always(GET, "/version", raw(b"{}"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        url = kubeconfig_for(server.server.url, tmp_path)
-        result = call("controller", "--kubeconfig", url, "--health-bind-address", address)
+        result = call("controller", "--kubeconfig", kubeconfig, "--health-bind-address", address)
     assert result.code == 2
     assert result.said_in_one_line() == f"cannot listen on {address}: Address already in use"
 
@@ -192,12 +175,12 @@ ENVIRONMENT = {
 
 @pytest.mark.parametrize("variable", ENVIRONMENT)
 def test_every_flag_is_an_environment_variable_too(
-    variable: str, call: Call, server: ThreadedServer, tmp_path: Path
+    variable: str, call: Call, server: ThreadedServer, kubeconfig: str
 ) -> None:
     server.server.always(GET, "/version", raw(b"{}"))
     env = {"HEADROOM_HEALTH_BIND_ADDRESS": "127.0.0.1:0"}
     if "KUBECONFIG" not in variable:
-        env["KUBECONFIG"] = kubeconfig_for(server.server.url, tmp_path)
+        env["KUBECONFIG"] = kubeconfig
     value, message = ENVIRONMENT[variable]
     result = call("controller", **env | {variable: value})
     assert result.code == 2
@@ -210,7 +193,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "application", lambda _: fail)
 
 
 FAILURES = {

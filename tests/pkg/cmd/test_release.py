@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from kubeloop.api import registry
 from kubeloop.testing.fake.patches import json_patched
 from kubeloop.testing.scripted_server import GET, LIST, PATCH, Reply, body, listing, status
 from tests.decisions import sentences
-from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.cmd.rig import Call, ThreadedServer
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path()
@@ -31,17 +30,6 @@ def quota(namespace: str, annotations: dict[str, str], hard: dict[str, str] | No
     }
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    with threaded_server() as server:
-        yield server
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    return calls(capfd, monkeypatch)
-
-
 def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
     """A cluster with these quotas, without KubeVirt."""
     server.server.always(LIST, QUOTAS, listing(quotas, "10"))
@@ -55,12 +43,12 @@ def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
         server.server.always(PATCH, registry.RESOURCE_QUOTAS.path(name, "q"), body(each))
 
 
-def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
+def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
     raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
     entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
     quotas = {"a": quota("a", MARKS), "b": quota("b", {}), "c": quota("c", MARKS | entry, raised)}
     given(server, *quotas.values())
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
     assert result.out.splitlines() == ["released a/q", "released c/q", "2 resource quotas released"]
     patches = {request.path.split("/")[4]: request.json for request in server.seen(PATCH)}
@@ -72,12 +60,12 @@ def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, 
 
 @pytest.mark.parametrize("chosen", [[], ["--namespace", "typo"]])
 def test_a_controller_is_looked_for_in_the_usual_namespaces(
-    chosen: list[str], server: ThreadedServer, call: Call, tmp_path: Path
+    chosen: list[str], server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
     given(server, quota("a", MARKS))
     usual = registry.LEASES.path("headroom-system", "headroom")
     server.server.always(GET, usual, body(lease("pod-0", 1)))
-    result = call("release", *chosen, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", *chosen, "--kubeconfig", kubeconfig)
     assert (result.code, server.seen(PATCH)) == (1, [])
     said = result.said_in_one_line()
     assert "pod-0 runs and holds the Lease headroom-system/headroom" in said
@@ -109,14 +97,12 @@ BESIDE: dict[str, tuple[Callable[[], Reply], list[str], int, str]] = {
 
 @sentences(BESIDE)
 def test_beside_a_controller_that_runs_nothing_is_released(
-    case: tuple[Callable[[], Reply], list[str], int, str], server: ThreadedServer, call: Call, tmp_path: Path
+    case: tuple[Callable[[], Reply], list[str], int, str], server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
     found, flags, code, said = case
     given(server, quota("a", MARKS))
     server.server.always(GET, LEASE, found())
-    result = call(
-        "release", *flags, "-v", "--namespace", "own", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path)
-    )
+    result = call("release", *flags, "-v", "--namespace", "own", "--kubeconfig", kubeconfig)
     assert (result.code, said in result.err) == (code, True), result.err
     assert bool(server.seen(PATCH)) is (code == 0)
     assert (UNKNOWN in result.err) is (said == UNKNOWN)
@@ -124,11 +110,11 @@ def test_beside_a_controller_that_runs_nothing_is_released(
 
 @pytest.mark.parametrize("route", [(LIST, QUOTAS), (PATCH, "/api/v1/namespaces/a/resourcequotas/q")])
 def test_an_account_that_may_not_is_one_line_and_exit_1(
-    server: ThreadedServer, call: Call, tmp_path: Path, route: tuple[str, str]
+    server: ThreadedServer, call: Call, kubeconfig: str, route: tuple[str, str]
 ) -> None:
     given(server, quota("a", MARKS))
     server.server.always(*route, status(403, "Forbidden", 'User "u" cannot do that'))
-    result = call("release", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", "--kubeconfig", kubeconfig)
     assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
 
 
@@ -141,23 +127,23 @@ def test_an_account_that_may_not_is_one_line_and_exit_1(
     ],
 )
 def test_one_part_alone(
-    server: ThreadedServer, call: Call, tmp_path: Path, only: str, said: list[str], asked: set[str]
+    server: ThreadedServer, call: Call, kubeconfig: str, only: str, said: list[str], asked: set[str]
 ) -> None:
     given(server, quota("a", MARKS))
-    result = call("release", "--only", only, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", "--only", only, "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
     assert result.out.splitlines() == said
     assert {seen.path for seen in server.seen(LIST)} & {LOCKS, QUOTAS} == asked
 
 
-def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, tmp_path: Path) -> None:
+def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
     given(server, quota("a", MARKS))
     scale, pods = "/apis/apps/v1/namespaces/own/deployments/it/scale", registry.PODS.path("own")
     server.server.always(PATCH, scale, body({}))
     server.server.always(LIST, pods, listing([], "10"))
     server.server.script(LIST, pods, listing([{"metadata": {"name": "p", "namespace": "own"}}], "10"))
     stopped = ("--scale-down", "it", "--scale-down", "gone", "--namespace", "own")
-    result = call("release", *stopped, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    result = call("release", *stopped, "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
     assert "there is no deployment own/gone" in result.err
     assert [seen.json for seen in server.seen(PATCH, scale)] == [{"spec": {"replicas": 0}}]

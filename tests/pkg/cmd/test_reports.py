@@ -8,7 +8,7 @@ import pty
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
-from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.cmd.rig import Call, ThreadedServer
 from tests.program import environment
 
 NS = "ns1"
@@ -55,24 +55,15 @@ def raw(obj: Object) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    with threaded_server() as server:
-        server.server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
-        yield server
+@pytest.fixture(autouse=True)
+def version(server: ThreadedServer) -> None:
+    server.server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
 
 
 @pytest.fixture
-def call(
-    server: ThreadedServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Call:
+def call(call: Call, kubeconfig: str) -> Call:
     """A call with the server's kubeconfig; the terminal is none."""
-    plain = calls(capfd, monkeypatch)
-
-    def call(*arguments: str, **env: str) -> Any:
-        return plain(*arguments, "--kubeconfig", kubeconfig_for(server.server.url, tmp_path), **env)
-
-    return call
+    return lambda *arguments, **env: call(*arguments, "--kubeconfig", kubeconfig, **env)
 
 
 def leased(renewed: str, seconds: int) -> Reply:
@@ -557,12 +548,14 @@ SAID_THEN = {
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("terminal", [False, True], ids=["in a pipe", "on a terminal"])
 @pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"]], ids=["status", "explain"])
-def test_a_watch_shows_what_changes(command: list[str], terminal: bool, server: ThreadedServer, tmp_path: Path) -> None:
+def test_a_watch_shows_what_changes(
+    command: list[str], terminal: bool, server: ThreadedServer, kubeconfig: str, tmp_path: Path
+) -> None:
     """And a server that does not answer for a while is said once, and does not end it."""
     shown, out = b"", tmp_path / "out"
     leader, follower = pty.openpty()
     os.set_blocking(leader, False)
-    arguments = (*command, "--watch", "--kubeconfig", kubeconfig_for(server.server.url, tmp_path))
+    arguments = (*command, "--watch", "--kubeconfig", kubeconfig)
 
     def text() -> str:
         nonlocal shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-START = "import pkg.cmd.main, pkg.controller.replica, kubeloop.client.loading, kubeloop.controllers.run"
+START = "import pkg.cmd.main, pkg.cmd.controller"
 """All that a controller in a pod imports, without webhooks."""
 HTTP = "import aiohttp.web"
 MOST = 1.55

@@ -11,13 +11,7 @@ from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.cmd.webhook import endpoint_of, options_of
 from pkg.config.health import Checks
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, QuotaGuard
-from tests.pkg.cmd.rig import Call, calls
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    return calls(capfd, monkeypatch)
-
+from tests.pkg.cmd.rig import Call
 
 WRONG = {
     "a URL without TLS": (["--webhook-url", "http://127.0.0.1:9443"], "is not https://host:port"),

@@ -43,10 +43,10 @@ def built(obj: Object) -> dict[str, Any]:
     return content
 
 
-def seed(server: ThreadedServer, annotation: str = builders.BASE) -> None:
+def seed(server: ThreadedServer) -> None:
     """The seed's namespace with a migration that waits."""
     vmi = built(builders.vmi())
-    has(server, NAMESPACES, built(builders.annotated_namespace(annotation)))
+    has(server, NAMESPACES, built(builders.annotated_namespace()))
     has(server, QUOTAS, quota())
     has(server, INSTANCES, vmi)
     has(server, MIGRATIONS, vmim())

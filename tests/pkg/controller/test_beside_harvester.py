@@ -10,7 +10,7 @@ import pytest
 
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.controller.migration.state import annotations_for
-from pkg.controller.virtualmachine.check import run_strategy, shortage_of
+from pkg.controller.virtualmachine.check import shortage_of
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
@@ -18,7 +18,6 @@ from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import Entries
 from tests.decisions import observed
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim
-from tests.pkg.controller.virtualmachine.vm_namespace import VmNamespace
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
 REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
@@ -80,32 +79,6 @@ def test_a_state_is_written_by_the_first_controller_and_not_again(
 # ---- a VM that cannot start ----------------------------------------------------------------------------------
 
 
-async def test_a_vm_that_harvester_has_halted_is_left_alone() -> None:
-    reason = {REASON: "cpu insufficient resources due to resource quota"}
-    namespace = VmNamespace(vm(spec={"runStrategy": "Halted"}, status="Stopped", annotations=reason))
-    assert await namespace.handle() is None
-    assert not namespace.patches
-    assert not namespace.events.recorded
-
-
-async def test_a_vm_that_harvester_halts_while_the_shortage_is_confirmed_is_halted_once() -> None:
-    namespace = VmNamespace()
-    again = await namespace.handle()
-    assert again is not None
-    namespace.clock.now += again
-    namespace.machines.edited(
-        "ns1/vm1", {"spec": {"runStrategy": "Halted"}, "metadata": {"annotations": {REASON: "x"}}}
-    )
-    assert await namespace.handle() is None
-    assert not namespace.patches
-
-
-async def test_a_vm_that_was_halted_here_is_none_that_harvester_checks() -> None:
-    namespace = VmNamespace()
-    await namespace.confirmed()
-    assert run_strategy(namespace.now) == constants.RUN_STRATEGY_HALTED  # its check begins with that
-
-
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone."""
     granted, held = parse_base(base), Entries(rq.annotations).added(compensated=False)
@@ -117,7 +90,6 @@ def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[s
     )
 
 
-"""Our entry for another VM: both of its pods are counted in status.used."""
 NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("4797464313")}
 
 

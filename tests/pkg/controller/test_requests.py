@@ -31,7 +31,7 @@ from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validatin
 from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import Webhooks
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.serving_certificate import server_context
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

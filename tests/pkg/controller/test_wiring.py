@@ -1,54 +1,53 @@
-"""The wiring: whatever may change a decision about a quota has it looked at, in its own namespace and nowhere else."""
+"""The wiring: what may change a decision about a quota, or the state that a VMI shows, has that one handled, in its own
+namespace and nowhere else."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kubeloop.api import registry
+from kubeloop.controllers.controller import Controller
 from kubeloop.testing.virtual_time import settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.management import KUBEVIRT_PODS, Management
-from pkg.controller.indexes import index
-from pkg.controller.migration import register as migration
+from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
+from pkg.controller.registry import register_all
 from pkg.util import constants
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import Server
 
-wiring = importlib.import_module("pkg.controller.resourcequota.register")
-# The package exports the function of that name.
-
 RATIO = "additional-guest-memory-overhead-ratio"
+HANDLED = ("resourcequotas", "virtualmachineinstances")
 
 
 class Cluster:
-    """Two namespaces with a quota each; in the first a VM migrates. `looked` are the quotas that were looked at."""
+    """Two namespaces with a quota each; in the first a VM migrates. `handled` are the quotas and VMIs whose handlers
+    were called; of the others only that of migrations does anything."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
         self.server = Server()
-        self.reconciled: list[str] = []
-        reconciled = self.reconciled
+        self.handled: set[str] = set()
+        on_change = Controller.on_change
 
-        class Recorder:
-            def __init__(self, *_: object, **__: object) -> None: ...
+        async def handle(key: str, _: object) -> None:
+            self.handled.add(key)
 
-            async def on_resource_quota_changed(self, key: str, _quota: object) -> None:
-                reconciled.append(key)
+        async def ignore(_key: str, _: object) -> None: ...
 
-        monkeypatch.setattr(wiring, "Handler", Recorder)
+        def add(controller: Controller[Any], name: str, handler: Any) -> None:
+            if not name.startswith("virtualMachineInstanceMigration"):
+                handler = handle if controller.name in HANDLED else ignore
+            on_change(controller, name, handler)
+
+        monkeypatch.setattr(Controller, "on_change", add)
         self.management = Management(self.server.client(), workers=1)
-        index(self.management.virtual_machine_instance_migrations.cache(), self.management.pods.cache())
-        events = self.management.recorder("headroom")
-        migration.register(self.management, events, replace(options, dry_run=True))
-        wiring.register(self.management, events, options)
+        register_all(self.management, self.management.recorder("headroom"), options)
         for name in ("ns1", "ns2"):
             self.put(registry.NAMESPACES, name)
             self.put(registry.RESOURCE_QUOTAS, "q", name)
@@ -57,9 +56,9 @@ class Cluster:
         self.put_migration()
         self.put_pod(phase="Pending")
 
-    def put_migration(self, phase: str = "Pending", *, deleted_at: str = "", refused: bool = False) -> None:
+    def put_migration(self, phase: str = "Pending", condition: str = "", *, deleted_at: str = "") -> None:
         """That of vm1."""
-        conditions = [{"type": "migrationRejectedByResourceQuota", "status": "True"}] if refused else []
+        conditions = [{"type": condition, "status": "True"}] if condition else []
         self.put(
             VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
             "m1",
@@ -82,36 +81,40 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(monkeypatch: pytest.MonkeyPatch, options: Options) -> AsyncIterator[Cluster]:
-    there = Cluster(monkeypatch, options)
+async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[Cluster]:
+    there = Cluster(monkeypatch, Options(dry_run=dry_run))
     await there.management.start()
     await settle(100)
-    assert sorted(set(there.reconciled)) == ["ns1/q", "ns2/q"]
-    there.reconciled.clear()
+    assert there.handled == {"ns1/q", "ns2/q"} | (set() if dry_run else {"ns1/vm1", "ns2/still"})
+    there.handled.clear()
     yield there
     await there.management.stop(timeout=1.0)
 
 
 Happens = Callable[[Cluster], None]
+BOTH = ["ns1/q", "ns1/vm1"]
 
-RECONCILED: dict[str, tuple[Happens, list[str]]] = {
+CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "the quota itself changes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "q", "ns2"), ["ns2/q"]),
     "a quota comes": (lambda c: c.put(registry.RESOURCE_QUOTAS, "new", "ns2"), ["ns2/new"]),
     "a quota goes": (lambda c: c.remove(registry.RESOURCE_QUOTAS, "ns2/q"), ["ns2/q"]),
     "the namespace's annotation changes": (lambda c: c.put(registry.NAMESPACES, "ns2"), ["ns2/q"]),
     "another namespace changes": (lambda c: c.put(registry.NAMESPACES, "ns3"), []),
     "a migration comes": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "x"}),
-        ["ns2/q"],
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "m2", "ns2", spec={"vmiName": "still"}),
+        ["ns2/q", "ns2/still"],
     ),
-    "a migration moves on": (lambda c: c.put_migration("Running"), ["ns1/q"]),
-    "a migration is refused": (lambda c: c.put_migration(refused=True), ["ns1/q"]),
+    "a migration moves on": (lambda c: c.put_migration("Scheduled"), BOTH),
+    "a migration is over": (lambda c: c.put_migration("Succeeded"), BOTH),
+    "a migration's abort is asked for": (lambda c: c.put_migration("Pending", "migrationAbortRequested"), BOTH),
+    "a migration is refused": (lambda c: c.put_migration("Pending", "migrationRejectedByResourceQuota"), ["ns1/q"]),
     "a migration is to be deleted": (lambda c: c.put_migration(deleted_at="2026-01-01T00:00:00Z"), ["ns1/q"]),
+    "a migration gets a condition that is not read": (lambda c: c.put_migration("Pending", "Ready"), []),
     "nothing but a migration's resourceVersion changes": (lambda c: c.put_migration(), []),
-    "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), ["ns1/q"]),
+    "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), BOTH),
     "a VMI that migrates changes": (
         lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1", status={"nodeName": "node-2"}),
-        ["ns1/q"],
+        BOTH,
     ),
     "a VMI shows the state of its migration": (
         lambda c: c.put(
@@ -120,7 +123,7 @@ RECONCILED: dict[str, tuple[Happens, list[str]]] = {
             "ns1",
             metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}},
         ),
-        [],
+        ["ns1/vm1"],
     ),
     "a VMI that migrates gets a condition that is not read": (
         lambda c: c.put(
@@ -129,14 +132,11 @@ RECONCILED: dict[str, tuple[Happens, list[str]]] = {
             "ns1",
             status={"conditions": [{"type": "LiveMigratable", "status": "True"}]},
         ),
-        [],
+        ["ns1/vm1"],
     ),
-    "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), []),
+    "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), ["ns2/still"]),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
     "another setting changes": (lambda c: c.put(SETTINGS, "overcommit-config", value="x"), []),
-}
-
-EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
     "KubeVirt is configured anew": (lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"), ["ns1/q"]),
     "a pod comes": (lambda c: c.put_pod("y"), ["ns2/q"]),
     "a pod runs": (lambda c: c.put_pod(phase="Running"), []),
@@ -151,28 +151,36 @@ EXACT_TOO: dict[str, tuple[Happens, list[str]]] = {
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
 }
 
-ASSIST = Options(Policy(Mode.ASSIST))
-TAKEOVER = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT))
 
-
-@sentences(RECONCILED)
-def test_beside_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _check(case, monkeypatch, ASSIST)
-
-
-@sentences(RECONCILED | EXACT_TOO)
-def test_instead_of_harvester(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    _check(case, monkeypatch, TAKEOVER)
-
-
-def _check(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-    happens, reconciled = case
+@sentences(CHANGES)
+def test_what_a_change_has_handled(case: tuple[Happens, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    happens, expected = case
 
     @virtual_time
     async def scenario() -> None:
-        async with cluster(monkeypatch, options) as there:
+        async with cluster(monkeypatch) as there:
             happens(there)
             await settle(100)
-            assert sorted(set(there.reconciled)) == reconciled
+            assert sorted(there.handled) == expected
 
     scenario()
+
+
+@virtual_time
+async def test_in_a_dry_run_nothing_shows_the_state_of_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(monkeypatch, dry_run=True) as there:
+        there.put_migration("Scheduled")
+        await settle(100)
+        assert there.handled == {"ns1/q"}
+        assert not len(there.management.virtual_machine_instances.queue), "nothing would take it"
+
+
+@virtual_time
+async def test_a_migration_that_is_gone_is_forgotten() -> None:
+    server = Server()
+    handler = VMIMHandler(Management(server.client()).resource_quotas, None)
+    migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    await handler.on_migration_changed("ns1/m1", migrations.put("m1", "ns1", spec={"vmiName": "vm1"}))
+    assert list(handler._seen) == ["ns1/m1"]
+    await handler.on_migration_changed("ns1/m1", None)
+    assert not handler._seen

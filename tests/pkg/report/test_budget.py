@@ -11,7 +11,7 @@ import msgspec
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
-from pkg.report.budget import managed, report, reports, why_it_waits
+from pkg.report.budget import explained, report, reports, why_it_waits
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
@@ -137,44 +137,44 @@ def in_the_middle() -> Snapshot:
     )
 
 
-def explained(found: Snapshot) -> Explanation:
-    return managed(found, running_vmi(), explain(found, running_vmi()))
+def of_vm1(found: Snapshot) -> Explanation:
+    return explained(found, running_vmi())
 
 
 def test_a_vm_that_does_not_migrate_could_with_what_the_budget_adds() -> None:
-    found = explained(snapshot())
+    found = of_vm1(snapshot())
     assert found.verdict is Verdict.COULD_WITH_HEADROOM
     assert found.summary.endswith("budget would be added to quota under a lock")
 
 
 def test_one_that_the_budget_does_not_suffice_for() -> None:
-    found = explained(snapshot(budgets=[budget({"limits.cpu": "1"})]))
+    found = of_vm1(snapshot(budgets=[budget({"limits.cpu": "1"})]))
     assert found.verdict is Verdict.COULD_NOT_MIGRATE
     assert "does not have enough resources" in found.summary
 
 
 def test_one_that_fits_anyway() -> None:
-    assert explained(snapshot(quotas=[quota(TWICE)])).verdict is Verdict.COULD_MIGRATE
+    assert of_vm1(snapshot(quotas=[quota(TWICE)])).verdict is Verdict.COULD_MIGRATE
 
 
 def test_a_migration_that_waits_for_its_window() -> None:
-    found = explained(snapshot([refused()]))
+    found = of_vm1(snapshot([refused()]))
     assert found.verdict is Verdict.WAITS_FOR_QUOTA
     assert found.summary.endswith("refuse its target pod: the namespace is about to be locked")
 
 
 def test_a_migration_whose_quotas_are_raised_waits_for_kubevirt() -> None:
-    assert explained(in_the_middle()).verdict is Verdict.WAITS_FOR_KUBEVIRT
+    assert of_vm1(in_the_middle()).verdict is Verdict.WAITS_FOR_KUBEVIRT
 
 
 def test_one_that_runs_is_explained_as_everywhere() -> None:
     running = snapshot([vmim("Running")])
-    assert explained(running) == explain(running, running_vmi())
+    assert of_vm1(running) == explain(running, running_vmi())
 
 
 def test_a_namespace_without_a_budget_is_explained_as_everywhere() -> None:
     plain = snapshot([refused()], budgets=[])
-    assert explained(plain) == explain(plain, running_vmi())
+    assert of_vm1(plain) == explain(plain, running_vmi())
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:

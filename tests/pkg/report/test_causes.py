@@ -108,7 +108,7 @@ CASES = {
         failures=[error("failed quota: default-abc: must specify limits.cpu")],
     ),
     "a ClusterResourceQuota": Case(
-        "all-of-shop is no ResourceQuota of the namespace, perhaps a ClusterResourceQuota",
+        "all-of-shop is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota",
         causes.ADMISSION,
         REFUSED,
         failures=[error("exceeded quota: all-of-shop, requested: pods=1, used: pods=2, limited: pods=2")],

@@ -11,13 +11,11 @@ import msgspec
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util import constants
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.resources.resourcequota.guard import migrating
-from pkg.webhook.view import View
+from pkg.webhook.view import View, migrating
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
 
@@ -93,9 +91,6 @@ class FakeView(View):
     def observe(self, quota: ResourceQuota) -> Facts:
         return self.cached.observe(quota)
 
-    def default_quotas(self, namespace: str) -> list[ResourceQuota]:
-        return defaults(self.cached)
-
     def namespace(self, name: str) -> Namespace | None:
         return self.cached.namespace
 
@@ -133,13 +128,5 @@ class FakeView(View):
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return self._answer("quotas").quotas
 
-    async def default_quotas_live(self, namespace: str) -> list[ResourceQuota]:
-        return defaults(self._answer("quotas"))
-
     async def namespace_live(self, name: str) -> Namespace | None:
         return self._answer("namespace").namespace
-
-
-def defaults(state: State) -> list[ResourceQuota]:
-    label = constants.LABEL_DEFAULT_RESOURCE_QUOTA
-    return [quota for quota in state.quotas if quota.labels.get(label) == "true"]

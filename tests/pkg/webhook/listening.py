@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pkg.webhook.certificates import Policy, issue
+from pkg.webhook.certificates import issue
 from pkg.webhook.listener import Limits
 from pkg.webhook.server import Hook, WebhookServer
-from pkg.webhook.tls_context import load, server_context
+from pkg.webhook.serving_certificate import load, server_context
 
 REVIEW = msgspec.json.encode(
     {
@@ -69,9 +69,9 @@ class Peer:
 async def listening(
     hooks: Mapping[str, Hook], *, limits: Limits | None = None, client_ca: Path | None = None, **options: Any
 ) -> AsyncIterator[Peer]:
-    material = issue(["127.0.0.1"], Policy(), time.time())
+    material = issue(["127.0.0.1"], time.time())
     context = server_context(client_ca)
-    load(context, material.serving.certificate, material.serving.key)
+    load(context, material.serving)
     server = WebhookServer(hooks, context, limits=limits or QUICK, **options)
     await server.start("127.0.0.1:0")
     peer = Peer(server, material.bundle)

@@ -9,8 +9,8 @@ import pytest
 
 from kubeloop.client.errors import ConfigError
 from pkg.webhook.certificate_files import CertificateFiles
-from pkg.webhook.certificates import Material, Policy, issue
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.certificates import Material, issue
+from pkg.webhook.serving_certificate import server_context
 
 pytestmark = pytest.mark.virtual_time
 
@@ -22,7 +22,7 @@ def write(folder: Path, material: Material, authority: str = "ca.crt") -> None:
 
 
 def made() -> Material:
-    return issue(["127.0.0.1"], Policy(), time.time())
+    return issue(["127.0.0.1"], time.time())
 
 
 def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
@@ -52,7 +52,7 @@ async def test_a_change_is_loaded(tmp_path: Path) -> None:
     write(tmp_path, renewed)
     await found.refresh()
     assert found.bundle == renewed.bundle
-    assert found._loaded == renewed.serving
+    assert found.loaded == renewed.serving
 
 
 @pytest.mark.parametrize("half", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB"])
@@ -63,7 +63,7 @@ async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half:
     await found.refresh()
     (tmp_path / "tls.crt").write_bytes(half)
     await found.refresh()
-    assert found._loaded == material.serving
+    assert found.loaded == material.serving
     (tmp_path / "tls.crt").unlink()
     await found.refresh()
     assert found.expires

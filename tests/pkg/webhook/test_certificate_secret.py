@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from collections.abc import Callable
 
 import pytest
 
@@ -12,13 +13,12 @@ from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, NotFound
 from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates
-from pkg.webhook.certificates import DAY, Policy
-from pkg.webhook.tls_context import server_context
+from pkg.webhook.certificates import DAY
+from pkg.webhook.serving_certificate import server_context
 from tests.kinds import Clock, Kind
 
 pytestmark = pytest.mark.virtual_time
 
-POLICY = Policy(authority_life=900 * DAY, serving_life=90 * DAY, backdated=0.0)
 NAME = "headroom-webhook-tls"
 AT = f"default/{NAME}"
 
@@ -36,10 +36,6 @@ class Secrets(Kind[Secret]):
         self.edited(AT, {"data": {name.replace("_", "."): text for name, text in data.items()}})
 
 
-def replica(secrets: Secrets, clock: Clock, hosts: tuple[str, ...] = ("127.0.0.1",)) -> SharedCertificates:
-    return SharedCertificates(secrets.client, "default", NAME, hosts, server_context(), POLICY, clock)
-
-
 @pytest.fixture
 def secrets() -> Secrets:
     return Secrets()
@@ -50,60 +46,75 @@ def clock() -> Clock:
     return Clock()
 
 
-async def test_the_first_replica_writes_and_the_others_read(secrets: Secrets, clock: Clock) -> None:
-    replicas = [replica(secrets, clock) for _ in range(5)]
+Replicas = Callable[..., SharedCertificates]
+
+
+@pytest.fixture
+def replica(secrets: Secrets, clock: Clock) -> Replicas:
+    """Makes one."""
+
+    def made(*hosts: str) -> SharedCertificates:
+        return SharedCertificates(secrets.client, "default", NAME, hosts or ("127.0.0.1",), server_context(), clock)
+
+    return made
+
+
+async def refreshed(*replicas: SharedCertificates) -> tuple[bytes, bytes]:
+    """All at once: the bundle and the certificate, which all of them have then."""
     await asyncio.gather(*(each.refresh() for each in replicas))
-    assert len({each.bundle for each in replicas}) == 1
-    assert all(each.expires for each in replicas)
-    assert secrets.data()[BUNDLE] == replicas[0].bundle
+    (agreed,) = {(each.bundle, each.loaded and each.loaded.certificate) for each in replicas}
+    assert all(agreed)
+    return agreed  # type: ignore[return-value]
+
+
+async def test_the_first_replica_writes_what_a_listener_can_load_and_the_others_read(
+    secrets: Secrets, replica: Replicas
+) -> None:
+    replicas = [replica() for _ in range(5)]
+    bundle, certificate = await refreshed(*replicas)
+    data = secrets.data()
+    assert (data[BUNDLE], data[CERTIFICATE]) == (bundle, certificate)
+    for key in (KEY, AUTHORITY_KEY):
+        assert data[key].startswith(b"-----BEGIN PRIVATE KEY-----")
+    ssl.create_default_context(cadata=bundle.decode())
     before = len(secrets.calls)
-    await replicas[0].refresh()
+    await refreshed(replicas[0])
     assert [verb for verb, _, _ in secrets.calls[before:]] == ["get"]
     assert len(secrets.asked("patch")) == 0
 
 
-async def test_of_replicas_that_renew_together_one_wins(secrets: Secrets, clock: Clock) -> None:
-    replicas = [replica(secrets, clock) for _ in range(5)]
-    await asyncio.gather(*(each.refresh() for each in replicas))
-    clock.now += 61 * DAY
-    before = shows(replicas[0])
-    await asyncio.gather(*(each.refresh() for each in replicas))
-    assert len({each.bundle for each in replicas}) == 1
-    (shown,) = {shows(each) for each in replicas}
-    assert shown == secrets.data()[CERTIFICATE] != before
+async def test_of_replicas_that_renew_together_one_wins_also_beside_a_foreign_writer(
+    secrets: Secrets, clock: Clock, replica: Replicas
+) -> None:
+    replicas = [replica() for _ in range(5)]
+    bundle, certificate = await refreshed(*replicas)
+    clock.now += 244 * DAY
+    secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
+    assert await refreshed(*replicas) == (bundle, secrets.data()[CERTIFICATE])
+    assert secrets.data()[CERTIFICATE] != certificate
 
 
-def shows(one: SharedCertificates) -> bytes:
-    loaded = one._loaded
-    assert loaded is not None
-    return loaded.certificate
-
-
-async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, clock: Clock) -> None:
-    replicas = [replica(secrets, clock) for _ in range(2)]
-    await asyncio.gather(*(each.refresh() for each in replicas))
-    before = replicas[0].bundle
+async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica: Replicas) -> None:
+    replicas = [replica() for _ in range(2)]
+    before, _ = await refreshed(*replicas)
     secrets.gone(AT)
-    await asyncio.gather(*(each.refresh() for each in replicas))
-    (bundle,) = {each.bundle for each in replicas}
+    bundle, certificate = await refreshed(*replicas)
     assert bundle == secrets.data()[BUNDLE] != before
-    assert {shows(each) for each in replicas} == {secrets.data()[CERTIFICATE]}
+    assert certificate == secrets.data()[CERTIFICATE]
 
 
 async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal(
-    secrets: Secrets, clock: Clock
+    secrets: Secrets, clock: Clock, replica: Replicas
 ) -> None:
-    one = replica(secrets, clock)
-    await one.refresh()
+    one = replica()
+    before, _ = await refreshed(one)
     secrets.spoil(staged_crt="eA==", staged_key="eA==", activate_at="eA==")
-    before = one.bundle
-    clock.now += 61 * DAY
-    await one.refresh()
-    assert one.bundle == before
+    clock.now += 244 * DAY
+    assert (await refreshed(one))[0] == before
     assert secrets.data().keys() == {BUNDLE, "authority.crt", AUTHORITY_KEY, CERTIFICATE, KEY}
 
 
-spoiled_secrets = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "spoiled",
     [
         {"tls_crt": None},
@@ -113,64 +124,28 @@ spoiled_secrets = pytest.mark.parametrize(
         {"authority_key": None},
     ],
 )
-
-
-@spoiled_secrets
+@pytest.mark.parametrize("known", [True, False], ids=["by one that knew it", "by one that did not"])
 async def test_a_secret_that_is_garbage_is_replaced(
-    spoiled: dict[str, str | None], secrets: Secrets, clock: Clock
+    spoiled: dict[str, str | None], known: bool, secrets: Secrets, replica: Replicas
 ) -> None:
-    await replica(secrets, clock).refresh()
-    secrets.spoil(**spoiled)
-    one = replica(secrets, clock)
-    await one.refresh()
-    assert one.expires
-    again = replica(secrets, clock)
-    await again.refresh()
-    assert again.bundle == one.bundle
-
-
-@spoiled_secrets
-async def test_a_secret_that_was_spoiled_comes_back_as_it_was(
-    spoiled: dict[str, str | None], secrets: Secrets, clock: Clock
-) -> None:
-    """The other replicas, and the locks that stand, have its CA: another one would be trusted by none of them yet."""
-    one = replica(secrets, clock)
-    await one.refresh()
+    """As it was, if that is known: the other replicas, and the locks that stand, have its CA."""
+    one = replica()
+    await refreshed(one)
     before = secrets.data()
     secrets.spoil(**spoiled)
-    await one.refresh()
-    assert secrets.data() == before
+    await refreshed(one if known else replica())
+    assert (secrets.data() == before) is known
+    await refreshed(replica(), one)
 
 
-async def test_a_foreign_writer_in_between_is_read(secrets: Secrets, clock: Clock) -> None:
-    one = replica(secrets, clock)
-    await one.refresh()
-    before = shows(one)
-    clock.now += 61 * DAY
-    secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
-    await one.refresh()
-    assert shows(one) == secrets.data()[CERTIFICATE] != before
+async def test_another_host_keeps_the_ca(replica: Replicas) -> None:
+    one, other = replica(), replica("localhost")
+    bundle, _ = await refreshed(one)
+    assert (await refreshed(other))[0] == bundle
+    await refreshed(one, other)
 
 
-async def test_another_host_keeps_the_ca(secrets: Secrets, clock: Clock) -> None:
-    one = replica(secrets, clock)
-    await one.refresh()
-    other = replica(secrets, clock, ("localhost",))
-    await other.refresh()
-    assert other.bundle == one.bundle
-    await one.refresh()
-    assert shows(one) == shows(other)
-
-
-async def test_a_namespace_that_is_not_there_is_one_clear_line(secrets: Secrets, clock: Clock) -> None:
+async def test_a_namespace_that_is_not_there_is_one_clear_line(secrets: Secrets, replica: Replicas) -> None:
     secrets.errors["create"] = [NotFound('namespaces "default" not found', status=404)]
     with pytest.raises(ConfigError, match="namespace default for the certificate's secret"):
-        await replica(secrets, clock).refresh()
-
-
-async def test_what_is_kept_is_what_a_listener_can_load(secrets: Secrets, clock: Clock) -> None:
-    await replica(secrets, clock).refresh()
-    data = secrets.data()
-    assert data[KEY].startswith(b"-----BEGIN PRIVATE KEY-----")
-    assert data[AUTHORITY_KEY].startswith(b"-----BEGIN PRIVATE KEY-----")
-    ssl.create_default_context(cadata=data[BUNDLE].decode())
+        await replica().refresh()

@@ -10,7 +10,6 @@ import pytest
 
 from pkg.webhook.configurations import TIMEOUT_SECONDS, Endpoint, Webhook, mutating, probing, validating
 from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
-from pkg.webhook.register import hosts
 
 URL = Endpoint(url="https://127.0.0.1:9443")
 SERVICE = Endpoint(service_namespace="harvester-system", service_name="headroom-webhook")
@@ -105,7 +104,7 @@ def test_a_url_or_a_service() -> None:
         "port": 443,
     }
     names = ["headroom-webhook.harvester-system.svc", "headroom-webhook.harvester-system.svc.cluster.local"]
-    assert (hosts(URL), hosts(SERVICE)) == (["127.0.0.1"], names)
+    assert (URL.hosts, SERVICE.hosts) == (["127.0.0.1"], names)
 
 
 def test_only_ranchers_writes_are_changed() -> None:

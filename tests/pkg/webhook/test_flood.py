@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import resource
 import socket
 import time
 from asyncio import sslproto
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 from aiohttp import web
@@ -19,7 +18,8 @@ from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.caller import Caller
-from pkg.webhook.listener import Limits
+from pkg.webhook.listener import Limits, _within_the_systems
+from tests.decisions import sentences
 from tests.pkg.webhook.listening import QUICK, REVIEW, Peer, listening
 
 pytestmark = pytest.mark.virtual_time
@@ -33,28 +33,29 @@ async def allow(_: AdmissionRequest) -> Decision:
     return ALLOW
 
 
-async def _silent(peer: Peer) -> None:
+async def _silent(peer: Peer) -> bytes:
     """TCP, and nothing else."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1])
-    with contextlib.suppress(ConnectionError):
-        await reader.read()
-    writer.close()
+    return await _dribbles(peer, b"", tls=False)
 
 
-async def _dribbles(peer: Peer, content: bytes) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
-    with contextlib.suppress(ConnectionError):
+async def _dribbles(peer: Peer, content: bytes, *, tls: bool = True) -> bytes:
+    port = peer.server.address[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls if tls else None)
+    try:
         for byte in content:
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0.1)
             if reader.at_eof():
                 break
-        await reader.read()
-    writer.close()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
 
 
-def _sends(content: bytes) -> Callable[[Peer], Awaitable[object]]:
+def _sends(content: bytes) -> Callable[[Peer], Coroutine[None, None, bytes]]:
     return lambda peer: peer.send(content)
 
 
@@ -62,27 +63,41 @@ def _review(body: bytes, head: bytes = LAST) -> bytes:
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-ATTACKS: dict[str, Callable[[Peer], Awaitable[object]]] = {
-    "no TLS handshake": _silent,
-    "no head": _sends(b""),
-    "a head byte by byte": lambda peer: _dribbles(peer, HEAD * 3),
-    "a body byte by byte": lambda peer: _dribbles(peer, HEAD[:-2] + b"\r\nContent-Length: 100\r\n\r\n{{{{{{{{{{{{{"),
-    "half a body": _sends(HEAD + b"Content-Length: 1000000\r\n\r\n{"),
-    "an endless head": _sends(HEAD + b"X: " + b"x" * 20000),
-    "too large": _sends(HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 2_000_000),
-    "a byte a chunk": _sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000),
-    "malformed": _sends(_review(b"{")),
-    "forged": _sends(_review(REVIEW)),
-    "deep JSON": _sends(_review(DEEP + b"[" * 10000 + b"]" * 10000 + b"}}")),
-    "another type of content": _sends(_review(REVIEW, LAST.replace(b"application/json", b"text/plain"))),
-}
+ATTACKS: dict[str, tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[bytes]]] = {
+    "no TLS handshake": (_silent, {b""}),
+    "no head": (_sends(b""), {b"408"}),
+    "half a head": (_sends(HEAD), {b"408"}),
+    "a head byte by byte": (lambda peer: _dribbles(peer, HEAD * 3), {b"408", b""}),
+    "a body byte by byte": (
+        lambda peer: _dribbles(peer, HEAD[:-2] + b"\r\nContent-Length: 100\r\n\r\n{{{{{{{{{{{{{"), {b"408", b""}
+    ),
+    "half a body": (_sends(HEAD + b"Content-Length: 1000000\r\n\r\n{"), {b"408"}),
+    "an endless head": (_sends(HEAD + b"X: " + b"x" * 20000), {b"400", b""}),
+    "what is no HTTP": (_sends(b"\x16\x03\x01 hello\r\n\r\n"), {b"400"}),
+    "a length that is no number": (_sends(HEAD + b"Content-Length: x\r\n\r\n"), {b"400"}),
+    "too large": (_sends(HEAD + b"Content-Length: 99999999\r\n\r\n" + b" " * 2_000_000), {b"413", b""}),
+    "a byte a chunk": (_sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000), {b"411", b""}),
+    "whatever is in chunks": (
+        _sends(LAST + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(REVIEW), REVIEW)), {b"411"}
+    ),
+    "malformed": (_sends(_review(b"{")), {b"400"}),
+    "forged": (_sends(_review(REVIEW)), {b"200"}),
+    "deep JSON": (_sends(_review(DEEP + b"[" * 10000 + b"]" * 10000 + b"}}")), {b"200"}),
+    "another type of content": (_sends(_review(REVIEW, LAST.replace(b"application/json", b"text/plain"))), {b"415"}),
+}  # fmt: skip
+"""And the status of the answer; none where more is sent than is read."""
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_each_is_answered_or_closed_in_time(attack: Callable[[Peer], Awaitable[object]]) -> None:
+@sentences(ATTACKS)
+async def test_each_is_answered_or_closed_in_time_and_costs_the_others_nothing(
+    case: tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[bytes]],
+) -> None:
+    attack, wanted = case
     async with listening({"/allow": allow}) as peer:
-        answer = await asyncio.wait_for(attack(peer), 5)
-        assert not isinstance(answer, bytes) or answer.split(b" ")[1:2] != [b"500"], answer
+        attacks = [asyncio.create_task(attack(peer)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert (await asyncio.wait_for(peer.post("/allow"), 2))[0] == 200
+        assert {answer[9:12] for answer in await asyncio.wait_for(asyncio.gather(*attacks), 5)} <= wanted
         assert (await peer.post("/allow"))[0] == 200
 
 
@@ -213,14 +228,25 @@ async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not(
             writer.close()
 
 
-async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
-        async with listening({"/allow": allow}, limits=Limits()):
-            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2048
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [
+        (1024, 4096, 2048, 1024),
+        (1024, -1, 2048, 1024),
+        (256, 1000, 1000, 500),
+        (2048, 4096, None, 1024),
+        (-1, -1, None, 1024),
+    ],
+)
+async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files(
+    soft: int, hard: int, raised: int | None, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And half of the process's files stay for everything else; -1 is without a limit."""
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: said.append(limits))
+    assert _within_the_systems(1024) == connections
+    assert said == ([(raised, hard)] if raised else [])
 
 
 async def test_other_tls_connections_of_the_process_are_not_changed() -> None:

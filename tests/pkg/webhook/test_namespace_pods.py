@@ -8,10 +8,9 @@ import pytest
 
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
-from kubeloop.testing.virtual_time import now
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import IDLE, NamespacePods
-from tests.kinds import Clock, Kind
+from tests.kinds import Kind
 
 pytestmark = pytest.mark.virtual_time
 
@@ -50,30 +49,18 @@ async def test_who_cannot_wait_any_longer_is_told_nothing(monkeypatch: pytest.Mo
     await pods.close()
 
 
-async def test_a_namespace_without_questions_is_not_watched_for_ever() -> None:
-    kind, clock = Kind(PODS), Clock()
-    pods = NamespacePods(kind.client, clock)
-    await pods.of("ns1")
-    await until(lambda: kind.server.watches == 1)
-    clock.now += IDLE + 1
-    await pods.of("ns2")
-    await until(lambda: kind.server.watches == 1)
-    clock.now += IDLE / 2
-    await pods.of("ns3")
-    await until(lambda: kind.server.watches == 2)
-    await pods.close()
-    assert kind.server.watches == 0
-
-
 async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client, now)
+    pods = NamespacePods(kind.client)
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await asyncio.sleep(IDLE / 2)
     await pods.of("ns1")
-    await until(lambda: kind.server.watches == 0, seconds=2 * IDLE + 1)
+    await asyncio.sleep(IDLE - 1.0)
+    assert kind.server.watches == 1
+    await asyncio.sleep(2.0)
+    assert kind.server.watches == 0
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await pods.close()
@@ -83,10 +70,9 @@ async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST", 3)
-    kind, clock = Kind(PODS), Clock()
-    pods = NamespacePods(kind.client, clock)
+    kind = Kind(PODS)
+    pods = NamespacePods(kind.client)
     for name in ("a", "b", "c", "a", "d"):
-        clock.now += 1
         await pods.of(name)
-    assert set(pods._informers) == {"a", "c", "d"}
+    assert set(pods._watches) == {"a", "c", "d"}
     await pods.close()

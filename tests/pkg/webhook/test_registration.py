@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +12,14 @@ from prometheus_client import REGISTRY
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Forbidden, ServerError, Unreachable
 from kubeloop.testing.fake.objects import Request
+from kubeloop.testing.virtual_time import now
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook import registration
-from pkg.webhook.caller import Caller
-from pkg.webhook.configurations import MANAGED_BY, Endpoint, fingerprint, mutating, validating
-from pkg.webhook.options import FailurePolicy, Options, QuotaGuard
-from pkg.webhook.registration import EVENT_OTHER_FLAGS, Registrar, unregister
+from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, validating
+from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, WITHDRAWN_AFTER, Registrar, unregister
 from tests import kinds
-from tests.kinds import Clock
+from tests.decisions import sentences
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,18 +37,19 @@ class Server(kinds.Server):
         self.mark = fingerprint(URL, OPTIONS)
         self.away = False
         self.failing = PROBE_WEBHOOK
-        self.on_probe: Callable[[], object] = lambda: None
+        self.probing = 0.0
+        """Seconds that a probe takes."""
         self.validating = self.kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
         self.mutating = self.kind(MUTATING_WEBHOOK_CONFIGURATIONS)
         self.reactors.append(self._probe)
 
-    def _probe(self, request: Request) -> None:
+    async def _probe(self, request: Request) -> None:
         if (request.verb, request.plural, request.key) != ("create", "events", "default"):
             return
         if self.away:
             raise Unreachable("connection refused")
         webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
-        self.on_probe()
+        await asyncio.sleep(self.probing)
         if webhook["clientConfig"].get("url", URL.url).removesuffix("/probe") not in self.reached:
             raise ServerError(f'failed calling webhook "{self.failing}": connection refused', status=500)
         request.body["metadata"]["annotations"] = {PROBE_MARK: self.mark}
@@ -60,9 +59,19 @@ class Server(kinds.Server):
         calls = [*self.validating.calls, *self.mutating.calls]
         return [verb for verb, _, _ in calls if verb != "get"]
 
-    def webhooks(self) -> list[dict[str, Any]]:
+    def standing(self) -> list[dict[str, Any]]:
+        """Those of the ValidatingWebhookConfiguration."""
         found: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
         return found
+
+    def webhooks(self) -> list[dict[str, Any]]:
+        """The same without the key at the end of their paths."""
+        return without_key(self.standing())
+
+
+def without_key(webhooks: list[Webhook]) -> list[Webhook]:
+    configs = [{**each["clientConfig"], "url": each["clientConfig"]["url"].rpartition("/")[0]} for each in webhooks]
+    return [{**each, "clientConfig": config} for each, config in zip(webhooks, configs, strict=True)]
 
 
 @pytest.fixture
@@ -71,20 +80,16 @@ def server() -> Server:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def registrar(server: Server, clock: Clock) -> Registrar:
-    return Registrar(server.client(), URL, OPTIONS, clock=clock)
+def registrar(server: Server) -> Registrar:
+    return Registrar(server.client(), URL, OPTIONS)
 
 
 async def test_both_are_created_and_then_left_alone(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
-    assert server.mutating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"] == mutating(URL, OPTIONS, b"ca")
+    mutated = server.mutating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
+    assert without_key(mutated) == mutating(URL, OPTIONS, b"ca")
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
 
@@ -138,7 +143,7 @@ async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
 
 async def test_what_an_injector_puts_in_stays(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(None)
-    injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.webhooks()]
+    injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.standing()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": injected})
     before = len(server.writes)
     await registrar.ensure(None)
@@ -160,19 +165,16 @@ async def test_a_foreign_writer_in_between_is_read_again(server: Server, registr
     assert server.webhooks() == validating(URL, OPTIONS, b"new")
 
 
-async def test_replicas_that_start_together_share_one_key() -> None:
-    server, callers = Server(), [Caller() for _ in range(5)]
-    registrars = [Registrar(server.client(), URL, OPTIONS, caller=caller) for caller in callers]
+async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
+    registrars = [Registrar(server.client(), URL, OPTIONS) for _ in range(5)]
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
-    assert len({caller.key for caller in callers}) == 1
-    assert server.webhooks() == validating(replace(URL, key=callers[0].key), OPTIONS, b"ca")
-    restarted = Caller()
-    await Registrar(server.client(), URL, OPTIONS, caller=restarted).adopt()
-    assert restarted.key == callers[0].key
-    started_later = Caller()
-    other = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL), caller=started_later)
-    await other.ensure(b"ca")
-    assert started_later.key == callers[0].key  # though it leaves the registration alone
+    (key,) = {registrar.caller.key for registrar in registrars}
+    assert server.standing() == validating(replace(URL, key=key), OPTIONS, b"ca")
+    restarted = Registrar(server.client(), URL, OPTIONS)
+    await restarted.adopt()
+    other = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL))
+    await other.ensure(b"ca")  # though it leaves the registration alone
+    assert restarted.caller.key == other.caller.key == key
 
 
 async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:
@@ -187,115 +189,94 @@ async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(s
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
 
 
+NOT_REACHED, AWAY, ANOTHERS = "not reached", "away", "another webhook fails on the probe's object"
+OUTAGES = {
+    "after a minute": [(0, NOT_REACHED, True), (55, NOT_REACHED, True), (2, NOT_REACHED, False)],
+    "an API server that is away says nothing": [(60, AWAY, True)] * 10,
+    "the minute begins anew after that": [
+        (0, NOT_REACHED, True), (30, AWAY, True), (300, NOT_REACHED, True), (61, NOT_REACHED, False),
+    ],
+    "a webhook of others says nothing": [(60, ANOTHERS, True)] * 10,
+}  # fmt: skip
+
+
 class TestReach:
     """Registered only where the API server reaches us, and withdrawn when it no longer does."""
 
-    @pytest.fixture(autouse=True)
-    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(registration, "_NEWS_PAUSE", 0.0)
-
-    async def test_nothing_but_the_probe_is_registered_before(self, server: Server) -> None:
-        server.reached.clear()
-        with pytest.raises(NotReached, match="connection refused"):
-            await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
-        assert not server.validating.objects
-
     @pytest.mark.parametrize("policy", FailurePolicy)
-    async def test_withdrawn_after_a_minute_and_back_at_once(self, policy: FailurePolicy) -> None:
-        server, clock, told = Server(), Clock(), list[tuple[str, str]]()
-        options = Options(failure_policy=policy)
-        server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
+    async def test_nothing_but_the_probe_is_registered_before(self, policy: FailurePolicy, server: Server) -> None:
+        server.reached.clear()
+        registrar = Registrar(server.client(), URL, Options(failure_policy=policy))
+        for _ in range(2):
+            with pytest.raises(NotReached, match="connection refused"):
+                await registrar.ensure(b"ca")
+            assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
+            assert not server.validating.objects
+            await asyncio.sleep(WITHDRAWN_AFTER)
+
+    @sentences(OUTAGES)
+    async def test_withdrawn(self, case: list[tuple[float, str, bool]], server: Server, registrar: Registrar) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
-        for seconds, standing in ((0.0, True), (59.0, True), (2.0, policy is FailurePolicy.FAIL)):
-            clock.now += seconds
-            with pytest.raises(NotReached):
+        for seconds, what, standing in case:
+            await asyncio.sleep(seconds)
+            server.away = what == AWAY
+            server.failing = "validate.another.example" if what == ANOTHERS else PROBE_WEBHOOK
+            with pytest.raises((NotReached, Unreachable, ServerError)):
                 await registrar.ensure(b"ca")
             assert bool(server.validating.objects) is standing
-        assert len(told) == 1
+            assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
+
+    @pytest.mark.parametrize(
+        ("options", "left", "said"),
+        [
+            (Options(), [], "the webhooks are withdrawn until"),
+            (Options(failure_policies={"pods": FailurePolicy.FAIL}), ["pods"], "writes to pods fail"),
+            (Options(failure_policy=FailurePolicy.FAIL), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
+        ],
+        ids=["all have Ignore", "one has Fail", "all have"],
+    )
+    async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
+        self, options: Options, left: list[str], said: str, server: Server
+    ) -> None:
+        told: list[tuple[str, str]] = []
+        server.mark = fingerprint(URL, options)
+        registrar = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
+        await registrar.ensure(b"ca")
+        server.reached.clear()
+        for seconds in (0.0, 61.0, 10.0):
+            await asyncio.sleep(seconds)
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+        standing = server.webhooks() if server.validating.objects else []
+        assert [webhook["name"] for webhook in standing] == [f"{name}.{WEBHOOK_CONFIGURATION_NAME}" for name in left]
+        assert (WEBHOOK_CONFIGURATION_NAME in server.mutating.objects) is ("resourcequotas" in left)
+        ((reason, line),) = told
+        assert (reason, said in line) == (EVENT_NOT_REACHED, True)
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
         await registrar.ensure(b"ca")
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 0
         assert server.webhooks() == validating(URL, options, b"ca")
+        server.reached.clear()
+        for _ in range(2):
+            with pytest.raises(NotReached):
+                await registrar.ensure(b"ca")
+            await asyncio.sleep(WITHDRAWN_AFTER)
+        assert len(told) == 2, "another outage"
 
-    async def test_the_minute_begins_with_the_first_probe_that_fails(
-        self, server: Server, clock: Clock, registrar: Registrar
+    async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
+        self, server: Server, registrar: Registrar
     ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
-        server.on_probe = lambda: setattr(clock, "now", clock.now + 4.0)
-        began = clock.now
+        server.probing = 4.0
+        began = now()
         while server.validating.objects:
             with pytest.raises(NotReached):
                 await registrar.ensure(b"ca")
-            clock.now += 10.0
-        assert clock.now - began == 70.0
-
-    async def test_only_the_webhooks_with_ignore_are_withdrawn(self) -> None:
-        server, clock, told = Server(), Clock(), list[tuple[str, str]]()
-        options = Options(failure_policies={"pods": FailurePolicy.FAIL})
-        server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
-        await registrar.ensure(b"ca")
-        server.reached.clear()
-        for seconds in (0.0, 61.0, 10.0):
-            clock.now += seconds
-            with pytest.raises(NotReached):
-                await registrar.ensure(b"ca")
-        assert [webhook["name"] for webhook in server.webhooks()] == [f"pods.{WEBHOOK_CONFIGURATION_NAME}"]
-        assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
-        assert len(told) == 1
-        assert "writes to pods fail" in told[0][1]
-        server.reached.add(URL.url)
-        await registrar.ensure(b"ca")
-        assert server.webhooks() == validating(URL, options, b"ca")
-
-    async def test_an_api_server_that_is_away_says_nothing(
-        self, server: Server, clock: Clock, registrar: Registrar
-    ) -> None:
-        await registrar.ensure(b"ca")
-        server.away = True
-        for _ in range(10):
-            clock.now += 60.0
-            with pytest.raises(Unreachable):
-                await registrar.ensure(b"ca")
-        assert server.validating.objects
-
-    async def test_the_minute_begins_anew_after_an_api_server_that_was_away(
-        self, server: Server, clock: Clock, registrar: Registrar
-    ) -> None:
-        await registrar.ensure(b"ca")
-        for away, seconds, standing in ((False, 0, True), (True, 30, True), (False, 300, True), (False, 61, False)):
-            server.away = away
-            server.reached.clear()
-            clock.now += seconds
-            with pytest.raises((NotReached, Unreachable)):
-                await registrar.ensure(b"ca")
-            assert bool(server.validating.objects) is standing
-
-    async def test_a_webhook_of_others_that_fails_on_the_probes_object_says_nothing(
-        self, server: Server, clock: Clock, registrar: Registrar
-    ) -> None:
-        await registrar.ensure(b"ca")
-        server.reached.clear()
-        server.failing = "validate.another.example"
-        for _ in range(10):
-            clock.now += 60.0
-            with pytest.raises(ServerError):
-                await registrar.ensure(b"ca")
-        assert server.validating.objects
-        assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
-
-    async def test_a_webhook_that_gives_no_answer_is_probed_once_a_look(self, server: Server, clock: Clock) -> None:
-        server.reached.clear()
-        server.on_probe = lambda: setattr(clock, "now", clock.now + 5.0)
-        began = clock.now
-        with pytest.raises(NotReached):
-            await Registrar(server.client(), URL, OPTIONS, clock=clock).ensure(b"ca")
-        assert clock.now - began == 5.0
+            await asyncio.sleep(10.0)
+        assert now() - began == 70.0
 
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
@@ -307,13 +288,11 @@ class TestReach:
             await replica.ensure(b"ca")
         assert len(server.writes) == before
 
-    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(
-        self, server: Server, clock: Clock
-    ) -> None:
-        await Registrar(server.client(), URL, OPTIONS, clock=clock).ensure(b"ca")
+    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self, server: Server) -> None:
+        await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
         told: list[tuple[str, str]] = []
         options = Options(reserve=False)
-        other = Registrar(server.client(), URL, options, clock=clock, tell=lambda *said: told.append(said))
+        other = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
         before = len(server.writes)
         for seen in (0, 1, 1):  # a rollout is over by the second look
             await other.ensure(b"ca")
@@ -322,7 +301,7 @@ class TestReach:
         await other.ensure(b"ca")
         assert server.webhooks() == validating(URL, OPTIONS, b"ca")
         assert len(server.writes) <= before + 1
-        clock.now += 61.0  # the other one is gone
+        await asyncio.sleep(61.0)  # the other one is gone
         await other.ensure(b"ca")
         assert server.webhooks() == validating(URL, Options(reserve=False), b"ca")
 

@@ -17,6 +17,7 @@ from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, 
 from pkg.webhook.caller import Caller
 from pkg.webhook.listener import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
+from pkg.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority
 from tests.pkg.webhook.listening import JSON, REVIEW, listening
 
@@ -138,32 +139,6 @@ async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() ->
         assert (await peer.post(f"/allow/{caller.key}", b" " * len(filler)))[0] == 413
 
 
-BROKEN = {
-    "half a body, and silence": (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
-    "half a head, and silence": (HEAD, b"408"),
-    "nothing at all": (b"", b"408"),
-    "a body that is announced as too large": (HEAD + b"Content-Length: 10000000\r\n\r\n{", b"413"),
-    "what is no HTTP": (b"\x16\x03\x01 hello\r\n\r\n", b"400"),
-    "a length that is no number": (HEAD + b"Content-Length: x\r\n\r\n", b"400"),
-    "chunks, whatever is in them": (
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(REVIEW), REVIEW),
-        b"411",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", list(BROKEN.values()), ids=list(BROKEN))
-async def test_half_a_request_gets_its_answer_and_costs_the_others_nothing(case: tuple[bytes, bytes]) -> None:
-    content, wanted = case
-    async with listening(HOOKS) as peer:
-        broken = [asyncio.create_task(peer.send(content)) for _ in range(20)]
-        await asyncio.sleep(0.05)
-        assert (await asyncio.wait_for(peer.post("/allow"), 2))[0] == 200
-        for answer in await asyncio.gather(*broken):
-            assert answer.split(b" ")[1:2] == [wanted], answer
-        assert (await peer.post("/allow"))[0] == 200
-
-
 async def test_who_hangs_up_is_not_missed() -> None:
     async with listening(HOOKS) as peer:
         for content in (b"", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{"):
@@ -222,7 +197,7 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
 
 async def test_an_address_in_use_is_one_clear_line() -> None:
     async with listening(HOOKS) as peer:
-        other = WebhookServer(HOOKS, None)
+        other = WebhookServer(HOOKS, server_context())
         with pytest.raises(BindError, match=r"cannot listen on 127\.0\.0\.1:"):
             await other.start(f"127.0.0.1:{peer.server.address[1]}")
 

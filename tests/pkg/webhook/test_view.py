@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,8 +17,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.managed import annotation_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
-from pkg.webhook.namespace_pods import NamespacePods
-from pkg.webhook.view import View
+from pkg.webhook.view import View, defaults
 from tests import kinds
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
@@ -43,14 +42,9 @@ def made(server: Server) -> View:
         namespaces=Listed([annotated_namespace("cached")]),
         migrations=Listed([vmim("Running")]),
         instances=Listed([vmi("vm1")]),
+        quotas=server.kind(registry.RESOURCE_QUOTAS).cache,
     )
-    return View(
-        server.client(),
-        Observer(source),
-        server.kind(registry.RESOURCE_QUOTAS).cache,
-        cast("NamespacePods", None),
-        server.clock,
-    )
+    return View(server.client(), Observer(source), server.clock)
 
 
 @pytest.fixture
@@ -117,7 +111,7 @@ async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
     view = made(server)
     looks: list[Callable[[], Awaitable[object]]] = [
         lambda: view.observe_live(quota()),
-        lambda: view.default_quotas_live("ns1"),
+        lambda: view.quotas_live("ns1"),
         lambda: view.namespace_live("ns1"),
     ]
     for look in looks:
@@ -172,8 +166,8 @@ async def test_default_quotas_are_told_from_others(server: Server) -> None:
         {"metadata": {"name": "other", "namespace": "ns1", "uid": "u"}, "spec": {}}
     )
     view = made(server)
-    assert [found.name for found in view.default_quotas("ns1")] == ["default-abc"]
-    assert [found.name for found in await view.default_quotas_live("ns1") or ()] == ["default-abc"]
+    assert [found.name for found in defaults(view.quotas("ns1"))] == ["default-abc"]
+    assert [found.name for found in defaults(await view.quotas_live("ns1"))] == ["default-abc"]
     assert other in view.quotas("ns1")
     assert annotation_of(view.namespace("ns1")) == "cached"
     assert annotation_of(view.namespace("nowhere")) == ""

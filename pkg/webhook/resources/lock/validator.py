@@ -29,7 +29,6 @@ from pkg.util.managedtenantquota.lock import (
     age_of,
     entry_of,
     lock_name,
-    locked_namespace,
     recognise,
 )
 from pkg.util.quantity import ZERO
@@ -164,9 +163,6 @@ class Validator:
             return False
 
 
-_BY_NAMESPACE = "locked namespace (webhook)"
-
-
 class Locks:
     """A lock in the cache may be gone already: who is refused for that one tries again, as all do."""
 
@@ -177,19 +173,14 @@ class Locks:
         clock: Callable[[], float],
     ) -> None:
         """`clock`: the API server's, in seconds since the epoch."""
-        cache.add_indexer(_BY_NAMESPACE, lambda lock: [locked_namespace(lock)])
         self._cache = cache
         self._client = client
         self._clock = clock
 
     async def find(self, namespace: str) -> Lock | None:
         """The namespace's lock, None when there is none any more. Raises NoAnswer."""
-        cached = self._cache.by_index(_BY_NAMESPACE, namespace)
-        if cached:
-            return recognise(cached[0])
-        there = await in_time(self._client.get(name=lock_name(namespace)))
-        found = recognise(there) if there is not None else None
-        return found if found is not None and found.namespace == namespace else None
+        name = lock_name(namespace)
+        return recognise(self._cache.get(name=name) or await in_time(self._client.get(name=name)))
 
     def left(self, lock: Lock) -> float:
         """Seconds that it lasts at most, infinite when that is not known."""

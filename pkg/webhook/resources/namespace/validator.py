@@ -20,7 +20,7 @@ from pkg.util.resourcequota.managed import annotation_of, is_served, switched_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.validator import switching_off
-from pkg.webhook.view import View
+from pkg.webhook.view import View, defaults
 
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
 """Resource, Rancher's name of the field, and what a person calls it."""
@@ -77,26 +77,20 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
     return None
 
 
-class Validator:
-    """The caches suggest, the API server decides: a live look precedes a denial."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    async def validate(self, request: AdmissionRequest) -> Decision:
-        """UPDATE."""
-        old, new = request.old(Namespace), request.new(Namespace)
-        if switched_off(new) and not switched_off(old):
-            quotas = (quota for quota in self._view.quotas(new.name) if is_served(quota))
-            names = {name for quota in quotas for name in self._view.migrating(quota)}
-            return switching_off(f"namespace {new.name}", sorted(names))
-        suggested = decide(old, new, self._view.default_quotas(new.name))
-        if suggested.allowed:
-            return suggested
-        try:
-            return decide(old, new, await self._view.default_quotas_live(new.name))
-        except NoAnswer:
-            return suggested
+async def validate(view: View, request: AdmissionRequest) -> Decision:
+    """UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
+    old, new = request.old(Namespace), request.new(Namespace)
+    if switched_off(new) and not switched_off(old):
+        quotas = (quota for quota in view.quotas(new.name) if is_served(quota))
+        names = {name for quota in quotas for name in view.migrating(quota)}
+        return switching_off(f"namespace {new.name}", sorted(names))
+    suggested = decide(old, new, defaults(view.quotas(new.name)))
+    if suggested.allowed:
+        return suggested
+    try:
+        return decide(old, new, defaults(await view.quotas_live(new.name)))
+    except NoAnswer:
+        return suggested
 
 
 _FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pkg.util.quantity import Quantity
+from pkg.webhook.deadline import now
 from pkg.webhook.metrics import REMEMBERED
 
 EXPIRY: Final = 2.0
@@ -39,35 +40,35 @@ class Ledger:
         self._silent = False
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
-    def admit(self, namespace: str, uid: str, usages: Usages, now: float, *, replaced: str | None = None) -> None:
+    def admit(self, namespace: str, uid: str, usages: Usages, *, replaced: str | None = None) -> None:
         """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
         the resourceVersion that a resize replaces, None for a new pod."""
-        pending = _Pending(uid, replaced, usages, now)
+        pending = _Pending(uid, replaced, usages, now())
         self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
         REMEMBERED.set(len(self))
         for each in (namespace, *[each for each in self._pending if each != namespace][:_SWEPT]):
-            self._forget(each, {}, now)
+            self._forget(each, {}, now())
 
-    def settle(self, namespace: str, seen: Mapping[str, str | None], asked: float, now: float) -> None:
+    def settle(self, namespace: str, seen: Mapping[str, str | None], asked: float) -> None:
         """The API server, `asked` at that time, has answered: forget the pods that are seen (uid to resourceVersion),
         and those that were given up by then."""
         if self._silent:
             self._silent = False
             for pending in self._pending.values():
-                pending.update({key: replace(each, since=now) for key, each in pending.items()})
+                pending.update({key: replace(each, since=now()) for key, each in pending.items()})
         self._forget(namespace, seen, asked)
 
     def keep(self) -> None:
         """It does not answer: until it does, none is given up."""
         self._silent = True
 
-    def _forget(self, namespace: str, seen: Mapping[str, str | None], now: float) -> None:
+    def _forget(self, namespace: str, seen: Mapping[str, str | None], asked: float) -> None:
         if self._silent:
             return
         kept = {
             key: each
             for key, each in self._pending.get(namespace, {}).items()
-            if seen.get(each.uid, each.replaced) == each.replaced and now < each.since + EXPIRY
+            if seen.get(each.uid, each.replaced) == each.replaced and asked < each.since + EXPIRY
         }
         # At the end: the namespaces that have not been asked about for longest are swept first.
         self._pending.pop(namespace, None)

@@ -86,7 +86,7 @@ class Room:
         if vm is None or not vm.allowed:
             return {}
         entries = Entries(self.quota.annotations)
-        granted, standing = vm.allowed, entries.of(name, vm.uid)
+        granted, standing = vm.allowed, entries.of(name, vm.vmi)
         if standing is not None:
             granted = minimum(granted, standing)
         left = subtract(add(granted, entries.compensation_or_none()), vm.target)

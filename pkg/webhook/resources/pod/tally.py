@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import counted, is_live
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.facts import Cache
+from pkg.webhook.deadline import now
 
 ENDED: Final = 5.0
 """Seconds in which status.used may still count a pod that has ended."""
@@ -44,22 +45,20 @@ class _Last:
 class Tally:
     """Remembers for each quota the pods of the last time."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._cache = Cache(_PODS)
-        self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=clock)
+        self._last: TTLCache[str, _Last] = TTLCache(_QUOTAS, ttl=_FORGOTTEN, timer=now)
 
     def of(self, quota: ResourceQuota, pods: Iterable[Pod], date: float, releases: Releases = NEWEST) -> Sums:
         """`pods` are all of the namespace; `date`: seconds since 1970 by the API server's clock, for a pod that is
         terminating past its grace period is not charged."""
-        now = self._clock()
         charged = [pod for pod in pods if counted(pod, quota.spec, releases=releases)]
         there = {pod.uid: self._usage(pod, releases) for pod in charged if is_live(pod, date)}
         last = self._last.get(quota.key) or _Last(self._just_over(pods, quota, date, releases), {})
-        ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now - at < ENDED}
-        ended |= {uid: (now, usage) for uid, usage in last.pods.items() if uid not in there}
+        ended = {uid: (at, usage) for uid, (at, usage) in last.ended.items() if now() - at < ENDED}
+        ended |= {uid: (now(), usage) for uid, usage in last.pods.items() if uid not in there}
         # The quota controller notices that a grace period is over only when it counts anew: after minutes.
-        ended |= {pod.uid: (now, self._usage(pod, releases)) for pod in charged if pod.uid not in there}
+        ended |= {pod.uid: (now(), self._usage(pod, releases)) for pod in charged if pod.uid not in there}
         self._last[quota.key] = _Last(there, ended)
         names = list(quota.hard)
         return Sums(_sum(there.values(), names), _sum((usage for _, usage in ended.values()), names))

@@ -6,9 +6,7 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,7 +25,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import annotation_of, is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
-from pkg.webhook.deadline import NoAnswer, in_time
+from pkg.webhook.deadline import NoAnswer, in_time, now
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, exceeded, refused_by_quota, reserved, room
@@ -89,23 +87,13 @@ class Validator:
     """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
     base by."""
 
-    def __init__(
-        self,
-        view: View,
-        policy: Policy,
-        options: Options,
-        makes_targets: Callable[[UserInfo], bool],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, view: View, policy: Policy, options: Options, makes_targets: Callable[[UserInfo], bool]) -> None:
         self._view = view
         self._policy = policy
         self._options = options
         self._makes_targets = makes_targets
-        self._clock = clock
-        self._sleep = sleep
         self._ledger = Ledger()
-        self._tally = Tally(clock)
+        self._tally = Tally()
         self._quota_reads = SharedReads(self._quotas)
         self._reads = SharedReads(self._read)
         self._live_reads = SharedReads(self._read_live)
@@ -141,7 +129,7 @@ class Validator:
                 snapshot, refusal = await self._wait(asked, waiting)
         except NoAnswer:
             self._ledger.keep()
-            snapshot = await self._last_known(asked)
+            snapshot = self._cached(asked, await self._view.pods(asked.namespace))
             # What stood in its way still does; else the own count decides.
             refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
         if not refusal and not request.dry_run:
@@ -154,14 +142,8 @@ class Validator:
         quotas = await in_time(self._quota_reads.fresh(asked.namespace)) or []
         return self._count(map(self._view.observe, quotas), None)
 
-    def _cached(self, asked: _Pod) -> _Snapshot:
-        return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), None)
-
-    async def _last_known(self, asked: _Pod) -> _Snapshot:
-        """Without an answer from the API server: what the caches and the watch have."""
-        pods = None
-        with suppress(NoAnswer):
-            pods = await self._view.pods(asked.namespace)
+    def _cached(self, asked: _Pod, pods: list[Pod] | None = None) -> _Snapshot:
+        """Without a request: what the caches have, and `pods` as a watch has brought them."""
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
 
     async def _refused_by_quota(self, asked: _Pod) -> str:
@@ -182,9 +164,9 @@ class Validator:
     async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
         """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
         Raises NoAnswer."""
-        until = self._clock() + PATIENCE
+        until = now() + PATIENCE
         while True:
-            last = self._clock() >= until
+            last = now() >= until
             snapshot = await self._fresh(self._reads, asked)
             there = self._refusal(snapshot, asked, Room.beside)
             refusal = there or self._refusal_by_all(snapshot, asked)
@@ -203,12 +185,12 @@ class Validator:
             # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
             if not refusal or last:
                 return snapshot, refusal
-            await self._sleep(PAUSE)
+            await asyncio.sleep(PAUSE)
 
     async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
-        began = self._clock()
+        began = now()
         snapshot = await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
-        self._ledger.settle(asked.namespace, snapshot.seen, began, self._clock())
+        self._ledger.settle(asked.namespace, snapshot.seen, began)
         return snapshot
 
     def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
@@ -231,7 +213,7 @@ class Validator:
         rooms = filter(asked.counts_in, snapshot.rooms)
         usages = {free.quota.name: self._need(free, asked) for free in rooms}
         if usages:
-            self._ledger.admit(asked.namespace, asked.uid, usages, self._clock(), replaced=asked.replaced)
+            self._ledger.admit(asked.namespace, asked.uid, usages, replaced=asked.replaced)
 
     def _need(self, free: Room, asked: _Pod) -> ResourceList:
         """What a pod takes of a base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI to

@@ -6,22 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawQuantity
 from pkg.util import constants
-from pkg.util.quantity import Quantity
-from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.managed import annotation_of, is_labelled, is_managed, is_off, is_served, switched_off
+from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.resource_list import ResourceList
+from pkg.util.resourcequota.base import base_of, hard
+from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.managed import (
+    annotation_of,
+    is_default,
+    is_labelled,
+    is_managed,
+    is_off,
+    is_served,
+    switched_off,
+)
 from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
-from pkg.webhook.resources.resourcequota.guard import too_low
 from pkg.webhook.view import View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
@@ -30,34 +40,20 @@ Tell = Callable[[ResourceQuota, str, str, str], None]
 """EventRecorder.event."""
 
 
-def _no_event(_quota: ResourceQuota, _type: str, _reason: str, _message: str) -> None:
-    """Writes no event."""
+def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy) -> ResourceList:
+    """The limits that a write lowers too far, each with the lowest allowed value: the base and what stands on it for
+    migrations; empty when it is fine. `limits` is the namespace's annotation.
 
-
-def refusal(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: Sequence[str]) -> Decision:
-    """The denial of a limit that is too low."""
-    wants = ", ".join(
-        f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
-    )
-    return deny(
-        f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(migrating)}):"
-        f" {wants} until they are done",
-        reason="migrating",
-    )
-
-
-def corrected(quota: ResourceQuota, lowest: Mapping[str, Quantity], migrating: Sequence[str]) -> str:
-    """What became of a write that was too low."""
-    wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
-    vms = _listed(migrating)
-    return f"resource quota {quota.key} holds headroom for migrating VMs ({vms}), corrected: {wants}"
-
-
-def correction(lowest: Mapping[str, Quantity]) -> list[dict[str, Any]]:
-    """The JSON patch that puts the lowest allowed values in."""
-    return [
-        {"op": "replace", "path": pointer("/spec/hard", name), "value": str(value)} for name, value in lowest.items()
-    ]
+    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
+    limit in the same write. The base is from before the write."""
+    lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
+    added = Entries(new.annotations).readable()
+    if not lowered or not added or is_off(new.annotations):
+        return {}  # outside migrations everything is allowed, and repaired where need be
+    names = {**new.hard, **old.hard} if is_default(old) else old.hard
+    before = replace(old, spec=replace(old.spec, hard=names))
+    lowest = hard(base_of(before, limits, policy).limits or {}, added)
+    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _less(new.hard[name], lowest[name])}
 
 
 def switching_off(what: str, names: Sequence[str]) -> Decision:
@@ -79,24 +75,26 @@ class Guard:
     view: View
     policy: Policy
     options: Options
-    tell: Tell = _no_event
-    """Writes an Event."""
+    tell: Tell
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """UPDATE and DELETE."""
         if self._passes(request):
             return ALLOW
         if request.operation == "DELETE":
-            return await self._validate_delete(request.old(ResourceQuota))
+            return await self._refuse_while_migrating(request.old(ResourceQuota), "it can be deleted")
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
         if request.sub_resource == "status":
             old, quota = _as_enforced(old), _as_enforced(quota)
         if switched_off(quota):
             names = () if switched_off(old) or not is_served(old) else self.view.migrating(old)
             return switching_off(f"resource quota {quota.key}", names)
-        lowest = await self._too_low(old, quota)
-        if lowest:
-            return refusal(quota, lowest, self.view.migrating(quota))
+        if lowest := await self._too_low(old, quota):
+            wants = (
+                f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}"
+                for name, value in lowest.items()
+            )
+            return self._denied(quota, f"{', '.join(wants)} until they are done")
         later = "" if quota.deleting else self._after_the_migrations(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
@@ -120,12 +118,15 @@ class Guard:
         lowest = await self._too_low(request.old(ResourceQuota), quota)
         if not lowest:
             return ALLOW
-        what = corrected(quota, lowest, self.view.migrating(quota))
         if request.authenticated and not request.dry_run:
             # The same words each time: repeats are counted in one event.
             self.tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
-        audit = {"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())}
-        return Decision(patch=correction(lowest), warnings=[what], audit=audit)
+        wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
+        return Decision(
+            patch=[{"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()],
+            warnings=[f"{self._holds(quota)}, corrected: {wants}"],
+            audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
+        )
 
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
@@ -153,11 +154,6 @@ class Guard:
             return lowest
         return {} if switched_off(live) else too_low(old, new, annotation_of(live), self.policy)
 
-    async def _validate_delete(self, quota: ResourceQuota) -> Decision:
-        if not is_managed(quota):
-            return ALLOW
-        return await self._refuse_while_migrating(quota, "it can be deleted")
-
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from
         the API server it is refused."""
@@ -167,11 +163,20 @@ class Guard:
             namespace = await self.view.namespace_live(quota.namespace)
             if namespace is None or namespace.deleting or switched_off(namespace):
                 return ALLOW
-        return deny(
-            f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self.view.migrating(quota))}): "
-            f"{what} when they are done",
-            reason="migrating",
-        )
+        return self._denied(quota, f"{what} when they are done")
+
+    def _denied(self, quota: ResourceQuota, what: str) -> Decision:
+        return deny(f"{self._holds(quota)}: {what}", reason="migrating")
+
+    def _holds(self, quota: ResourceQuota) -> str:
+        return f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self.view.migrating(quota))})"
+
+
+def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
+    try:
+        return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
+    except QuantityError:  # the API server refuses it by itself
+        return False
 
 
 def _as_enforced(quota: ResourceQuota) -> ResourceQuota:

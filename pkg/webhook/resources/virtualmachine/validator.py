@@ -24,7 +24,7 @@ from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaEr
 from pkg.util.resourcequota.managed import annotation_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.view import View
+from pkg.webhook.view import View, defaults
 
 _STORAGE: Final = "storage"
 
@@ -84,27 +84,21 @@ def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
     return Balance({REQUESTS_STORAGE: limit}, parse_resource_list(quota.used), added)
 
 
-class Validator:
-    """The caches suggest, the API server decides: a live look precedes a denial."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    async def validate(self, request: AdmissionRequest) -> Decision:
-        """CREATE and UPDATE."""
-        new = request.new(VirtualMachine)
-        old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
-        namespace = request.namespace
-        annotation = annotation_of(self._view.namespace(namespace))
-        suggested = decide(new, old, annotation, self._view.default_quotas(namespace))
-        if suggested.allowed:
-            return suggested
-        try:
-            quotas = await self._view.default_quotas_live(namespace)
-            live = await self._view.namespace_live(namespace)
-        except NoAnswer:
-            return suggested
-        return decide(new, old, annotation_of(live), quotas)
+async def validate(view: View, request: AdmissionRequest) -> Decision:
+    """CREATE and UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
+    new = request.new(VirtualMachine)
+    old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
+    namespace = request.namespace
+    annotation = annotation_of(view.namespace(namespace))
+    suggested = decide(new, old, annotation, defaults(view.quotas(namespace)))
+    if suggested.allowed:
+        return suggested
+    try:
+        quotas = defaults(await view.quotas_live(namespace))
+        live = await view.namespace_live(namespace)
+    except NoAnswer:
+        return suggested
+    return decide(new, old, annotation_of(live), quotas)
 
 
 def _storage_before(old: VirtualMachine | None) -> Quantity:

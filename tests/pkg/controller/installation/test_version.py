@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from pkg.api.kubevirt import KubeVirt
-from pkg.controller.installation.version import VersionNotice
-
-
-def kubevirt(version: str, phase: str = "Deployed") -> KubeVirt:
-    body = {"metadata": {"name": "kubevirt"}, "status": {"phase": phase, "observedKubeVirtVersion": version}}
-    return msgspec.convert(body, KubeVirt)
+from pkg.api.kubevirt import KUBEVIRTS
+from pkg.controller.installation.version import register
+from pkg.controller.options import Options
+from tests.kinds import Events, Server
+from tests.pkg.controller.wired import Wired
 
 
 async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    notice = VersionNotice()
-    seen = [
-        None,
-        kubevirt("v1.9.4"),
-        kubevirt("v1.11.0", phase="Deploying"),
-        kubevirt("v1.11.0"),
-        kubevirt("v1.11.0"),
-        kubevirt("v1.12.1"),
-        kubevirt("v1.11.0"),
-    ]
-    for changed in seen:
-        await notice.on_kubevirt_changed("kubevirt", changed)
+    server = Server()
+    management = Wired(server)
+    register(management, Events().recorder, Options())
+    await management.handle(KUBEVIRTS, "kubevirt")
+    for version, phase in (
+        ("v1.9.4", "Deployed"),
+        ("v1.11.0", "Deploying"),
+        ("v1.11.0", "Deployed"),
+        ("v1.11.0", "Deployed"),
+        ("v1.12.1", "Deployed"),
+        ("v1.11.0", "Deployed"),
+    ):
+        server.kind(KUBEVIRTS).put("kubevirt", status={"phase": phase, "observedKubeVirtVersion": version})
+        await management.handle(KUBEVIRTS, "kubevirt")
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "KubeVirt v1.11.0 is newer than the releases that headroom knows",
-        "KubeVirt v1.12.1 is newer than the releases that headroom knows",
+        f"KubeVirt {version} is newer than the releases that headroom knows" for version in ("v1.11.0", "v1.12.1")
     ]

@@ -143,14 +143,6 @@ async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluste
     ]
 
 
-async def test_an_abort_is_shown(cluster: Cluster) -> None:
-    await cluster.see(vmim("Running"))
-    await cluster.see(vmim("Running", abort=True))
-    assert cluster.state()[STATE] == "Aborting migration"
-    await cluster.see(vmim("Failed", abort=True))
-    assert cluster.state() == {}
-
-
 async def test_a_vmi_without_vm_is_fine(cluster: Cluster) -> None:
     cluster.instances.given(vmi("alone"))
     await cluster.see(vmim("Pending", vm="alone"))
@@ -229,13 +221,6 @@ def completed(**more: object) -> VirtualMachineInstance:
     return vmi(annotations=shown, migrationState=state)
 
 
-async def test_a_vmi_that_reports_its_migration_as_completed_is_cleared_and_its_vm_bumped(cluster: Cluster) -> None:
-    cluster.instances.given(completed())
-    await cluster.look()
-    assert cluster.state() == {}
-    assert cluster.bumps() == 1
-
-
 async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: Cluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.pod("target", "uid-migration-of-vm1")
@@ -257,14 +242,6 @@ async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Clus
     cluster.pods.gone("ns1/first")
     await cluster.look()
     assert "ns1/second" not in cluster.pods.objects
-
-
-@pytest.mark.parametrize("report", [{}, {"abortStatus": "Failed"}, {"abortStatus": "Succeeded", "completed": False}])
-async def test_no_pod_is_deleted_otherwise(cluster: Cluster, report: dict[str, object]) -> None:
-    cluster.instances.given(completed(**report))
-    cluster.pod("target", "uid-migration-of-vm1")
-    await cluster.look()
-    assert not cluster.pods.calls
 
 
 async def test_a_vmi_on_its_way_out_is_left_alone(cluster: Cluster) -> None:

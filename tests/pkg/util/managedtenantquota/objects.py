@@ -21,20 +21,10 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, admitting, lock_body, lock_webhook, recognise, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.managedtenantquota.releasable import Releases, releases
-from pkg.util.managedtenantquota.sequence import (
-    Clear,
-    Decision,
-    MakeLock,
-    Raise,
-    Restore,
-    Save,
-    Step,
-    Unlock,
-    UpdateLock,
-    Wait,
-    decide,
-)
+from pkg.util.managedtenantquota.releases import Releases
+from pkg.util.managedtenantquota.sequence import Step, Wait, Write
+from pkg.util.managedtenantquota.sequence import next_step as of_window
+from pkg.util.managedtenantquota.window import Window
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.facts import Facts
@@ -190,56 +180,57 @@ def observed(
     )
 
 
+def window(observed: Observed, policy: Policy | None = None) -> Window:
+    return Window(observed, policy or Policy())
+
+
 def next_step(observed: Observed, policy: Policy | None = None) -> Step:
-    return decide(observed, policy or Policy()).step
+    return of_window(window(observed, policy))
 
 
-def decision(observed: Observed, policy: Policy | None = None) -> Decision:
-    return decide(observed, policy or Policy())
+def next_write(observed: Observed) -> Write:
+    step = next_step(observed)
+    assert isinstance(step, Write)
+    return step
+
+
+def name_of(step: Step) -> str:
+    return step.name if isinstance(step, Write) else "Wait"
 
 
 def after(observed: Observed, step: Step) -> Observed:
     """What stands once the step is written, and the controller manager has looked."""
     match step:
-        case MakeLock():
-            return replace(observed, lock=lock(NOW - observed.now, step.webhook))
-        case UpdateLock():
-            return replace(observed, lock=lock(NOW - step.lock.since, step.webhook))
-        case Save() | Clear():
-            status = merged(msgspec.to_builtins(step.budget.status), step.patch["status"])
-            typed = msgspec.convert(status, type(step.budget.status))
-            written = msgspec.structs.replace(step.budget, status=typed)
-            return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
-        case Raise() | Restore():
-            hard = {**step.quota.hard, **step.hard}
-            record = {ANNOTATION_ORIGINALS: step.record.text(step.quota.name)} if step.record else {}
-            spec = msgspec.structs.replace(step.quota.spec, hard=hard)
-            done = msgspec.structs.replace(
-                step.quota,
-                metadata=msgspec.structs.replace(step.quota.metadata, annotations=record),
-                spec=spec,
-                status=msgspec.structs.replace(step.quota.status, hard=hard),
-            )
-            return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
-        case Unlock():
-            return replace(observed, lock=None)
         case Wait():
             return observed
+        case Write(name="Unlock"):
+            return replace(observed, lock=None)
+        case Write(what=ResourceQuota() as quota, body=patch):
+            changed = merged(msgspec.to_builtins(quota), patch)
+            changed["status"]["hard"] = changed["spec"]["hard"]
+            done = msgspec.convert(changed, ResourceQuota)
+            return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
+        case Write(what=VirtualMachineMigrationResourceQuota() as budget, body=patch):
+            written = msgspec.convert(merged(msgspec.to_builtins(budget), patch), type(budget))
+            return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
+        case Write(what=standing, body=body):
+            since = standing.since if isinstance(standing, Lock) else observed.now
+            return replace(observed, lock=lock(NOW - since, body["webhooks"][0]))
 
 
 def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> tuple[list[str], Observed]:
     """The names of the steps until there is nothing to write; short waits pass."""
     names: list[str] = []
     for _ in range(most):
-        made = decide(observed, policy or Policy())
-        observed = replace(observed, timers=made.timers)
-        if isinstance(made.step, Wait):
-            if made.step.seconds is None or made.step.seconds > 0.5:
+        made = window(observed, policy)
+        step, observed = of_window(made), replace(observed, timers=made.timers)
+        if isinstance(step, Wait):
+            if step.seconds > 0.5:
                 return names, observed
-            observed = replace(observed, now=observed.now + max(0.01, made.step.seconds))
+            observed = replace(observed, now=observed.now + max(0.01, step.seconds))
             continue
-        names.append(type(made.step).__name__)
-        observed = after(observed, made.step)
+        names.append(step.name)
+        observed = after(observed, step)
     raise AssertionError(f"no end: {names}")
 
 
@@ -256,4 +247,6 @@ def look(
     """A look at the refused migrations of the namespace."""
     records = {name: Record(hard, {}) for name, hard in (originals or {}).items()}
     seen: Observed = observed(quotas, [budget(additional)], around, **more)
-    return releases(seen, policy, records, members)
+    found = Releases(seen, policy)
+    found.find(records, members, closed=False)
+    return found

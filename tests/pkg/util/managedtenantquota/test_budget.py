@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pkg.util.managedtenantquota.record import Record, is_enforced, to_raise, to_restore
+from pkg.util.managedtenantquota.record import Record, is_enforced
 from pkg.util.quantity import QuantityError
 from tests.decisions import by_value, sentences
 from tests.objects import Resources
@@ -57,7 +57,7 @@ class Raising(NamedTuple):
     }
 )
 def test_raising(case: Raising) -> None:
-    assert by_value(to_raise(case.now, Record(case.original, case.additional))) == by_value(case.change)
+    assert by_value(Record(case.original, case.additional).to_raise(case.now)) == by_value(case.change)
 
 
 class Restoring(NamedTuple):
@@ -95,16 +95,16 @@ ORIGINAL, ADDED, UP = {"limits.cpu": "3", "pods": "5"}, {"limits.cpu": "2"}, {"l
     }
 )
 def test_restoring(case: Restoring) -> None:
-    locked = to_restore(case.now, Record(case.original, case.additional), exactly=False)
-    unlocked = to_restore(case.now, Record(case.original, case.additional), exactly=True)
+    locked = Record(case.original, case.additional).to_restore(case.now, exactly=False)
+    unlocked = Record(case.original, case.additional).to_restore(case.now, exactly=True)
     assert by_value(locked) == by_value(case.locked)
     assert by_value(unlocked) == by_value(case.unlocked)
 
 
 def test_raised_and_restored_is_as_before() -> None:
-    raised = {**ORIGINAL, **to_raise(ORIGINAL, Record(ORIGINAL, ADDED))}
+    raised = {**ORIGINAL, **Record(ORIGINAL, ADDED).to_raise(ORIGINAL)}
     for exactly in (True, False):
-        back = {**raised, **to_restore(raised, Record(ORIGINAL, ADDED), exactly=exactly)}
+        back = {**raised, **Record(ORIGINAL, ADDED).to_restore(raised, exactly=exactly)}
         assert by_value(back) == by_value(ORIGINAL)
 
 
@@ -124,4 +124,4 @@ def test_admission_goes_by_the_status(enforced: Resources, done: bool) -> None:
 
 def test_a_record_that_is_no_quantity_names_its_resource() -> None:
     with pytest.raises(QuantityError, match=r"limits\.cpu"):
-        to_raise({"limits.cpu": "3"}, Record({"limits.cpu": "3"}, {"limits.cpu": "much"}))
+        Record({"limits.cpu": "3"}, {"limits.cpu": "much"}).to_raise({"limits.cpu": "3"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, Caps
+from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, idle, refuse
 from pkg.util.resourcequota.entries import Entries
 from tests.decisions import by_value, sentences
 
@@ -45,7 +45,7 @@ CAPPED = {
 
 @sentences(CAPPED)
 def test_caps(case: Capped) -> None:
-    refusal = Caps(*case.caps).refuse("migration of VM vm1", by_value(dict(case.added)))
+    refusal = refuse(case.caps, "migration of VM vm1", by_value(dict(case.added)))
     if not case.refusal:
         assert refusal is None
         return
@@ -55,15 +55,15 @@ def test_caps(case: Capped) -> None:
 
 
 def test_a_refusal_says_what_waits() -> None:
-    refusal = Caps(ONE_GI).refuse("migration of VM vm1", by_value({"limits.memory": "2Gi"}))
+    refusal = refuse([ONE_GI], "migration of VM vm1", by_value({"limits.memory": "2Gi"}))
     assert str(refusal).startswith("migration of VM vm1 waits: ")
 
 
 def test_annotations_may_take_200_kib_by_bytes() -> None:
     key = "k" * 10
     full = Entries({key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": ""})
-    assert Caps("").refuse("x", {}, full.size_with("k", {})) is None
-    refusal = Caps("").refuse("migration of VM vm1", {}, full.size_with("kk", {}))
+    assert refuse([], "x", {}, full.size_with("k", {})) is None
+    refusal = refuse([], "migration of VM vm1", {}, full.size_with("kk", {}))
     assert refusal is not None
     assert refusal.reason == "TooManyMigrations"
     assert "204801 of 204800 bytes" in str(refusal)
@@ -91,7 +91,7 @@ IDLE = {
 @sentences(IDLE)
 def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -> None:
     on_quota, on_namespace, said = case
-    found = Caps(on_quota, on_namespace).idle(HARD_HAS)
+    found = idle(on_quota, on_namespace, HARD_HAS)
     assert [str(problem) for problem in found] == [f"max-extra of {text}" for text in said]
     assert {problem.reason for problem in found} <= {"MaxExtraCapsNothing"}
     assert len({problem.state for problem in found}) == len(found)

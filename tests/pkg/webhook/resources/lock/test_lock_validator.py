@@ -224,13 +224,6 @@ async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
         assert not (await Validator(locks, ACCOUNTS, granting(True)).validate(request())).allowed
 
 
-async def test_another_namespaces_lock_under_this_name_locks_nothing_here() -> None:
-    kind = server(locked=False)
-    other = server(locked=True, namespace="other").objects["lock.other.com"]
-    kind.given({**other, "metadata": {**other["metadata"], "name": "lock.ns1.com"}})
-    assert (await Validator(locks_of(kind), ACCOUNTS, granting(True)).validate(request())).allowed
-
-
 UID = "uid-migration-of-vm1"
 TARGET = plain_launcher(node="node2", target_of=UID)
 GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)

@@ -10,7 +10,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.resources.namespace.validator import Validator, decide, insufficient
+from pkg.webhook.resources.namespace.validator import decide, insufficient, validate
 from tests.decisions import sentences
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
 from tests.pkg.webhook.fake_view import FakeView, State, request
@@ -174,33 +174,29 @@ def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
 
 async def test_a_cache_that_is_behind_denies_nothing() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
-    decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
-    )
+    decision = await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
     assert decision.allowed
     assert view.looked == ["quotas"]
 
 
 async def test_a_live_look_may_find_another_reason() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
-    decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(limit(limitsCpu="3")))
+    decision = await validate(
+        view, request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(limit(limitsCpu="3")))
     )
     assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
-    decision = await Validator(view).validate(
-        request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD))
-    )
+    decision = await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
     assert decision.message == MIGRATES
 
 
 async def test_what_the_cache_allows_costs_no_look() -> None:
     view = FakeView(State(quota()), State(quota()))
     assert (
-        await Validator(view).validate(request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
+        await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
     ).allowed
     assert not view.looked
 
@@ -210,9 +206,9 @@ async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     off = annotated_namespace(OLD)
     assert isinstance(off.metadata.annotations, dict)
     off.metadata.annotations[LABEL_MANAGED] = "false"
-    decision = await Validator(FakeView(raised, raised)).validate(request(off, annotated_namespace(OLD)))
+    decision = await validate(FakeView(raised, raised), request(off, annotated_namespace(OLD)))
     assert decision.allowed
     (warning,) = decision.warnings
     assert "namespace ns1: headroom gives it back; the migrations of vm1 lose the headroom" in warning
-    again = await Validator(FakeView(raised, raised)).validate(request(off, off))
+    again = await validate(FakeView(raised, raised), request(off, off))
     assert (again.allowed, again.warnings) == (True, ())

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.testing.virtual_time import now
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.objects import MARKS, by_name, controlled_by, plain_launcher, pod, quota, uid_of, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
-from tests.pkg.webhook.resources.pod.test_validator import Clock, validator
+from tests.pkg.webhook.resources.pod.test_validator import validator
 
 pytestmark = pytest.mark.virtual_time
 
@@ -98,15 +99,15 @@ async def test_harvesters_number_for_a_vm_that_has_grown_is_not_granted_to_its_t
 
 
 async def test_within_what_was_granted_nothing_is_asked_and_nothing_is_kept_waiting() -> None:
-    clock, view = Clock(), FakeView(namespace(FULL), None)
-    assert (await validator(view, clock).validate(request(target("vm2"), user=KUBEVIRT))).allowed
-    assert (view.looked, clock.now) == ([], 100.0)
+    view = FakeView(namespace(FULL), None)
+    assert (await validator(view).validate(request(target("vm2"), user=KUBEVIRT))).allowed
+    assert (view.looked, now()) == ([], 0.0)
 
 
 async def test_what_a_target_takes_of_the_base_is_remembered() -> None:
     """Until it is seen, no other pod is given the same."""
-    clock, view = Clock(), FakeView(namespace(), namespace())
-    checked = validator(view, clock)
+    view = FakeView(namespace(), namespace())
+    checked = validator(view)
     assert (await checked.validate(request(target("vm2", "3"), user=KUBEVIRT))).allowed
     assert (await checked.validate(request(pod("100m")))).allowed
-    assert clock.now > 100.0
+    assert now() > 0.0

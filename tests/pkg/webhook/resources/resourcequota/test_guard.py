@@ -11,7 +11,8 @@ from pkg.util.constants import LABEL_MANAGED
 from pkg.util.names import migrating_key
 from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.resources.resourcequota.guard import migrating, too_low
+from pkg.webhook.resources.resourcequota.validator import too_low
+from pkg.webhook.view import migrating
 from tests.decisions import EXACT, sentences
 from tests.objects import BASE as LIMITS
 from tests.objects import (

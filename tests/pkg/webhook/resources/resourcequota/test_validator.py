@@ -16,6 +16,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard
+from tests.decisions import sentences
 from tests.objects import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 from tests.pkg.webhook.fake_view import ALICE, RANCHER, FakeView, State, request
 
@@ -37,13 +38,69 @@ CORRECTION = [
 ]
 
 
-def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT, own: str = "") -> Guard:
-    return Guard(view, POLICY, Options(quota_guard=mode, own_user=own))
+def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT) -> Guard:
+    options = Options(quota_guard=mode, own_user=OWN, controller_users=["kubernetes-admin"])
+    return Guard(view, POLICY, options, lambda *_: None)
 
 
-async def test_a_person_is_denied_and_told_what_is_allowed() -> None:
-    decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(LOWERED, STANDING))
-    assert (decision.allowed, decision.message) == (False, DENIAL)
+def labelled(base: dict[str, str], *, migrates: bool = True) -> ResourceQuota:
+    """Without Rancher."""
+    entries = {by_name(): ENTRY} if migrates else {}
+    return quota(dict(RAISED), {**base, **entries}, labels={LABEL_MANAGED: "true"})
+
+
+def without(*marks: str, of: Mapping[str, str] = ONE) -> ResourceQuota:
+    return quota(dict(RAISED), {key: text for key, text in of.items() if key not in marks})
+
+
+AT_REST = State(quota(dict(RAISED), MARKS))
+SMALLER = State(STANDING, limits='{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}')
+KEPT = "resource quota ns1/default-abc holds headroom for migrating VMs (vm1): {} when they are done"
+UPDATES: dict[str, tuple[ResourceQuota, ResourceQuota, State, State | None, str, list[str]]] = {
+    "one look precedes a denial, which says what is allowed": (
+        STANDING, LOWERED, RUNNING, State(STANDING), DENIAL, ["namespace"]
+    ),
+    "without an answer the cache decides": (STANDING, LOWERED, RUNNING, None, DENIAL, ["namespace"]),
+    "the label is not taken off to lower the limit": (
+        STANDING, quota(dict(HARD), ONE, labels={}), RUNNING, RUNNING, DENIAL, ["namespace"]
+    ),
+    "a new base is found before a write is refused by it": (
+        STANDING, quota({**RAISED, "limits.cpu": "3"}, ONE), RUNNING, SMALLER, "", ["namespace"]
+    ),
+    "a write that ends an entry may lower the limit, whatever a cache knows": (
+        STANDING, quota(dict(HARD), MARKS), RUNNING, RUNNING, "", []
+    ),
+    "what is not lowered costs no look": (STANDING, STANDING, RUNNING, RUNNING, "", []),
+    "nor what is raised": (STANDING, quota({"limits.cpu": "9", "limits.memory": "1Ti"}, ONE), RUNNING, RUNNING, "", []),
+    "what is not managed is left alone": (
+        quota(dict(RAISED), ONE, labels={}), quota({}, labels={}), RUNNING, RUNNING, "", []
+    ),
+    "the mark that makes the skip ours stays while VMs migrate": (
+        STANDING, without(OWNER), RUNNING, RUNNING, KEPT.format(f"{OWNER} can be removed"), ["namespace"]
+    ),
+    "where none does it may go": (AT_REST.quotas[0], without(OWNER, of=MARKS), AT_REST, AT_REST, "", []),
+    "and with the skip": (STANDING, without(OWNER, SKIP), RUNNING, RUNNING, "", []),
+    "the skip alone may go": (STANDING, without(SKIP), RUNNING, RUNNING, "", []),
+    "the recorded base is not removed while VMs migrate": (
+        labelled({BASE: "{}"}), labelled({}), RUNNING, RUNNING, KEPT.format(f"{BASE} can be changed"), ["namespace"]
+    ),
+    "nor changed": (
+        labelled({BASE: "{}"}), labelled({BASE: '{"limits.cpu":"1"}'}), RUNNING, RUNNING,
+        KEPT.format(f"{BASE} can be changed"), ["namespace"],
+    ),
+    "where none does it is": (
+        labelled({BASE: "{}"}, migrates=False), labelled({}, migrates=False), AT_REST, AT_REST, "", []
+    ),
+}  # fmt: skip
+
+
+@sentences(UPDATES)
+async def test_an_update(case: tuple[ResourceQuota, ResourceQuota, State, State | None, str, list[str]]) -> None:
+    old, new, cached, live, denial, looked = case
+    view = FakeView(cached, live)
+    decision = await guard(view).validate(request(new, old))
+    assert (decision.allowed, decision.message) == (not denial, denial)
+    assert view.looked == looked
 
 
 async def test_rancher_is_corrected_and_then_allowed() -> None:
@@ -90,11 +147,13 @@ async def test_only_what_is_too_low_is_corrected() -> None:
         (QuotaGuard.CORRECT, OWN, False, True),
         (QuotaGuard.DENY, OWN, False, True),
         (QuotaGuard.CORRECT, NAMESPACE_CONTROLLER, False, True),
+        # The account of a person who runs headroom is a person's.
+        (QuotaGuard.CORRECT, "kubernetes-admin", False, False),
     ],
 )
 async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allowed: bool) -> None:
     asked = request(LOWERED, STANDING, user=user)
-    guarded = guard(FakeView(RUNNING, RUNNING), mode, OWN)
+    guarded = guard(FakeView(RUNNING, RUNNING), mode)
     assert bool((await guarded.mutate(asked)).patch) is patched
     assert (await guarded.validate(asked)).allowed is allowed
 
@@ -122,84 +181,6 @@ async def test_the_limits_in_the_status_are_kept_as_well(
     """Quota admission goes by them: kept low they refuse every target, whatever spec.hard says."""
     asked = request(enforced(now), enforced(then), user=user, sub_resource="status")
     assert (await guard(FakeView(RUNNING, RUNNING)).validate(asked)).allowed is allowed
-
-
-async def test_a_person_whose_account_runs_headroom_is_a_person() -> None:
-    guarded = guard(FakeView(RUNNING, RUNNING), own="kubernetes-admin")
-    assert not (await guarded.validate(request(LOWERED, STANDING, user="kubernetes-admin"))).allowed
-
-
-async def test_one_look_at_the_namespace_precedes_a_denial() -> None:
-    view = FakeView(RUNNING, State(STANDING))
-    assert not (await guard(view).validate(request(LOWERED, STANDING))).allowed
-    assert not (await guard(view).validate(request(old=STANDING))).allowed
-    assert view.looked == ["namespace"] * 2
-
-
-async def test_a_new_base_is_found_before_a_request_is_refused_by_it() -> None:
-    smaller = '{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}'
-    live = State(STANDING, migrations=[vmim("Running")], limits=smaller)
-    new = quota({**RAISED, "limits.cpu": "3"}, ONE)
-    assert (await guard(FakeView(RUNNING, live)).validate(request(new, STANDING))).allowed
-
-
-async def test_a_write_that_ends_an_entry_may_lower_the_limit_whatever_a_cache_knows() -> None:
-    view = FakeView(RUNNING, State(STANDING, migrations=[vmim("Succeeded")]))
-    asked = request(quota(dict(HARD), MARKS), STANDING, user="kubernetes-admin")
-    assert (await guard(view).validate(asked)).allowed
-    assert not view.looked
-
-
-async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
-    assert not (await guard(FakeView(RUNNING, None)).validate(request(LOWERED, STANDING))).allowed
-
-
-@pytest.mark.parametrize("hard", [RAISED, {"limits.cpu": "9", "limits.memory": "1Ti"}])
-async def test_what_is_not_lowered_costs_no_look(hard: dict[str, str]) -> None:
-    view = FakeView(RUNNING, RUNNING)
-    assert (await guard(view).validate(request(quota(dict(hard), ONE), STANDING))).allowed
-    assert not view.looked
-
-
-async def test_the_label_is_not_taken_off_to_lower_the_limit() -> None:
-    decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(quota(dict(HARD), ONE, labels={}), STANDING))
-    assert decision.message == DENIAL
-
-
-@pytest.mark.parametrize(
-    ("left", "state", "allowed"),
-    [
-        ({SKIP}, RUNNING, False),
-        ({SKIP}, State(quota(dict(RAISED), MARKS)), True),
-        (set(), RUNNING, True),
-        ({SKIP, OWNER}, RUNNING, True),
-    ],
-    ids=["under a migration", "where nothing migrates", "with the skip", "neither"],
-)
-async def test_the_mark_that_makes_the_skip_ours_is_not_removed(left: set[str], state: State, allowed: bool) -> None:
-    old = quota(dict(RAISED), ONE if state is RUNNING else MARKS)
-    annotations = {key: old.annotations[key] for key in old.annotations if key in left or key not in MARKS}
-    new = quota(dict(RAISED), annotations)
-    decision = await guard(FakeView(state, state)).validate(request(new, old))
-    assert decision.allowed is allowed
-    assert allowed or decision.message.endswith(f"{OWNER} can be removed when they are done")
-
-
-@pytest.mark.parametrize("migrates", [True, False])
-@pytest.mark.parametrize("base", [{}, {BASE: '{"limits.cpu":"1"}'}], ids=["removed", "changed"])
-async def test_the_recorded_base_is_left_alone_under_a_migration(base: dict[str, str], migrates: bool) -> None:
-    entries = {by_name(): ENTRY} if migrates else {}
-    old = quota(dict(RAISED), {BASE: "{}", **entries}, labels={LABEL_MANAGED: "true"})
-    state = State(old, migrations=[vmim("Running")] if migrates else [])
-    new = quota(dict(RAISED), {**base, **entries}, labels={LABEL_MANAGED: "true"})
-    decision = await guard(FakeView(state, state)).validate(request(new, old))
-    assert decision.allowed is not migrates
-    assert decision.allowed or decision.message.endswith(f"{BASE} can be changed when they are done")
-
-
-async def test_a_quota_that_is_not_managed_is_left_alone() -> None:
-    other = quota(dict(RAISED), ONE, labels={})
-    assert (await guard(FakeView(RUNNING, RUNNING)).validate(request(quota({}, labels={}), other))).allowed
 
 
 async def test_a_quota_is_not_deleted_under_a_migration() -> None:
@@ -248,29 +229,27 @@ async def test_many_vms_are_not_all_named() -> None:
     assert "(vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 3 more)" in decision.message
 
 
-async def test_who_switches_a_quota_off_is_admitted_and_told_whose_room_goes() -> None:
-    """Also where the same write lowers it, and for every user."""
-    off = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
-    for user in (ALICE, RANCHER):
-        decision = await guard(FakeView(RUNNING, RUNNING)).validate(request(off, STANDING, user=user))
-        assert decision.allowed
-        assert [warning.split("; ")[1] for warning in decision.warnings] == [
-            "the migrations of vm1 lose the headroom that was added for them"
-        ]
-    mutated = await guard(FakeView(RUNNING, RUNNING)).mutate(request(off, STANDING, user=RANCHER))
-    assert (mutated.allowed, mutated.patch) == (True, ())
+OFF = {LABEL_MANAGED: "false"}
+LOST = "the migrations of vm1 lose the headroom that was added for them"
+SWITCHED_OFF = {
+    "whose room goes is told, though it is lowered too": (STANDING, quota(dict(HARD), {**ONE, **OFF}), [LOST]),
+    "where nothing migrates nothing is": (quota(dict(HARD), MARKS), quota(dict(HARD), {**MARKS, **OFF}), []),
+    "what is off already may be lowered": (without(of={**ONE, **OFF}), quota(dict(HARD), {**ONE, **OFF}), []),
+    "and deleted": (without(of={**ONE, **OFF}), None, []),
+}
 
 
-async def test_what_is_switched_off_may_be_lowered_and_deleted_without_a_word() -> None:
-    off = quota(dict(RAISED), {**ONE, LABEL_MANAGED: "false"})
-    lowered = quota(dict(HARD), {**ONE, LABEL_MANAGED: "false"})
-    for asked in (request(lowered, off), request(None, off)):
-        decision = await guard(FakeView(RUNNING, RUNNING)).validate(asked)
-        assert (decision.allowed, decision.warnings) == (True, ())
-
-
-async def test_switching_off_where_nothing_migrates_says_nothing() -> None:
-    quiet = State(quota(dict(HARD), MARKS))
-    off = quota(dict(HARD), {**MARKS, LABEL_MANAGED: "false"})
-    decision = await guard(FakeView(quiet, quiet)).validate(request(off, quota(dict(HARD), MARKS)))
-    assert (decision.allowed, decision.warnings) == (True, ())
+@sentences(SWITCHED_OFF)
+@pytest.mark.parametrize("user", [ALICE, RANCHER])
+async def test_switching_off_is_admitted(
+    case: tuple[ResourceQuota, ResourceQuota | None, list[str]], user: str
+) -> None:
+    old, new, told = case
+    state = RUNNING if by_name() in old.annotations else State(quota(dict(HARD), MARKS))
+    guarded, asked = guard(FakeView(state, state)), request(new, old, user=user)
+    decision = await guarded.validate(asked)
+    assert decision.allowed
+    assert [warning.split("; ")[1] for warning in decision.warnings] == told
+    if new is not None:
+        mutated = await guarded.mutate(asked)
+        assert (mutated.allowed, mutated.patch) == (True, ())

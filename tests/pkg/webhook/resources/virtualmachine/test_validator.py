@@ -12,7 +12,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.quantity import Quantity
-from pkg.webhook.resources.virtualmachine.validator import Validator, decide, storage_of
+from pkg.webhook.resources.virtualmachine.validator import decide, storage_of, validate
 from tests.decisions import sentences
 from tests.objects import by_name, quota
 from tests.pkg.webhook.fake_view import FakeView, State, request
@@ -119,14 +119,14 @@ def test_storage_is_summed_up_in_any_spelling() -> None:
 async def test_a_live_look_precedes_a_denial() -> None:
     full, free = (quota({}, used={"requests.storage": used}) for used in ("100Gi", "0"))
     view = FakeView(State(full, limits=LIMIT), State(free, limits=LIMIT))
-    assert (await Validator(view).validate(request(machine("1Gi")))).allowed
+    assert (await validate(view, request(machine("1Gi")))).allowed
     assert view.looked == ["quotas", "namespace"]
     larger = State(full, limits='{"limit":{"requestsStorage":"200Gi"}}')
-    assert (await Validator(FakeView(State(full, limits=LIMIT), larger)).validate(request(machine("1Gi")))).allowed
+    assert (await validate(FakeView(State(full, limits=LIMIT), larger), request(machine("1Gi")))).allowed
 
 
 async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
     view = FakeView(State(quota({}, used={"requests.storage": "100Gi"}), limits=LIMIT), None)
-    assert (await Validator(view).validate(request(machine("1Gi")))).message == SHORT
+    assert (await validate(view, request(machine("1Gi")))).message == SHORT
     update = request(machine("1Gi"), machine("2Gi"))
-    assert (await Validator(view).validate(update)).allowed
+    assert (await validate(view, update)).allowed

@@ -9,14 +9,14 @@ import time
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from pkg.webhook.certificates import CertificateError, KeyPair, Material, Policy, issue
-from pkg.webhook.tls_context import load, server_context
+from pkg.webhook.certificates import CertificateError, KeyPair, Material, issue
+from pkg.webhook.serving_certificate import load, server_context
 
 pytestmark = pytest.mark.virtual_time
 
 
 def made() -> Material:
-    return issue(["127.0.0.1"], Policy(), time.time())
+    return issue(["127.0.0.1"], time.time())
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,11 +33,11 @@ async def connect(port: int, trusted: Material) -> tuple[asyncio.StreamReader, a
 async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> None:
     one, other = made(), made()
     context = server_context()
-    load(context, one.serving.certificate, one.serving.key)
+    load(context, one.serving)
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     reader, writer = await connect(port, one)
-    load(context, other.serving.certificate, other.serving.key)
+    load(context, other.serving)
     _, second = await connect(port, other)
     with pytest.raises(ssl.SSLCertVerificationError):
         await connect(port, one)
@@ -59,7 +59,7 @@ def encrypted(pair: KeyPair) -> bytes:
 async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> None:
     good, bad = made(), made()
     context = server_context()
-    load(context, good.serving.certificate, good.serving.key)
+    load(context, good.serving)
     certificate, key = {
         "key of another": (good.serving.certificate, bad.serving.key),
         "garbage": (b"x", b"y"),
@@ -67,7 +67,7 @@ async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> No
         "an encrypted key": (bad.serving.certificate, encrypted(bad.serving)),
     }[what]
     with pytest.raises(CertificateError, match="certificate and key cannot be used"):
-        load(context, certificate, key)
+        load(context, KeyPair(certificate, key))
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
     _, writer = await connect(server.sockets[0].getsockname()[1], good)
     writer.close()
