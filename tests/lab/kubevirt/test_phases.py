@@ -169,7 +169,7 @@ FAILS = {
     "when its target is gone": look("Scheduling", target=None),
     "when its target has ended": look("Pending", target=launcher("target", job="m1", phase="Failed")),
     "when its attachment pod has ended": look("Scheduling", attachment=attachment("target", phase="Failed")),
-    "when another migration has taken the VMI": look("TargetReady", state={**STATE, "migrationUid": "uid-m2"}),
+    "when another migration has taken the VMI": look("PreparingTarget", state={**STATE, "migrationUid": "uid-m2"}),
     "when virt-handler says so": look("Running", state={**STARTED, "failed": True, "completed": True}),
     "when it is cancelled before it was seen": look("", vmim=DELETED),
     "when it is cancelled while Pending": look("Pending", vmim=DELETED),
