@@ -122,8 +122,8 @@ def cause(err: BaseException) -> str:
         return str(err.certificate_error)
     if isinstance(err, aiohttp.ClientConnectorError):
         err = err.os_error
-    if isinstance(err, OSError) and err.errno and err.errno > 0 and not isinstance(err, ssl.SSLError):
-        return os.strerror(err.errno).lower()
+    if isinstance(err, OSError) and (number := err.errno or 0) > 0 and not isinstance(err, ssl.SSLError):
+        return os.strerror(number).lower()
     return getattr(err, "strerror", None) or str(err) or type(err).__name__
 
 

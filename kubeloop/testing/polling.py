@@ -33,8 +33,9 @@ async def until(
     seconds: float = PATIENCE,
     pause: float = 0.05,
 ) -> Any:
-    """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`."""
-    deadline = asyncio.get_running_loop().time() + seconds
+    """The result of `condition`, awaited where it is a coroutine, once it is true; AssertionError after `seconds`.
+    Asked again after `pause` seconds, then ever more slowly up to four times that: what is waited for needs the CPU."""
+    deadline, longest = asyncio.get_running_loop().time() + seconds, 4 * pause
     while True:
         found = condition()
         if inspect.isawaitable(found):
@@ -44,3 +45,4 @@ async def until(
         if asyncio.get_running_loop().time() >= deadline:
             raise AssertionError(f"waited {seconds} s for {what() if callable(what) else what}")
         await asyncio.sleep(pause)
+        pause = min(longest, pause * 1.25)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
@@ -55,9 +55,9 @@ class View:
         migrations, instances = self._source.migrations, self._source.instances
         return migrating(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
 
-    def quotas(self, namespace: str) -> list[ResourceQuota]:
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
         """Every quota of a namespace."""
-        return list(self._source.quotas.list(namespace))
+        return self._source.quotas.list(namespace)
 
     async def pods(self, namespace: str) -> list[Pod] | None:
         """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""

@@ -28,28 +28,16 @@ _METADATA = b'"metadata":{'
 
 @dataclass(frozen=True)
 class Fault:
-    """`answer` comes instead of the server's (None: the server's does), `spoil` changes what the server sends (a body,
-    or a line of a watch), `farewell` is the last word to the open watches (None: they stay). `silent`: nothing is said
-    until it ends. `cut`: of each answer and line comes a half."""
+    """`answer` comes instead of the server's, `spoil` changes what the server sends (a body, or a line of a watch),
+    `farewell` is the last word to the open watches (None: they stay)."""
 
-    answer: Callable[[web.Request], web.Response | None] = lambda _: None
-    spoil: Callable[[bytes], bytes] | None = None
+    answer: Callable[[], web.Response] | None = None
+    spoil: Callable[[bytes], bytes] = bytes
     farewell: bytes | None = None
-    silent: bool = False
-    cut: bool = False
 
 
-def _page(request: web.Request) -> web.Response:
+def _page() -> web.Response:
     return web.Response(status=404, text="<html>no such backend</html>", content_type="text/html")
-
-
-def _throttled(request: web.Request) -> web.Response:
-    return web.Response(status=429, headers={"Retry-After": "4"}, text="slow down")
-
-
-def _compacted(request: web.Request) -> web.Response | None:
-    watch = request.query.get("watch") and request.query.get("resourceVersion")
-    return web.json_response(EXPIRED, status=410) if watch or request.query.get("continue") else None
 
 
 def _deep(sent: bytes) -> bytes:
@@ -85,16 +73,16 @@ _GONE = json.dumps({"type": "ERROR", "object": EXPIRED}).encode() + b"\n"
 
 FAULTS = {
     "404 pages": Fault(_page, farewell=_BROKEN_OFF),
-    "a bare 503": Fault(lambda _: web.Response(status=503), farewell=b""),
-    "429 with a long Retry-After": Fault(_throttled, farewell=b""),
-    "an empty object for everything": Fault(lambda _: web.json_response({}), farewell=b""),
-    "silence": Fault(silent=True),
-    "cuts in the middle": Fault(cut=True, farewell=_BROKEN_OFF),
     "deep objects": Fault(spoil=_deep),
     "misshapen objects": Fault(spoil=_misshapen),
     "misshapen lists": Fault(spoil=_misshapen, farewell=_GONE),
-    "compaction": Fault(_compacted, farewell=_GONE),
 }
+"""What a server that is away, slow or restarted does is a row of tests/kubeloop/cache/test_faults.py, and an action of
+the simulation."""
+
+
+WELL = Fault(farewell=b"")
+"""The watches of before break off."""
 
 
 class FaultProxy:
@@ -104,9 +92,7 @@ class FaultProxy:
         self.kubeconfig = folder / "fault-proxy.kubeconfig"
         self._server = f"https://{api.address}"
         self._tls = api.tls
-        self._fault: Fault | None = None
-        self._ended = asyncio.Event()
-        # Set when the fault of the moment ends.
+        self._fault = WELL
         self._watches: dict[web.StreamResponse, web.Request] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -123,11 +109,11 @@ class FaultProxy:
 
     def begin(self, fault: Fault) -> None:
         """From now on, until `end`."""
-        self._call(self._change(fault, fault.farewell))
+        self._call(self._change(fault))
 
     def end(self) -> None:
         """All is well again; the watches of before break off."""
-        self._call(self._change(None, b""))
+        self._call(self._change(WELL))
 
     def watched(self) -> set[str]:
         """The paths of the watches that are open."""
@@ -148,29 +134,25 @@ class FaultProxy:
         self.kubeconfig.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{self._runner.addresses[0][1]}")))
 
     async def _stop(self) -> None:
-        await self._change(None, b"")
+        await self._change(WELL)
         await self._runner.cleanup()
         await self._session.close()
 
-    async def _change(self, fault: Fault | None, farewell: bytes | None) -> None:
+    async def _change(self, fault: Fault) -> None:
         self._fault = fault
-        self._ended.set()
-        self._ended = asyncio.Event()
-        if farewell is None:
+        if fault.farewell is None:
             return
         for response, request in list(self._watches.items()):
             with contextlib.suppress(OSError):
-                if farewell:
-                    await response.write(farewell)
-            _break_off(request)
+                if fault.farewell:
+                    await response.write(fault.farewell)
+            if request.transport is not None:
+                request.transport.close()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        if self._fault is not None and self._fault.silent:
-            await self._ended.wait()
-            return _break_off(request)
-        if self._fault is not None and (said := self._fault.answer(request)) is not None:
-            return said
+        if self._fault.answer is not None:
+            return self._fault.answer()
         headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}
         url = URL(self._server + request.raw_path, encoded=True)
         async with self._session.request(
@@ -178,20 +160,13 @@ class FaultProxy:
         ) as found:
             if "watch" in request.query and found.status == 200:
                 return await self._relay(request, found)
-            return await self._answer(request, found)
+            return await self._answer(found)
 
-    async def _answer(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
-        content, fault = await found.read(), self._fault
-        if fault is not None and fault.spoil is not None and found.status == 200:
-            content = fault.spoil(content)
-        response = web.StreamResponse(status=found.status, headers={"Content-Type": found.content_type})
-        response.content_length = len(content)
-        await response.prepare(request)
-        if fault is not None and fault.cut:
-            await response.write(content[: len(content) // 2])
-            return _break_off(request)
-        await response.write(content)
-        return response
+    async def _answer(self, found: aiohttp.ClientResponse) -> web.StreamResponse:
+        content = await found.read()
+        if found.status == 200:
+            content = self._fault.spoil(content)
+        return web.Response(status=found.status, body=content, content_type=found.content_type)
 
     async def _relay(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": found.content_type})
@@ -199,21 +174,10 @@ class FaultProxy:
         self._watches[response] = request
         try:
             async for line in found.content:
-                fault = self._fault
-                if fault is not None and fault.cut:
-                    await response.write(line[: len(line) // 2])
-                    return _break_off(request)
-                if fault is None or not fault.silent:
-                    await response.write(line if fault is None or fault.spoil is None else fault.spoil(line))
+                await response.write(self._fault.spoil(line))
         finally:
             del self._watches[response]
         return response
-
-
-def _break_off(request: web.Request) -> web.Response:
-    if request.transport is not None:
-        request.transport.close()
-    return web.Response()
 
 
 def _kubeconfig(url: str) -> dict[str, Any]:

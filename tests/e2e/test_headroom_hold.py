@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -89,16 +88,3 @@ class TestHeld:
             await namespace.end(target, "Failed")
             await namespace.settle(ONE)
             await held(versions, target)
-
-    async def test_a_controller_that_crashes_goes_on_holding(self, on: Environment) -> None:
-        on.run(ALONE)
-        namespace = await on.running("vm1", limits=ONE)
-        async with watched(namespace) as (versions,):
-            source = await move(namespace, "vm1")
-            on.kill()
-            on.run(ALONE)
-            await asyncio.sleep(0.5)
-            assert await namespace.pod_runs(source)
-            await namespace.end(source)
-            await namespace.settle(ONE)
-            await held(versions, source)

@@ -59,15 +59,6 @@ async def test_the_seeds_scenario(namespace: Namespace, headroom: Program) -> No
         assert await versions.hards() == [base, by_value(RAISED), *held, base]
 
 
-async def test_an_aborted_migration_gives_its_room_back(namespace: Namespace, headroom: Program) -> None:
-    migration = await namespace.migrate(running=LASTING)
-    await namespace.until_phase(migration, "Running")
-    await namespace.abort(migration)
-    await namespace.settle(HARD)
-    await namespace.until_used(ONE)
-    await namespace.until_shown(None)
-
-
 async def test_a_failed_migration_gives_its_room_back_and_the_next_one_works(
     namespace: Namespace, headroom: Program
 ) -> None:

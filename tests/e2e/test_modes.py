@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kubeloop.testing.polling import until
-from lab.namespace import becomes
+from lab.namespace import becomes, by_value
 from tests.e2e.conftest import MakeTenant, StartController
 from tests.e2e.tenant import HARD, OWNER, RAISED, SKIP, Tenant
 from tests.program import Program
@@ -72,13 +72,18 @@ async def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
     await namespace.until_hard(RAISED)
 
 
-async def test_a_migration_that_is_deleted_leaves_no_entry(mode: str, headroom: Program, tenant: MakeTenant) -> None:
+async def test_a_migration_that_is_deleted_while_headroom_is_killed_leaves_no_entry(
+    mode: str, headroom: Program, tenant: MakeTenant
+) -> None:
     namespace = await tenant()
     await namespace.vm()
     migration = await namespace.moving()
     await namespace.until_hard(RAISED)
     await namespace.until_shown("Migrating")
+    headroom.kill()
     await namespace.abort(migration)
+    assert await namespace.hard() == by_value(RAISED)
+    headroom.start()
     await namespace.until_hard(HARD)
     await namespace.until_shown(None)
     await becomes(namespace.annotations, MARKS[mode])

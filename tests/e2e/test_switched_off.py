@@ -26,7 +26,7 @@ from tests.e2e.api import CORE, MERGE_PATCH, Api
 pytestmark = pytest.mark.cluster
 
 RAISED = Quantity.parse("5015m")
-WHERE = [(kind, field) for kind in ("quota", "namespace") for field in ("labels", "annotations")]
+WHERE = [("quota", "labels"), ("namespace", "annotations")]
 
 
 def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:

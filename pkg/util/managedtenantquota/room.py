@@ -31,7 +31,7 @@ class Room:
         """`record`: how it was, where it is raised; `most`: what may be added. Raises QuantityError."""
         hard = quota.hard if record is None else record.hard
         spec = msgspec.structs.replace(quota.spec, hard=hard)
-        self.name = quota.name
+        self.name, self.quota = quota.name, quota
         self._hard, self._used, self._most = parse_resource_list(hard), parse_resource_list(quota.used), most
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]

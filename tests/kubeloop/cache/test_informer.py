@@ -87,6 +87,11 @@ STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] 
         [("delete", "ns/a@1", True), ("add", "ns/a@1", False)],
         ["ns/a@1", "ns/b@1"],
     ),
+    "where a uid is missing it is the same": (
+        lambda i: i._processor.changed(pod("a", "5", uid="")),
+        [("update", "ns/a@1", "ns/a@5")],
+        ["ns/a@5", "ns/b@1"],
+    ),
     "a late DELETED of the predecessor leaves the successor alone": (
         lambda i: [i._processor.changed(pod("a", "5", uid="second")), delete(i, pod("a", "4"))],
         [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],

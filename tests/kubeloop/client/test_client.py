@@ -1,4 +1,4 @@
-"""Who the API server takes us for."""
+"""Who the API server takes us for, and work on many objects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from kubeloop.client.client import Client, own_user
-from kubeloop.client.errors import NotFound, Unreachable
+from kubeloop.client.client import Client, for_each, own_user
+from kubeloop.client.errors import Conflict, NotFound, Unreachable
 
 
 class Answering:
@@ -50,3 +50,18 @@ async def test_the_user_of_a_self_subject_review() -> None:
 )
 async def test_a_server_that_does_not_say(answer: bytes | Exception) -> None:
     assert await asked(answer) == ""
+
+
+async def test_what_fails_for_one_keeps_none_of_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    async def work(number: int) -> int:
+        seen.append(number)
+        if number in (1, 3):
+            raise (NotFound if number == 1 else Conflict)(f"no {number}")
+        return -number
+
+    with pytest.raises(NotFound, match="no 1"):
+        await for_each(range(5), work)
+    assert (seen, caplog.messages) == ([0, 1, 2, 3, 4], ["3: no 3"])
+    assert await for_each([0, 2], work) == [0, -2]

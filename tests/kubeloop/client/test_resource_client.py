@@ -28,7 +28,7 @@ from kubeloop.testing.scripted_server import (
     status,
     watch,
 )
-from kubeloop.testing.scripted_steps import added, bookmark, deleted, error, modified, obj
+from kubeloop.testing.scripted_steps import obj
 from tests.kubeloop.client.rig import ONE, QUOTA, Quotas
 
 ALL = registry.RESOURCE_QUOTAS.path()
@@ -108,12 +108,6 @@ async def test_list_walks_every_page(server: ScriptedServer, quotas: Quotas) -> 
         assert request.query["fieldSelector"] == "metadata.name!=z"
 
 
-async def test_list_is_gone_when_the_snapshot_expires(server: ScriptedServer, quotas: Quotas) -> None:
-    server.script(LIST, ALL, listing([obj("a")], "9", continue_="c1"), status(410, "Expired"))
-    with pytest.raises(errors.Gone):
-        await quotas.list()
-
-
 async def test_a_page_is_asked_for_as_told(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(LIST, ALL, listing([QUOTA, {"spec": 5}], "9", continue_="more"))
     page = await quotas.list_page(limit=50, resource_version="0", resource_version_match="NotOlderThan")
@@ -128,20 +122,6 @@ async def collect(quotas: Quotas, got: list[WatchEvent[ResourceQuota]], **option
             got.append(event)  # noqa: PERF401 what came before an error counts
 
 
-async def test_watch_hands_out_events_in_order(server: ScriptedServer, quotas: Quotas) -> None:
-    changed = QUOTA | {"spec": {"hard": {"limits.cpu": "5"}}}
-    steps = [added(QUOTA), modified(changed), bookmark("8"), deleted(QUOTA), error(410, "Expired", "too old")]
-    server.script(WATCH, ALL, watch(*steps))
-    got: list[WatchEvent[ResourceQuota]] = []
-    await collect(quotas, got, resource_version="4")
-    assert [event.type for event in got] == ["ADDED", "MODIFIED", "BOOKMARK", "DELETED", "ERROR"]
-    assert got[1].object is not None
-    assert got[1].object.spec.hard == {"limits.cpu": "5"}
-    assert [event.resource_version for event in got] == ["5", "5", "8", "5", ""]
-    assert got[4].status is not None
-    assert isinstance(errors.error_from_status(got[4].status), errors.Gone)
-
-
 async def test_watch_asks_for_bookmarks_and_a_time_limit(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(WATCH, IN_NS, watch())
     await collect(quotas, [], namespace="ns", resource_version="4", timeout_seconds=301.7, label_selector="a=b")
@@ -152,15 +132,6 @@ async def test_watch_asks_for_bookmarks_and_a_time_limit(server: ScriptedServer,
         "timeoutSeconds": "301",
         "labelSelector": "a=b",
     }
-
-
-async def test_a_watch_list_asks_for_what_is_there(server: ScriptedServer, quotas: Quotas) -> None:
-    server.script(WATCH, ALL, watch(added(QUOTA), bookmark("8", initial_events_end=True)))
-    got: list[WatchEvent[ResourceQuota]] = []
-    await collect(quotas, got, send_initial_events=True)
-    assert server.requests[0].query["sendInitialEvents"] == "true"
-    assert server.requests[0].query["resourceVersionMatch"] == "NotOlderThan"
-    assert [event.initial_events_end for event in got] == [False, True]
 
 
 async def test_create_sends_the_body_and_gives_the_object(server: ScriptedServer, quotas: Quotas) -> None:
@@ -227,24 +198,6 @@ async def test_a_write_is_sent_again_after_a_broken_connection_only_where_a_prec
     with contextlib.nullcontext() if again else pytest.raises(errors.Unreachable):
         await write(quotas)
     assert len(server.requests) == 1 + again
-
-
-async def test_merge_patch(server: ScriptedServer, quotas: Quotas) -> None:
-    server.script(PATCH, ONE, body(QUOTA), status(409, "Conflict"))
-    patch = {"metadata": {"resourceVersion": "4", "annotations": {"a": None}}}
-    assert (await quotas.merge_patch(patch, name="q", namespace="ns")).metadata.resource_version == "5"
-    assert server.requests[0].json == patch
-    assert server.requests[0].headers["Content-Type"] == "application/merge-patch+json"
-    with pytest.raises(errors.Conflict):
-        await quotas.merge_patch(patch, name="q", namespace="ns")
-
-
-async def test_json_patch_of_a_subresource(server: ScriptedServer, quotas: Quotas) -> None:
-    server.script(PATCH, f"{ONE}/status", body(QUOTA))
-    ops = [{"op": "test", "path": "/metadata/uid", "value": "u"}, {"op": "remove", "path": "/status/x"}]
-    await quotas.json_patch(ops, name="q", namespace="ns", subresource="status")
-    assert server.requests[0].json == ops
-    assert server.requests[0].headers["Content-Type"] == "application/json-patch+json"
 
 
 async def test_delete_says_what_to_delete_and_how(server: ScriptedServer, quotas: Quotas) -> None:

@@ -16,6 +16,7 @@ from kubeloop.client.retry import (
     RetryPolicy,
     TokenBucket,
     Untrusted,
+    cause,
     retry_on_conflict,
 )
 from kubeloop.testing.virtual_time import now, virtual_time
@@ -168,3 +169,10 @@ async def test_who_gives_up_waiting_leaves_no_debt() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     async with asyncio.timeout(0.5):
         await bucket.take()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(OSError("odd"), "odd"), (OSError(111, "x"), "connection refused"), (OSError(), "OSError")]
+)
+def test_what_went_wrong_is_said_in_the_systems_words_where_it_has_some(error: OSError, words: str) -> None:
+    assert cause(error) == words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from kubeloop.api.core import ResourceQuota
@@ -58,3 +59,10 @@ class Calls:
         step = self.script.pop(0) if self.script else None
         if step is not None:
             raise step
+
+
+async def took(what: Awaitable[object]) -> float:
+    """Seconds."""
+    started = now()
+    await what
+    return now() - started

@@ -14,10 +14,11 @@ from kubeloop.api.registry import EVENTS
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from kubeloop.controllers import events
 from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
-from kubeloop.testing.virtual_time import now, settle
+from kubeloop.testing.virtual_time import settle
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine
 from tests.kinds import Kind
+from tests.kubeloop.controllers.controllers import took
 
 pytestmark = pytest.mark.virtual_time
 
@@ -225,7 +226,7 @@ async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_on
     assert recording.recorder.dropped == QUEUE_LIMIT + 20
 
 
-async def test_a_server_that_stays_away_is_given_up() -> None:
+async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     recording = Recording()
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6
     recording.recorder.event(quota(), "Warning", "Lost", "m")
@@ -233,6 +234,7 @@ async def test_a_server_that_stays_away_is_given_up() -> None:
     await asyncio.sleep(60)
     assert [event["reason"] for event in recording.written()] == ["Next"]
     assert recording.recorder.dropped == 1
+    assert caplog.messages == ["event Lost on ns/default-abcde not written: Unreachable: connection refused"]
 
 
 async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
@@ -286,9 +288,7 @@ async def test_a_stop_gives_up_after_its_time() -> None:
     recording.events.answering.clear()
     for number in range(5):
         recording.recorder.event(quota(), "Normal", "A", str(number))
-    started = now()
-    await recording.recorder.stop(timeout=2)
-    assert now() - started == pytest.approx(2)
+    assert await took(recording.recorder.stop(timeout=2)) == pytest.approx(2)
     assert recording.recorder.dropped == 5
 
 

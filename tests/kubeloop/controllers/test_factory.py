@@ -16,6 +16,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden
 from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.controllers.reconcile import Handler
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.rate_limiters import (
@@ -27,7 +28,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from tests.kinds import Server
-from tests.kubeloop.controllers.controllers import Calls
+from tests.kubeloop.controllers.controllers import Calls, took
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,6 +46,13 @@ class Cluster:
         self.pods = self.server.kind(registry.PODS)
         self.settings = self.server.kind(SETTINGS)
         self.events = self.server.kind(registry.EVENTS)
+
+    async def start(self, **handlers: Handler[ResourceQuota]) -> None:
+        """With these for ResourceQuotas, by name."""
+        for name, handler in handlers.items():
+            self.management.resource_quotas.on_change(name, handler)
+        await self.management.start()
+        await settle()
 
 
 async def test_one_watch_serves_every_handler_of_a_kind() -> None:
@@ -158,13 +166,9 @@ async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
         assert obj is not None
         recorder.event(obj, "Normal", "Raised", "room was made")
 
-    cluster.management.resource_quotas.on_change("slow", slow)
     cluster.quotas.put("a", "ns")
-    await cluster.management.start()
-    await settle()
-    started = now()
-    await cluster.management.stop()
-    assert now() - started == pytest.approx(3)
+    await cluster.start(slow=slow)
+    assert await took(cluster.management.stop()) == pytest.approx(3)
     assert [event["reason"] for event in cluster.events.asked("create")] == ["Raised"]
 
 
@@ -178,24 +182,16 @@ async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
         await asyncio.sleep(10_000)
 
     cluster.events.answering.clear()
-    cluster.management.resource_quotas.on_change("hangs", hangs)
     cluster.quotas.put("a", "ns")
-    await cluster.management.start()
-    await settle()
-    started = now()
-    await cluster.management.stop(timeout=4)
-    assert now() - started == pytest.approx(4)
+    await cluster.start(hangs=hangs)
+    assert await took(cluster.management.stop(timeout=4)) == pytest.approx(4)
 
 
 async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.quotas.answering.clear()
-    cluster.management.resource_quotas.on_change("handler", calls)
-    await cluster.management.start()
-    await settle()
-    started = now()
-    await cluster.management.stop()
-    assert now() == started
+    await cluster.start(handler=calls)
+    assert await took(cluster.management.stop()) == 0
     cluster.quotas.answering.set()
     await asyncio.sleep(100)
     assert calls.keys == []
@@ -212,9 +208,7 @@ async def test_health_names_dead_workers() -> None:
     async def deadly(key: str, obj: ResourceQuota | None) -> None:
         raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
 
-    cluster.management.resource_quotas.on_change("deadly", deadly)
-    await cluster.management.start()
-    await settle()
+    await cluster.start(deadly=deadly)
     assert cluster.management.healthy() == []
     cluster.quotas.put("a", "ns")
     await settle()
@@ -224,10 +218,8 @@ async def test_health_names_dead_workers() -> None:
 
 async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
     cluster = Cluster()
-    cluster.management.resource_quotas.on_change("handler", Calls())
     cluster.management.pods.cache()
-    await cluster.management.start()
-    await settle()
+    await cluster.start(handler=Calls())
     assert cluster.management.healthy() == []
     cluster.quotas.answering.clear()  # from now on requests hang
     await asyncio.sleep(3600)
@@ -452,9 +444,7 @@ async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_t
         await asyncio.sleep(3)
         cluster.management.controller(registry.NODES)
 
-    cluster.management.resource_quotas.on_change("slow", slow)
     cluster.quotas.put("a", "ns")
-    await cluster.management.start()
-    await settle()
+    await cluster.start(slow=slow)
     await cluster.management.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}

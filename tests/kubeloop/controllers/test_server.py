@@ -187,6 +187,7 @@ ADDRESSES: dict[str, tuple[str, int] | None] = {
     "localhost:-1": None,
     "localhost:٣": None,
     "::1:8081": None,
+    "[::1:8081": None,
     "": None,
 }
 

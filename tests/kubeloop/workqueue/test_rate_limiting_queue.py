@@ -51,6 +51,16 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
     assert sum(map(len, queue._lines.values())) < 200
 
 
+async def test_what_is_held_goes_by_the_highest_priority_that_it_was_added_with() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
+    queue.add_not_before("low", 1, LOW_PRIORITY)
+    for item, first, then in (("raised", LOW_PRIORITY, 0), ("not lowered", 0, LOW_PRIORITY)):
+        queue.add_not_before(item, 1, first)
+        queue.add(item, then)
+    await asyncio.sleep(2)
+    assert [await queue.get() for _ in range(3)] == ["raised", "not lowered", "low"]
+
+
 async def test_a_priority_given_beats_the_one_it_failed_with() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=ItemExponentialFailureRateLimiter(1.0, 8.0))
     queue.add("a", LOW_PRIORITY)

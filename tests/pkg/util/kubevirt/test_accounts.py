@@ -7,7 +7,7 @@ import pytest
 
 from pkg.api.kubevirt import KubeVirt
 from pkg.cmd.webhook import exact
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import virt_controllers
 
 IN_KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 IN_HARVESTER = "system:serviceaccount:harvester-system:kubevirt-controller"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.kubevirt.parallel_migrations import Limits, hindrance
+from pkg.util.kubevirt.installed import Limits, hindrance
 
 HINDRANCES = {
     "nothing runs": ([], Limits(5, 2), ""),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import LimitRange, Pod
-from pkg.util.quotacount.usage import apply_limit_ranges
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 
 
 def pod(resources: dict[str, Any], **spec: Any) -> Pod:

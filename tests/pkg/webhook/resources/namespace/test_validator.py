@@ -158,47 +158,35 @@ def test_while_vms_migrate_nothing_is_lowered(case: tuple[str, str, bool]) -> No
     assert decision.message == ("" if allowed else MIGRATES)
 
 
-def test_the_annotation_does_not_go_while_vms_migrate() -> None:
-    """Upstream lets it go, and the room with it."""
-    assert not decide(
-        annotated_namespace(OLD), annotated_namespace(None), [quota(annotations={by_name(): ENTRY})]
-    ).allowed
-    assert decide(annotated_namespace(OLD), annotated_namespace(None), [quota()]).allowed
-
-
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
 def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
     said = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
     assert said in [f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")]
 
 
-async def test_a_cache_that_is_behind_denies_nothing() -> None:
-    view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota()))
-    decision = await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
-    assert decision.allowed
-    assert view.looked == ["quotas"]
+HELD, FREE, BUSY = (State(*found) for found in (entered(by_name()), [quota()], [quota(used=USED)]))
+LESS, THREE = limit(limitsCpu="900m"), limit(limitsCpu="3")
+LOOKS = {
+    "a cache that is behind denies nothing": (HELD, FREE, OLD, LESS, "", ["quotas"]),
+    "a live look may find another reason": (
+        HELD, BUSY, THREE, limit(limitsCpu="2"),
+        CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m", ["quotas"],
+    ),
+    "without an answer the cache decides": (HELD, None, OLD, LESS, MIGRATES, ["quotas"]),
+    "what the cache allows costs no look": (FREE, FREE, OLD, LESS, "", []),
+    # Upstream lets it go, and the room with it.
+    "the annotation does not go while VMs migrate": (HELD, HELD, OLD, None, MIGRATES, ["quotas"]),
+}  # fmt: skip
 
 
-async def test_a_live_look_may_find_another_reason() -> None:
-    view = FakeView(State(quota(annotations={by_name(): ENTRY})), State(quota(used=USED)))
-    decision = await validate(
-        view, request(annotated_namespace(limit(limitsCpu="2")), annotated_namespace(limit(limitsCpu="3")))
-    )
-    assert decision.message == CANT + "new CPU limit 2 is lower than the current used CPU limit 2015m"
-
-
-async def test_when_the_api_server_does_not_answer_the_cache_decides() -> None:
-    view = FakeView(State(quota(annotations={by_name(): ENTRY})), None)
-    decision = await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
-    assert decision.message == MIGRATES
-
-
-async def test_what_the_cache_allows_costs_no_look() -> None:
-    view = FakeView(State(quota()), State(quota()))
-    assert (
-        await validate(view, request(annotated_namespace(limit(limitsCpu="900m")), annotated_namespace(OLD)))
-    ).allowed
-    assert not view.looked
+@sentences(LOOKS)
+async def test_the_cache_suggests_and_the_api_server_decides(
+    case: tuple[State, State | None, str, str | None, str, list[str]],
+) -> None:
+    cached, live, before, after, denial, looked = case
+    view = FakeView(cached, live)
+    decision = await validate(view, request(annotated_namespace(after), annotated_namespace(before)))
+    assert (decision.allowed, decision.message, view.looked) == (not denial, denial, looked)
 
 
 async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pkg.util.quantity import Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
+from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.pod.room import Room, room
 from pkg.webhook.resources.pod.tally import Sums
@@ -27,50 +28,40 @@ def of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "
     return Room(by_base, by_hard, by_used, by_pods, by_migrations)
 
 
-FITS = {
-    "what is left of the base": (of(counted="2"), "1", True),
-    "a thousandth more": (of(counted="2"), "1001m", False),
-    "the target is there and takes its room": (of(counted="4", migrations="2"), "1", True),
-    "nothing is left beside the target": (of(counted="5", migrations="2"), "1m", False),
-    "a target larger than what was added takes of the base": (of(counted="5", hard="4", migrations="3"), "1m", False),
-    "room that is not taken yet stays free": (of(counted="3"), "1m", False),
-    "above the base already": (of(counted="4"), "1m", False),
-    "no room was added": (of(hard="3", counted="2", migrations="1"), "1", True),
-    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1"), "1m", False),
-    "the limit is below the base for a moment": (of(hard="2", counted="2"), "1", True),
-    "a pod that wants nothing": (of(counted="9"), "0", True),
-}
+FULL, LOWERED, BEHIND = of(counted="5", migrations="2"), of(hard="3", counted="4", migrations="2"), of(used="3")
+LET_IN = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
+JUST_ENDED = replace(BEHIND, ended=cpu(limits_cpu="1"))
+BALANCES: dict[str, tuple[Balance, str, str]] = {
+    "what is left of the base": (of(counted="2").by_count([]), "1", ""),
+    "a thousandth more": (of(counted="2").by_count([]), "1001m", "1"),
+    "the target is there and takes its room": (of(counted="4", migrations="2").by_count([]), "1", ""),
+    "nothing is left beside the target": (FULL.by_count([]), "1m", "0"),
+    "a target larger than what was added takes of the base": (
+        of(counted="5", hard="4", migrations="3").by_count([]), "1m", "-1",
+    ),
+    "room that is not taken yet stays free": (of(counted="3").by_count([]), "1m", "0"),
+    "above the base already": (of(counted="4").by_count([]), "1m", "-1"),
+    "no room was added": (of(hard="3", counted="2", migrations="1").by_count([]), "1", ""),
+    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1").by_count([]), "1m", "0"),
+    "the limit is below the base for a moment": (of(hard="2", counted="2").by_count([]), "1", ""),
+    "a pod that wants nothing": (of(counted="9").by_count([]), "0", ""),
+    "beside what is there all that migrations take is theirs": (LOWERED.beside(), "1", ""),
+    "and no more": (LOWERED.beside(), "1001m", "1"),
+    "by what is added it is not": (LOWERED.by_count([]), "1", "-1"),
+    "what was let through is taken": (of().by_count(LET_IN), "101m", "100m"),
+    "the rest is not": (of().by_count(LET_IN), "100m", ""),
+    "status.used is not in the count": (BEHIND.by_count([]), "1", ""),
+    "it has its own say": (BEHIND.by_status([]), "1", "0"),
+    "it may still count what has just ended": (JUST_ENDED.by_status([]), "1", ""),
+    "and nothing else": (JUST_ENDED.by_status([]), "1001m", "1"),
+}  # fmt: skip
 
 
-@sentences(FITS)
-def test_whether_a_pod_fits(case: tuple[Room, str, bool]) -> None:
-    found, wanted, fits = case
-    assert (not found.by_count([]).short(cpu(limits_cpu=wanted))) is fits
-
-
-def test_beside_what_is_there_all_that_migrations_take_is_theirs() -> None:
-    lowered = of(hard="3", counted="4", migrations="2")
-    assert not lowered.beside().short(cpu(limits_cpu="1"))
-    assert lowered.by_count([]).short(cpu(limits_cpu="1"))
-    assert format_resource_list(lowered.beside().short(cpu(limits_cpu="1001m"))) == {"limits.cpu": "1"}
-
-
-def test_what_was_let_through_is_taken() -> None:
-    pending = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
-    assert not of().by_count(pending).short(cpu(limits_cpu="100m"))
-    assert format_resource_list(of().by_count(pending).short(cpu(limits_cpu="101m"))) == {"limits.cpu": "100m"}
-
-
-def test_status_has_its_own_say() -> None:
-    found = of(counted="2", used="3")
-    assert not found.by_count([]).short(cpu(limits_cpu="1"))
-    assert found.by_status([]).short(cpu(limits_cpu="1"))
-
-
-def test_status_may_still_count_what_has_just_ended() -> None:
-    found = replace(of(counted="2", used="3"), ended=cpu(limits_cpu="1"))
-    assert not found.by_status([]).short(cpu(limits_cpu="1"))
-    assert found.by_status([]).short(cpu(limits_cpu="1001m"))
+@sentences(BALANCES)
+def test_whether_a_pod_fits(case: tuple[Balance, str, str]) -> None:
+    balance, wanted, left = case
+    short = format_resource_list(balance.short(cpu(limits_cpu=wanted)))
+    assert short == ({"limits.cpu": left} if left else {})
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:

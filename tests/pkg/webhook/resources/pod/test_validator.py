@@ -486,55 +486,40 @@ async def test_while_nothing_can_be_read_what_was_let_in_is_remembered(pause: fl
     assert now() >= answered + EXPIRY
 
 
-async def test_pods_that_another_quota_refuses_are_refused_here_and_hold_up_none() -> None:
-    """Fourteen clients that try again and again, and an honest pod."""
-    second = quota({"limits.cpu": "2"}, name="second", labels={}, used={"limits.cpu": "2"})
-    there = state()
-    there.quotas.append(settled(second))
-    view = FakeView(there, there)
-    checked = validator(view)
-    decision = await checked.validate(request(pod("100m")))
-    assert decision.message == (
-        "exceeded quota: resource quota ns1/second is used up: limits.cpu 100m is requested and 0 is left"
-    )
-    assert await allowed(checked, *(pod("100m") for _ in range(14))) == [False] * 14
-    there.quotas[-1] = settled(msgspec.structs.replace(second, status=msgspec.structs.replace(second.status, used={})))
-    assert await allowed(checked, pod("1")) == [True]
-    assert now() == 0.0
-
-
-UNNAMED = "failed quota: resource quota ns1/{}: must specify limits.memory in every container"
-OF_QUOTA_ITSELF = {
+USED_UP = "exceeded quota: resource quota ns1/{} is used up: {} is requested and {} is left"
+NO_DEVICE = {"requests.example.com/device": "0"}
+DEVICE = "requests.example.com/device 1"
+OF_QUOTA_ITSELF: dict[str, tuple[dict[str, str | None], dict[str, str], dict[str, str], str]] = {
     "a limit of zero, to which nothing is ever added": (
-        {"example.com/device": "1"},
-        {"requests.example.com/device": "0"},
-        "exceeded quota: resource quota ns1/default-abc is used up: "
-        "requests.example.com/device 1 is requested and 0 is left",
+        {"example.com/device": "1"}, NO_DEVICE, {}, USED_UP.format("default-abc", DEVICE, "0")
+    ),
+    "in a quota that headroom leaves alone": (
+        {"example.com/device": "1"}, {}, NO_DEVICE, USED_UP.format("second", DEVICE, "0")
     ),
     "a limit that the base does not have": (
-        {"memory": "1Gi"},
-        {"requests.memory": "1Mi"},
-        "exceeded quota: resource quota ns1/default-abc is used up: "
-        "requests.memory 1.0Gi is requested and 1.0Mi is left",
+        {"memory": "1Gi"}, {"requests.memory": "1Mi"}, {},
+        USED_UP.format("default-abc", "requests.memory 1.0Gi", "1.0Mi"),
     ),
-    "a container that does not name what is limited": ({"memory": None}, {}, UNNAMED.format("default-abc")),
-}
+    "a container that does not name what is limited": (
+        {"memory": None}, {}, {},
+        "failed quota: resource quota ns1/default-abc: must specify limits.memory in every container",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", list(OF_QUOTA_ITSELF.values()), ids=list(OF_QUOTA_ITSELF))
-async def test_pods_that_a_quota_of_ours_refuses_by_itself_hold_up_none(case: tuple[Any, ...]) -> None:
+@sentences(OF_QUOTA_ITSELF)
+async def test_pods_that_quota_refuses_by_itself_hold_up_none(
+    case: tuple[dict[str, str | None], dict[str, str], dict[str, str], str],
+) -> None:
     """Fourteen clients that try again and again, and an honest pod."""
-    asks, hard, why = case
+    asks, ours, others, why = case
     found = msgspec.to_builtins(pod("100m"))
-    limits = {"cpu": "100m", "memory": "10Mi", **asks}
-    limits = {name: amount for name, amount in limits.items() if amount}
+    limits = {name: amount for name, amount in {"cpu": "100m", "memory": "10Mi", **asks}.items() if amount}
     found["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
     refused = msgspec.convert(found, Pod)
-    there = state()
-    there.quotas = [settled(quota({**HARD, **hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": "2"}))]
-    view = FakeView(there, there)
-    checked = validator(view)
+    there = holding("2", hard={**HARD, **ours})
+    there.quotas = [settled(each) for each in (*there.quotas, quota(others, name="second", labels={}))]
+    checked = validator(FakeView(there, there))
     assert (await checked.validate(request(refused))).message == why
-    assert await allowed(checked, *[refused] * 14) == [False] * 14
-    assert await allowed(checked, pod("1")) == [True]
+    assert await allowed(checked, *[refused] * 14, pod("1")) == [False] * 14 + [True]
     assert now() == 0.0
