@@ -38,7 +38,9 @@ def compute_resources(
     """(limits, requests) of `compute`; the parameters are `launcher.render_containers`'s. QuantityError if a quantity
     of the spec is none."""
     compute = _Compute(vmi, rendering)
-    asked = auto_limits(rendering) - compute.limits.keys()
+    by_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
+    asked = (rendering.quota_limits if by_quota else set()) | ({CPU} if rendering.auto_cpu_limit else set())
+    asked -= compute.limits.keys()
     compute.add_ephemeral_storage()
     compute.ask_for_virtualization()
     compute.request_memory()
@@ -56,13 +58,6 @@ def compute_resources(
     if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and compute.chosen_pool:
         compute.limits[CPU] = compute.limits.get(CPU, ZERO) + Quantity.of(compute.chosen_pool)
     return compute.result()
-
-
-def auto_limits(rendering: Rendering) -> set[str]:
-    """What ("cpu", "memory") KubeVirt limits on a launcher whose VMI has no such limit."""
-    by_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
-    asked = {name for name in (CPU, MEMORY) if by_quota and name in rendering.quota_limits}
-    return asked | ({CPU} if rendering.auto_cpu_limit else set())
 
 
 class _Compute:

@@ -72,7 +72,10 @@ def render_containers(
     def support(names: Iterable[str], restart_policy: str | None = None) -> list[Container]:
         return [_container(name, *_sized(_kind_of(name), kubevirt, pinned=pinned), restart_policy) for name in names]
 
-    limits, requests = compute_resources(vmi, rendering, _spelled_overhead(vmi, overhead))
+    # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
+    has_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
+    spelled = Quantity.of(overhead, Format.DECIMAL_SI if has_tables else Format.BINARY_SI)
+    limits, requests = compute_resources(vmi, rendering, spelled)
     containers, init_containers = [_container(COMPUTE, limits, requests)], []
     log = ["guest-console-log"] if _has_console_log(vmi, kubevirt) else []
     if profile.console_log_restarts:
@@ -158,12 +161,6 @@ def _resources(limits: ResourceList, requests: ResourceList) -> ResourceRequirem
     """As the API server completes them."""
     texts = [dict[str, RawQuantity](format_resource_list(resources)) for resources in (limits, requests)]
     return default_requirements(ResourceRequirements(limits=texts[0], requests=texts[1]))
-
-
-def _spelled_overhead(vmi: VirtualMachineInstance, overhead: int) -> Quantity:
-    """The overhead in the format that KubeVirt's sum has: its first part, the page tables, is decimal if any."""
-    request = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
-    return Quantity.of(overhead, Format.DECIMAL_SI if request else Format.BINARY_SI)
 
 
 def _has_console_log(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> bool:

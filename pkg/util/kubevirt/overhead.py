@@ -97,8 +97,7 @@ def overhead_parts(
         + _IO_THREAD
         + (0 if domain.devices.autoattach_graphics_device is False else profile.video)
         + (_ARM64_PFLASH if spec.architecture == "arm64" else 0)
-        + _devices(spec, profile)
-        + _probes(spec)
+        + _devices_and_probes(spec, profile)
     )
     qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     multiplied = Quantity.of(plain) + _reserved(domain, profile)
@@ -169,7 +168,7 @@ def harvester_delta(
     return delta
 
 
-def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
+def _devices_and_probes(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
     devices = spec.domain.devices
     interfaces = devices.interfaces or ()
     sriov = any(interface.sriov is not None for interface in interfaces)
@@ -177,18 +176,16 @@ def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
     metrics = any(volume.downward_metrics is not None for volume in spec.volumes or ())
     tpm = devices.tpm is not None and not (profile.tpm_can_be_disabled and devices.tpm.enabled is False)
     passt = sum(interface.passt is not None and not interface.ports for interface in interfaces)
+    execs = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
     return (
         vfio * _VFIO
         + metrics * _DOWNWARD_METRICS
         + is_sev(spec.domain, profile) * _SEV
         + tpm * _TPM
         + passt * profile.passt_all_ports
+        + execs * _PROBE
+        + bool(execs) * _PROBE_ONCE
     )
-
-
-def _probes(spec: VirtualMachineInstanceSpec) -> int:
-    execs = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
-    return execs * _PROBE + (_PROBE_ONCE if execs else 0)
 
 
 def _network_bindings(domain: DomainSpec, profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]) -> Quantity:

@@ -54,8 +54,9 @@ class Releases:
         """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is
         for, `closed` to others."""
         observed = self.observed
+        (budget,) = observed.budgets
         try:
-            most = parse_resource_list(observed.budgets[0].additional)
+            most = parse_resource_list(budget.additional)
         except QuantityError as exc:
             self._invalid(str(exc))
             return
@@ -100,7 +101,7 @@ class Releases:
             blocking = [room for room in rooms if room.refuses(missing)]
             if taken := [room.name for room in blocking if is_taken(room.quota)]:
                 # The other strategy is about to give it back: its limits are not the original ones.
-                why = f"resource quota {taken[0]} still holds what was added for migrations by annotations"
+                why = f"resource quota {', '.join(taken)} still holds what was added for migrations by annotations"
                 self._let_wait(missing, self.policy.sweep, why)
                 return
             short: dict[str, str] = {}

@@ -96,7 +96,7 @@ def _settle(window: Window) -> Step | None:
 
 def _save(window: Window) -> Step | None:
     """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
-    budget, records, members = window.observed.budgets[0], window.to_record(), window.members
+    (budget,), records, members = window.observed.budgets, window.to_record(), window.members
     added = [parse_resource_list(record.added) for record in records.values()]
     additional = format_resource_list(reduce(maximum, added, {}))
     said = budget.status
@@ -176,11 +176,11 @@ def _unlock(window: Window) -> Step | None:
 
 def _mirror(window: Window) -> Step | None:
     """Upstream keeps in the status what may be added, and people read it there. No lock waits for that."""
-    budgets = window.observed.budgets
-    if len(budgets) != 1 or not window.observed.exists or budgets[0].deleting:
+    if len(window.observed.budgets) != 1 or not window.observed.exists:
         return None
-    said = budgets[0].status.additional_migration_resources or {}
-    return _cleared(budgets[0]) if said != budgets[0].additional else None
+    (budget,) = window.observed.budgets
+    said = budget.status.additional_migration_resources or {}
+    return _cleared(budget) if said != budget.additional and not budget.deleting else None
 
 
 def _idle(window: Window) -> Step:
