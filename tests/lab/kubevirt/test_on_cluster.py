@@ -245,7 +245,7 @@ async def test_thirty_vms_are_charged_once_each(admin: Admin) -> None:
     full = {"limits.cpu": "60450m"}
     namespace = await admin.namespace(full)
     await asyncio.gather(*(namespace.machine(f"vm{number}", spec=SEED) for number in range(30)))
-    assert await namespace.used() == by_value(full)
+    await namespace.until_used(full)  # what is counted meanwhile may be of a moment before
     assert len(await namespace.items(QUOTAS)) == 1
 
 
