@@ -15,7 +15,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
 from lab.demo.seed import setting
 from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, VirtualMachineInstance
-from lab.namespace import LASTING, PODS, QUOTAS, VMIMS, VMIS, VMS, Namespace, becomes, by_value
+from lab.namespace import LASTING, PODS, QUOTAS, VMIMS, VMIS, VMS, Namespace, becomes
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VolumeStatus
 from tests.e2e.admin import HARD, Admin, admin_of
