@@ -256,7 +256,6 @@ def state_of(record: Record, migration: str) -> str:
 
 
 def phases_of(record: Record, migration: str) -> str:
-    """Every phase that the migration was seen in, in order."""
     track = record.migrations.get(migration)
     return " ".join(change.phase for change in track.phases if change.phase) if track else ""
 

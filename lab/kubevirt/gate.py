@@ -76,7 +76,6 @@ class Gate:
         return keys
 
     def _sources(self, key: str) -> frozenset[str]:
-        """The nodes that a migration leaves."""
         vmi = self._vmi_of(key)
         if vmi is None:
             return frozenset()

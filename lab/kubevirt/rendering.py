@@ -30,7 +30,6 @@ class Rendering(rules.Rendering):
         return memory_overhead(vmi.spec, ratio=self.ratio, profile=self.profile, plugins=self.kubevirt.binding_plugins)
 
     def containers(self, vmi: VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
-        """The launcher's containers with their resources."""
         return render_containers(vmi, self, overhead=self.overhead(vmi), digests_known=is_target)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod
 from kubeloop.api.meta import RawResourceList
@@ -25,6 +26,14 @@ _RUNNING = "Running"
 _WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 
+class Need(NamedTuple):
+    """What a quota will count of the pod that is created next, with the claim before it, and of all that the target
+    still lacks."""
+
+    next: ResourceList
+    all: ResourceList
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A migration whose target's pods quota refuses. `launcher` False: only the attachment pods are missing."""
@@ -34,18 +43,17 @@ class Missing:
     source: Side | None
     launcher: bool
 
-    def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
-        """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
-        the target still lacks. Raises QuantityError when a quantity of the VMI is none."""
+    def need(self, facts: Facts) -> Need:
+        """Of the facts' quota. Raises QuantityError when a quantity of the VMI is none."""
         rendering, spec = facts.rendering, facts.quota.spec
         attachments = attachments_usage(self.vmi, self.source, rendering, spec)
         if not self.launcher:
-            return attachments, attachments
+            return Need(attachments, attachments)
         launcher = launcher_usage(self.vmi, self.source, rendering, spec)
         if facts.claims is not None and not has_scopes(spec):
             claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
             launcher = add(launcher, claim)
-        return launcher, add(launcher, attachments)
+        return Need(launcher, add(launcher, attachments))
 
 
 def missing_targets(facts: Facts) -> list[Missing]:

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.record import Record, is_enforced, is_in_use, record_of
 from pkg.util.quantity import QuantityError
 from tests.decisions import by_value, sentences
-from tests.objects import Resources
-from tests.pkg.util.managedtenantquota.objects import budget, quota
+from tests.objects import Resources, build
+from tests.pkg.util.managedtenantquota.objects import quota
 
 
 class Case(NamedTuple):
@@ -121,7 +122,12 @@ def test_admission_goes_by_the_status(case: tuple[Resources, bool]) -> None:
 
 
 @sentences(
-    {"nothing": ({}, False), "originals": ({"saved": {"quota": UP}}, True), "what may be added": ({"added": UP}, False)}
+    {
+        "nothing": ({}, False),
+        "originals": ({"originalBlockingResourceQuotas": [{"name": "quota"}]}, True),
+        "migrations": ({"migrationsToBlockingResourceQuotas": {"one": ["quota"]}}, True),
+        "what may be added": ({"additionalMigrationResources": UP}, False),
+    }
 )
 def test_what_a_status_says_is_raised(case: tuple[dict[str, Any], bool]) -> None:
-    assert is_in_use(budget(**case[0])) is case[1]
+    assert is_in_use(build(VirtualMachineMigrationResourceQuota, "budget", {}, case[0])) is case[1]

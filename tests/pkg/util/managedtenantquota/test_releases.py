@@ -246,6 +246,9 @@ WAITING = {
 ADDED = {
     "a budget without room for the attachment pod starts nothing": attaching("2", "1", "", short=["pods of quota"]),
     "one with room for both does": attaching("2", "2", "quota"),
+    "a quota with room for the first pod alone is not in its way": replace(
+        attaching("3", "2", ""), quotas=[quota({"pods": "3"}, {"pods": "2"})]
+    ),
     "the attachment pod waits for the first": attaching("3", "1", "", target(vmim("Pending"))),
     "then it is released by itself": attaching("3", "1", "quota", RUNNING),
     "and not when it is there": attaching("4", "1", "", RUNNING, attachment(RUNNING)),

@@ -12,7 +12,7 @@ import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by, admitting, lock_body
-from pkg.util.managedtenantquota.model import Observed, Timers
+from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Wait, Write
 from tests.decisions import by_value, sentences
@@ -169,6 +169,12 @@ def test_the_next_write(case: tuple[Observed, str | float]) -> None:
     seen, expected = case
     step = next_step(seen)
     assert (step.name if isinstance(step, Write) else pytest.approx(step.seconds)) == expected
+
+
+def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
+    step = next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125))
+    assert isinstance(step, Write)
+    assert step.name == "Save"
 
 
 class Bodies(NamedTuple):
@@ -383,9 +389,9 @@ OTHER = [budget(), budget(name="other")]
             600.0,
         ),
         "the limit, it was not": Said(
-            raised(quotas=[quota()], lock=lock(age=120)),
+            raised(quotas=[quota()], lock=lock(age=129.25)),
             "LockLimitReached",
-            LIMIT.format(120, "in 10 s at the latest"),
+            LIMIT.format(129, "in 1 s at the latest"),
             "migration-of-vm1 budget",
         ),
         "the end": Said(
