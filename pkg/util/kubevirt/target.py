@@ -13,7 +13,7 @@ from functools import reduce
 
 import msgspec
 
-from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec
 from kubeloop.api.meta import ObjectMeta, RawResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
@@ -192,10 +192,8 @@ def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod
     if source is None:
         return pod
     compute, *beside = today.containers
-    resources = ResourceRequirements(
-        limits=_devices(source.resources.limits) | (compute.resources.limits or {}),
-        requests=_devices(source.resources.requests) | (compute.resources.requests or {}),
-    )
+    devices = {name: text for name, text in (source.resources.requests or {}).items() if is_extended(name)}
+    resources = msgspec.structs.replace(compute.resources, requests=devices | (compute.resources.requests or {}))
     return _with_spec(
         pod,
         containers=[msgspec.structs.replace(compute, resources=resources), *beside, *_others(pod.spec.containers)],
@@ -205,10 +203,6 @@ def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod
 
 def _others(containers: Iterable[Container]) -> list[Container]:
     return [each for each in containers if not is_kubevirts(each.name)]
-
-
-def _devices(resources: RawResourceList | None) -> RawResourceList:
-    return {name: quantity for name, quantity in (resources or {}).items() if is_extended(name)}
 
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replaced
 
-from kubeloop.api.core import LimitRange
+from kubeloop.api.core import Container, LimitRange, Pod, ResourceRequirements
+from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
@@ -96,6 +98,17 @@ def test_the_overhead_of_a_runtime_class(
 def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None:
     now = Rendering("1.5", kubevirt=KATA, pod_overhead={"cpu": "250m"})
     assert launcher_usage(SEED, None, now, UNSCOPED)["limits.cpu"] == Quantity.parse("2265m")
+
+
+# ---- support containers --------------------------------------------------------------------------------------
+
+
+def test_a_support_container_counts_as_the_kubevirt_cr_sizes_it_since() -> None:
+    sizes = {"type": "guest-console-log", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    sized = Rendering("1.5", kubevirt=msgspec.convert({"supportContainerResources": [sizes]}, KubeVirtConfiguration))
+    found = launcher_usage(SEED, Side(launcher(SEED)), sized, UNSCOPED)
+    assert found == pod_usage(launcher(SEED, rendering=sized))
+    assert found["limits.cpu"] == Quantity.of(3)
 
 
 # ---- hotplugged volumes --------------------------------------------------------------------------------------
@@ -193,11 +206,22 @@ LARGE = resources(("2", "125m"), ("4Gi", "2730Mi"))
 PINNED = resources(("2", "2"), ("4Gi", "4Gi"))
 
 
+def with_others(pod: Pod) -> Pod:
+    """The pod with what webhooks of others add: a container, and a device of a network."""
+    device: RawResourceList = {"intel.com/sriov": "1"}
+    sidecar: RawResourceList = {"cpu": "300m"}
+    compute, *beside = pod.spec.containers
+    limits, requests = compute.resources.limits or {}, compute.resources.requests or {}
+    compute = replaced(compute, resources=ResourceRequirements(limits=limits | device, requests=requests | device))
+    proxy = Container(name="istio-proxy", resources=ResourceRequirements(limits=sidecar, requests=sidecar))
+    return replaced(pod, spec=replaced(pod.spec, containers=[compute, *beside, proxy]))
+
+
 @sentences({"of a VM with limits": LARGE, "of a pinned VM": PINNED, "of a VM without limits": {}})
 @pytest.mark.parametrize("condition", [CPU_CHANGE, MEMORY_CHANGE])
 def test_nothing_changes_by_the_condition_alone(case: Mapping[str, Any], condition: str) -> None:
     """The condition stands for a moment before the spec and after the migration."""
-    source = launcher(shaped(case), rendering=MAIN, profile=MAIN.profile)
+    source = with_others(launcher(shaped(case), rendering=MAIN, profile=MAIN.profile))
     found = launcher_usage(shaped(case, condition=condition), Side(source), MAIN, UNSCOPED)
     assert found == pod_usage(source)
 
