@@ -6,10 +6,12 @@ The paths are those of KubeVirt's pkg/virt-controller/services where none is giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
+
+from pkg.util.quotacount.releases import by_release
 
 MI = 1024**2
 GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
@@ -128,15 +130,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 """What each release, patch releases included, changed of the one before."""
 
-
-def _profiles() -> Iterator[tuple[str, Profile]]:
-    profile = Profile()
-    for release, changes in _CHANGES.items():
-        profile = replace(profile, **changes)
-        yield release, profile
-
-
-PROFILES: Mapping[str, Profile] = dict(_profiles())
+PROFILES = by_release(Profile(), _CHANGES)
 """By the first release that has them; "main" is what comes after 1.9, as it stood in August 2026."""
 DEFAULT_PROFILE = PROFILES["1.8"]
 NEWEST = "main"

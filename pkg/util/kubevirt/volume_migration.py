@@ -68,7 +68,8 @@ def doubled(found: Iterable[Move], claims: Mapping[str, PersistentVolumeClaim], 
     result = Doubled()
     for move in found:
         source, destination = claims.get(move.source), claims.get(move.destination)
-        usage = storage_usage(source or _claim(move.asked), releases)
+        asked = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
+        usage = storage_usage(source or PersistentVolumeClaim(spec=asked), releases)
         add_to(result.old, usage)
         if source is not None:
             then = storage_usage(destination, releases) if destination else usage
@@ -92,10 +93,6 @@ def _asked(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
     now = {each.name: _claim_of(each) for each in vmi.spec.volumes or ()}
     then = {each.name: _claim_of(each) for each in machine.spec.template.spec.volumes or ()}
     return [Move(name, now[name], then[name]) for name in sorted(now.keys() & then) if then[name] != now[name]]
-
-
-def _claim(requests: RawResourceList | None) -> PersistentVolumeClaim:
-    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=requests)))
 
 
 def _claim_of(volume: Volume) -> str:

@@ -10,10 +10,10 @@ from functools import reduce
 
 from kubeloop.api.core import PersistentVolumeClaim
 from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
-from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quantity import Quantity
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.usage import DEVICE_CLASS_PREFIX, REQUESTS_PREFIX
-from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, total
+from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, positive, total
 
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 _STORAGE = "storage"
@@ -54,16 +54,15 @@ def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
     devices = total(_devices(request, release) for request in claim.spec.devices.requests or ())
     usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
     if release.device_class_claims:
-        asked = {name: quantity for name, quantity in devices.items() if name and quantity > ZERO}
-        usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked.items()}
+        asked = positive(devices).items()
+        usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked if name}
     return usage
 
 
 def _devices(request: DeviceRequest, release: Release) -> ResourceList:
     """By device class; of alternatives the most of each class."""
     if request.first_available and release.prioritized_devices:
-        most = reduce(maximum, map(_exact_devices, request.first_available))
-        return {name: quantity for name, quantity in most.items() if quantity > ZERO}
+        return positive(reduce(maximum, map(_exact_devices, request.first_available)))
     exact = request.exactly or (request if request.device_class_name else None)
     return _exact_devices(exact) if exact else {}
 

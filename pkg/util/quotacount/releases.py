@@ -6,10 +6,12 @@ The paths are those of kubernetes pkg/quota/v1/evaluator/core where none is give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Any)
 
 
 class StatusRule(Enum):
@@ -74,14 +76,15 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 """What each minor changed of the one before."""
 
 
-def _releases() -> Iterator[tuple[str, Release]]:
-    release = Release()
-    for minor, changes in _CHANGES.items():
-        release = replace(release, **changes)
-        yield minor, release
+def by_release(rules: T, changes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, T]:
+    """The rules of each release, a frozen dataclass; `changes` says, oldest first, what it changed of those before."""
+    found: dict[str, T] = {}
+    for release, changed in changes.items():
+        rules = found[release] = replace(rules, **changed)
+    return found
 
 
-RELEASES: Mapping[str, Release] = dict(_releases())
+RELEASES = by_release(Release(), _CHANGES)
 """By the first minor that has them. Older ones are out of support and count as the first."""
 
 Releases = tuple[Release, ...]

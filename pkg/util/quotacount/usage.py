@@ -12,11 +12,11 @@ from functools import reduce
 from kubeloop.api.core import Pod, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
-from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quantity import Quantity
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.scopes import matches_scopes
-from pkg.util.resource_list import ResourceList, maximum, subtract
+from pkg.util.resource_list import ResourceList, maximum, positive, subtract
 
 COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."
@@ -53,7 +53,7 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
     for release in releases:
         if release.resize_is_charged:
             grown = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
-            asked = maximum(asked, {name: more for name, more in grown.items() if more > ZERO})
+            asked = maximum(asked, positive(grown))
     return asked
 
 
