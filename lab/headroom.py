@@ -57,7 +57,6 @@ def environment() -> dict[str, str]:
 
 
 def popen(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle:
-    """A child of this process."""
     with log.open("ab") as out:
         return subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=out, env=env, cwd=ROOT)
 

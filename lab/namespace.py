@@ -171,7 +171,6 @@ class Namespace:
         return {key: by_value(json.loads(text)) for key, text in found.items() if key.startswith(_ENTRIES)}
 
     async def until_hard(self, hard: Mapping[str, Any], name: str = "", seconds: float = PATIENCE) -> None:
-        """Until spec.hard says that, by value."""
         await becomes(lambda: self.hard(name), by_value(hard), seconds)
 
     async def until_used(self, used: Mapping[str, Any], name: str = "") -> None:
@@ -294,7 +293,6 @@ class Namespace:
             assert phase == "Succeeded", await self.migration(migration)
 
     async def until_refused(self, migration: str) -> None:
-        """Until quota has refused the target pod."""
 
         async def refused() -> bool:
             return is_refused(await self.migration(migration))

@@ -125,10 +125,11 @@ def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
 
 def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
     """The versions whose spec.hard was below the base and their entries."""
-    return [each for each in record.quotas if each.entries and not each.hard.covers(_needed(each, base))]
+    return [each for each in record.quotas if each.entries and not each.hard.covers(needed(each, base))]
 
 
-def _needed(version: QuotaVersion, base: Amounts) -> Amounts:
+def needed(version: QuotaVersion, base: Amounts) -> Amounts:
+    """The base and a version's entries."""
     return base + total(entry.resources for entry in version.entries)
 
 
@@ -198,8 +199,8 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
     for event in record.events:
         migration = record.migrations[event.about]
         is_over = migration.ended is not None and migration.ended.at <= event.at
-        rooms = _rooms(record, base, event.at)
-        since = max(rooms.get(migration.vm, event.at), migration.began.at)
+        granted = rooms(record, base, event.at)
+        since = max(granted.get(migration.vm, event.at), migration.began.at)
         if event.reason != "FailedCreate" or is_over or event.at - since <= _MARGIN:
             continue
         refusal = Refusal.of(event.message)
@@ -210,19 +211,19 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
         pods = [pod for pod in record.pods.values() if pod.counts_at(event.at)]
         if version is not None and not _has_room(version, pods, refusal.requested):
             continue  # the controller had yet to make it
-        needed = sum((pod.usage for pod in pods), Amounts()) + refusal.requested
-        full = any(needed[name] > limit for name, limit in refusal.limited.items())
+        asked = sum((pod.usage for pod in pods), Amounts()) + refusal.requested
+        full = any(asked[name] > limit for name, limit in refusal.limited.items())
         by_vm = Counter(pod.vm or "a tenant" for pod in pods)
-        entries = ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in rooms.items())
+        entries = ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in granted.items())
         yield LateRefusal(full, f"{migration.vm}: {event.message}; pods: {dict(by_vm)}; room since: {entries}")
 
 
-def _rooms(record: Record, base: Amounts, at: float) -> dict[str, float]:
+def rooms(record: Record, base: Amounts, at: float) -> dict[str, float]:
     """VM to the time since when quota grants what its entry says, as of a moment."""
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
         if version.at <= at:
-            granted = version.entries if version.shown.covers(_needed(version, base)) else []
+            granted = version.entries if version.shown.covers(needed(version, base)) else []
             since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted)}
     return {vm: began for (vm, _), began in since.items()}
 
@@ -255,7 +256,6 @@ def state_of(record: Record, migration: str) -> str:
 
 
 def phases_of(record: Record, migration: str) -> str:
-    """Every phase that the migration was seen in, in order."""
     track = record.migrations.get(migration)
     return " ".join(change.phase for change in track.phases if change.phase) if track else ""
 

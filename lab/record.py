@@ -237,19 +237,16 @@ class Record:
         return sum((pod.usage for pod in self.counted.values()), Amounts())
 
     def mark(self, kind: str, text: str) -> Mark:
-        """Note what the run does now."""
         mark = Mark(self.clock(), kind, text)
         self.marks.append(mark)
         self.listener(mark)
         return mark
 
     def see_quota(self, quota: ResourceQuota) -> None:
-        """A version of the quota."""
         self.quotas.append(QuotaVersion(self.clock(), quota))
         self.listener(self.quotas[-1])
 
     def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        """A version of a migration."""
         made = Track(migration.name, migration.spec.vmi_name, migration.uid)
         track = self.migrations.setdefault(migration.name, made)
         if is_refused(migration) and track.refused is None:
@@ -257,20 +254,16 @@ class Record:
         self._enter(track, migration.phase, migration)
 
     def lose_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        """A migration was deleted."""
         self.see_migration(migration)
         self._lose(self.migrations[migration.name], migration)
 
     def see_machine(self, machine: VirtualMachine) -> None:
-        """A version of a VM."""
         self.machines[machine.name] = machine
 
     def see_instance(self, vmi: VirtualMachineInstance) -> None:
-        """A version of a VMI."""
         self.instances[vmi.name] = vmi
 
     def see_pod(self, pod: Pod) -> None:
-        """A version of a pod."""
         if pod.name not in self.pods:
             track = Track(pod.name, vm_of(pod), pod.uid, pod.labels, Amounts(pod_usage(pod)))
             self.pods[pod.name] = self.counted[pod.name] = track
@@ -281,7 +274,6 @@ class Record:
         self._enter(self.pods[pod.name], phase, pod)
 
     def lose_pod(self, pod: Pod) -> None:
-        """A pod was deleted."""
         self.see_pod(pod)
         self.counted.pop(pod.name, None)
         self._lose(self.pods[pod.name], pod)

@@ -26,15 +26,6 @@ class TLSSettings:
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
         """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
-        context = self._verifying_context()
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if chosen := certificate or self.certificate:
-            _present(context, chosen)
-        return context
-
-    def _verifying_context(self) -> ssl.SSLContext:
         if self.ca_pem is not None and not self.ca_pem.strip():
             # The ssl module would take an empty text for none, and trust every public authority.
             raise ConfigError("the cluster's certificate authority is empty")
@@ -45,6 +36,11 @@ class TLSSettings:
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
         # fail; Go's clients don't check that.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if chosen := certificate or self.certificate:
+            _present(context, chosen)
         return context
 
 

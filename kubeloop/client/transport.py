@@ -222,7 +222,7 @@ class Transport:
             auth.update(headers)
             try:
                 response = await self._send(
-                    self._opened(streaming), method, url, data=body, headers=auth, ssl=context, timeout=timeouts
+                    self._opened(streaming), method, url, data=body, headers=auth, ssl=context or True, timeout=timeouts
                 )
             except Untrusted:
                 if refresh or self.config.tls_files is None:
@@ -261,8 +261,6 @@ class Transport:
         self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
     ) -> aiohttp.ClientResponse:
         """One attempt, timed until the headers come."""
-        if options["ssl"] is None:
-            options["ssl"] = True
         guarded = self._guarded(method, options)
         started = time.perf_counter()
         code = 0

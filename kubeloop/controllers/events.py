@@ -224,20 +224,19 @@ class EventRecorder:
             del self._pending[namespace], self._writers[namespace]
 
     async def _write_one(self, identity: _Identity, occurrence: _Occurrence) -> None:
+        key = identity.about.key
         try:
             await self._retrying()(self._write, identity, occurrence)
         except ReadOnly:
-            log.info(
-                "dry run: %s %s on %s: %s", *(identity.type, identity.reason, identity.about.key, occurrence.message)
-            )
+            log.info("dry run: %s %s on %s: %s", identity.type, identity.reason, key, occurrence.message)
         except ApiError as error:
-            log.warning("event %s on %s not written: %s", identity.reason, identity.about.key, described(error))
+            log.warning("event %s on %s not written: %s", identity.reason, key, described(error))
             self._drop("refused")
         except asyncio.CancelledError:
             self._drop("stopped")
             raise
         except Exception:
-            log.exception("event %s on %s not written", identity.reason, identity.about.key)
+            log.exception("event %s on %s not written", identity.reason, key)
             self._drop("failed")
 
     async def _write(self, identity: _Identity, occurrence: _Occurrence) -> None:

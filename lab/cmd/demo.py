@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall
@@ -16,8 +15,6 @@ _SLOWEST, _FASTEST = 0.1, 10.0
 @dataclass(frozen=True)
 class DemoOptions:
     """How the demo runs."""
-
-    title: ClassVar = "Options"
 
     record: Path | None = option(None, "Write a picture of the run.", metavar="FILE.svg")
     speed: float = option(

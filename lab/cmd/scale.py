@@ -6,7 +6,6 @@ import tempfile
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
 
 from lab.scale.plan import Settings, Strategy
 from pkg.cmd.flags import option
@@ -16,8 +15,6 @@ from pkg.cmd.options import WrongCall
 @dataclass(frozen=True)
 class ScaleOptions:
     """How large, how fast, and what is measured."""
-
-    title: ClassVar = "Options"
 
     kubeconfig: Path | None = option(None, "Cluster to run on. Default: an embedded one of its own.", metavar="FILE")
     nodes: int = option(50, "Number of nodes.", metavar="COUNT", min=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -27,8 +27,6 @@ app = typer.Typer(
 class DirectoryOptions:
     """Which embedded cluster."""
 
-    title: ClassVar = "Options"
-
     directory: Path = option(
         ..., "The cluster's folder: kubeconfig, logs, pids.", "--dir", metavar="DIR", file_okay=False
     )
@@ -37,8 +35,6 @@ class DirectoryOptions:
 @dataclass(frozen=True)
 class ReleaseOptions:
     """Which Kubernetes."""
-
-    title: ClassVar = "Options"
 
     kubernetes: str = option(
         "",

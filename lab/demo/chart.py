@@ -46,7 +46,6 @@ class Scale:
         return min(max(0, int(at / self.seconds * self.columns)), self.columns - 1)
 
     def end(self, column: int) -> float:
-        """The moment at which a column ends."""
         return (column + 1) * self.seconds / self.columns
 
 
@@ -110,7 +109,6 @@ class Canvas:
             self._back[row][column] = colour
 
     def write(self, column: int, row: int, text: str, style: str = "") -> None:
-        """Set a run of cells."""
         for offset, char in enumerate(text):
             self.put(column + offset, row, char, style)
 
@@ -125,7 +123,6 @@ class Canvas:
         return self._inside(column, row) and all(back == colour for back in self._back[row][column : column + length])
 
     def lines(self) -> list[Text]:
-        """The rows, from the top."""
         return [self._line(row) for row in range(self.height)]
 
     def _line(self, row: int) -> Text:

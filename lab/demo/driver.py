@@ -144,7 +144,6 @@ class Driver:
         await self._namespace.migrate(vm, name, running=running, phase=early, linger=linger)
 
     async def finish(self, migration: str) -> None:
-        """Let a migration that was held back go on."""
         await self._namespace.hurry(migration)
 
     async def restart_rancher(self) -> None:

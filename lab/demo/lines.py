@@ -39,7 +39,6 @@ class Lines:
                 self._at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
 
     def checked(self, check: Check) -> None:
-        """A check's line."""
         self.say(str(check))
 
     def say(self, text: str) -> None:

@@ -118,7 +118,6 @@ _FORMAT = """\
 
 
 def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
-    """Print the picture on a terminal."""
     console = Console(file=stream)
     console.print(view(seen, report, now=now, width=max(console.width, 60), rows=9))
 

@@ -139,7 +139,6 @@ class Refusals:
         return [key for key in self._last if key.startswith(f"{namespace}/")]
 
     def generation(self, namespace: str) -> int:
-        """Changes of quotas in the namespace so far."""
         return self._generations.get(namespace, 0)
 
     def check(self, key: str, now: float) -> None:

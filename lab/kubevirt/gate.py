@@ -9,7 +9,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.lookup import Migrations, Pods, is_active, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
-from pkg.util.kubevirt.parallel_migrations import Limits, hindrance
+from pkg.util.kubevirt.installed import Limits, hindrance
 
 
 @dataclass(eq=False)
@@ -76,7 +76,6 @@ class Gate:
         return keys
 
     def _sources(self, key: str) -> frozenset[str]:
-        """The nodes that a migration leaves."""
         vmi = self._vmi_of(key)
         if vmi is None:
             return frozenset()

@@ -41,7 +41,6 @@ class Pods:
         return self._pods.by_index(_BY_INSTANCE, vmi_key)
 
     def target(self, migration: VirtualMachineInstanceMigration) -> Pod | None:
-        """The target pod of a migration."""
         return next(iter(self._pods.by_index(_BY_JOB, migration.uid)), None)
 
     def targets(self) -> list[Pod]:
@@ -49,11 +48,9 @@ class Pods:
         return self._pods.by_index(_TARGETS, _ALL)
 
     def attachment(self, launcher: Pod | None) -> Pod | None:
-        """The attachment pod of a launcher."""
         return next(iter(self.attachments(launcher)), None) if launcher else None
 
     def attachments(self, launcher: Pod) -> list[Pod]:
-        """The attachment pods of a launcher."""
         return self._pods.by_index(_BY_OWNER, launcher.uid)
 
     def launcher_of(self, attachment: Pod) -> Pod | None:
@@ -67,8 +64,6 @@ class Pods:
 
 
 class Migrations:
-    """VMIMs by their VMI."""
-
     def __init__(self, migrations: CacheReader[VirtualMachineInstanceMigration]) -> None:
         self._migrations = migrations
         migrations.add_indexer(_BY_VMI, lambda migration: [migration.vmi_key])
@@ -77,7 +72,6 @@ class Migrations:
         return self._migrations.get_by_key(key)
 
     def of(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
-        """The migrations of a VMI."""
         return self._migrations.by_index(_BY_VMI, vmi_key)
 
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:

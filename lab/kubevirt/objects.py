@@ -27,8 +27,6 @@ class MigrationState(kubevirt.MigrationState):
 
 
 class InstanceStatus(kubevirt.VirtualMachineInstanceStatus):
-    """kubevirt.io/v1 VirtualMachineInstanceStatus."""
-
     active_pods: dict[str, str] | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
@@ -45,8 +43,6 @@ class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
 
 
 class VirtualMachineInstance(kubevirt.VirtualMachineInstance):
-    """kubevirt.io/v1 VirtualMachineInstance."""
-
     spec: InstanceSpec = InstanceSpec()
     status: InstanceStatus = InstanceStatus()
 
@@ -56,26 +52,19 @@ class VirtualMachineInstance(kubevirt.VirtualMachineInstance):
 
 
 class MigrationSpec(kubevirt.VirtualMachineInstanceMigrationSpec):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
-
     added_node_selector: dict[str, str] | None = None
 
 
 class MigrationStatus(kubevirt.VirtualMachineInstanceMigrationStatus):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationStatus."""
-
     migration_state: MigrationState | None = None
 
 
 class VirtualMachineInstanceMigration(kubevirt.VirtualMachineInstanceMigration):
-    """kubevirt.io/v1 VirtualMachineInstanceMigration."""
-
     spec: MigrationSpec = MigrationSpec()
     status: MigrationStatus = MigrationStatus()
 
     @property
     def vmi_key(self) -> str:
-        """The VMI's cache key."""
         return f"{self.namespace}/{self.spec.vmi_name}"
 
 
@@ -87,16 +76,12 @@ class Template(Struct):
 
 
 class VirtualMachineSpec(Struct):
-    """kubevirt.io/v1 VirtualMachineSpec."""
-
     run_strategy: str | None = None
     running: bool | None = None
     template: Template = Template()
 
 
 class VirtualMachine(Object):
-    """kubevirt.io/v1 VirtualMachine."""
-
     spec: VirtualMachineSpec = VirtualMachineSpec()
     status: kubevirt.VirtualMachineStatus = kubevirt.VirtualMachineStatus()
 

@@ -14,38 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from kubeloop.api.meta import Condition
-from kubeloop.api.objects import condition_is_true
+from kubeloop.api.objects import condition_is_true, find_condition
 from lab.kubevirt import names
 from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
-from lab.kubevirt.steps import (
-    CreateAttachment,
-    CreateTarget,
-    Step,
-    View,
-    Wait,
-    WriteInstance,
-    WriteMigration,
-    WriteTarget,
-)
+from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
 from pkg.util import constants as c
-
-NEXT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        c.PHASE_UNSET: c.PHASE_PENDING,
-        c.PHASE_PENDING: c.PHASE_SCHEDULING,
-        c.PHASE_SCHEDULING: c.PHASE_SCHEDULED,
-        c.PHASE_SCHEDULED: c.PHASE_PREPARING_TARGET,
-        c.PHASE_PREPARING_TARGET: c.PHASE_TARGET_READY,
-        c.PHASE_TARGET_READY: c.PHASE_RUNNING,
-        c.PHASE_RUNNING: c.PHASE_SUCCEEDED,
-    }
-)
-"""The phase that follows when all goes well."""
-
-STARTED: Final = frozenset(NEXT) - {c.PHASE_UNSET, c.PHASE_PENDING}
-"""The phases in which there is a target pod."""
-WITH_HANDLER: Final = STARTED - {c.PHASE_SCHEDULING, c.PHASE_SCHEDULED}
-"""The phases in which the VMI's status must name the migration."""
 
 _TARGET_ADDRESS = "10.1.1.1"
 
@@ -57,7 +30,7 @@ def decide(view: View) -> Step:
         return _finish(view)
     if migration.phase and not migration.deleting and (metadata := _unmarked(view)):
         # In KubeVirt a webhook marks it at birth. Here Pending comes first: it is what everybody waits for.
-        return WriteMigration({"metadata": metadata}, subresource="")
+        return Write(migration, {"metadata": metadata})
     if loss := _loss(view):
         return _lose(view, loss)
     if view.state.failed:
@@ -70,20 +43,20 @@ def decide(view: View) -> Step:
     return act(view) if act else Wait()
 
 
-def fail(view: View, why: str) -> WriteMigration:
+def fail(view: View, why: str) -> Write:
     """The step into phase Failed."""
     status = _entering(view, c.PHASE_FAILED)
     if view.handed_over:
         status["migrationState"] = _own_state(view)
     if view.migration.deleting:
         status |= _marked(view, c.CONDITION_ABORT_REQUESTED)
-    return WriteMigration({"status": status}, event=("Warning", "FailedMigration", f"Migration failed: {why}"))
+    return _written(view, status, ("Warning", "FailedMigration", f"Migration failed: {why}"))
 
 
-def rejected(view: View) -> WriteMigration | None:
+def rejected(view: View) -> Write | None:
     """The step that marks a Pending migration as refused by quota; None when it is marked."""
     marked = _marked(view, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-    return WriteMigration({"status": {**marked, **_claims(view)}}) if marked else None
+    return _written(view, {**marked, **_claims(view)}) if marked else None
 
 
 # The table's rows
@@ -95,7 +68,7 @@ def _unset(view: View) -> Step:
     status = _entering(view, c.PHASE_PENDING)
     if view.source is not None:
         status["migrationState"] = {"sourcePod": view.source.name}
-    return WriteMigration({"status": status})
+    return _written(view, status)
 
 
 def _pending(view: View) -> Step:
@@ -114,21 +87,19 @@ def _scheduling(view: View) -> Step:
 
 def _scheduled(view: View) -> Step:
     """Hand over: virt-handler on the target node learns of the migration from the VMI."""
-    if view.handed_over:
-        return _enter(view)
-    return _after_hold(view, lambda v: WriteInstance(_hand_over(v)))
+    return _enter(view) if view.handed_over else _after_hold(view, _hand_over)
 
 
 def _preparing_target(view: View) -> Step:
     if view.state.target_node_address:
         return _enter(view)
-    return _after_hold(view, lambda v: WriteInstance(_state(targetNodeAddress=_TARGET_ADDRESS)))
+    return _after_hold(view, lambda v: _reported(v, targetNodeAddress=_TARGET_ADDRESS))
 
 
 def _target_ready(view: View) -> Step:
     if view.state.start_timestamp:
         return _enter(view)
-    return _after_hold(view, lambda v: WriteInstance(_state(startTimestamp=v.now)))
+    return _after_hold(view, lambda v: _reported(v, startTimestamp=v.now))
 
 
 def _running(view: View) -> Step:
@@ -148,13 +119,20 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
         c.PHASE_RUNNING: _running,
     }
 )
+"""In their order."""
+_WAY: Final = (*TABLE, c.PHASE_SUCCEEDED)
+STARTED: Final = frozenset(_WAY[2:-1])
+"""The phases in which there is a target pod."""
+_WITH_HANDLER: Final = frozenset(_WAY[4:-1])
+"""The phases in which the VMI's status must name the migration."""
 
 
 def _is_resizing(view: View) -> bool:
     """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
-    conditions = (view.vmi.status.conditions if view.vmi else None) or []
-    return any(condition.type == c.CONDITION_CPU_CHANGE for condition in conditions) or any(
-        condition_is_true(conditions, kind) for kind in (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    found = view.vmi.status.conditions if view.vmi else None
+    changes = (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
+    return find_condition(found, c.CONDITION_CPU_CHANGE) is not None or any(
+        condition_is_true(found, kind) for kind in changes
     )
 
 
@@ -166,38 +144,36 @@ def _after_hold(view: View, act: Callable[[View], Step]) -> Step:
     return Wait(remaining) if remaining > 0 else act(view)
 
 
-def _enter(view: View) -> WriteMigration:
-    phase = NEXT[view.migration.phase]
+def _enter(view: View) -> Write:
+    phase = _WAY[_WAY.index(view.migration.phase) + 1]
     status = _entering(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
     if phase == c.PHASE_SUCCEEDED:
         status["migrationState"] = _own_state(view)
-        event = ("Normal", "SuccessfulMigration", "Source node reported migration succeeded")
-        return WriteMigration({"status": status}, event=event)
+        told = "Source node reported migration succeeded"
+        return _written(view, status, ("Normal", "SuccessfulMigration", told))
     before = view.migration.status.conditions
-    return WriteMigration(
-        {"status": status | conditions(before, without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA))}
-    )
+    return _written(view, status | conditions(before, without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)))
 
 
-def _arrive(view: View) -> Step:
+def _arrive(view: View) -> Write:
     """virt-handler has seen the guest on the target: from here on the VMI lives there."""
-    target, vmi = view.target, view.vmi
+    target = view.target
     assert target is not None
-    assert vmi is not None
     if names.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
         # The form in which Go prints a time, as KubeVirt leaves it.
         moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
-        return WriteTarget({"metadata": {"annotations": {names.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
-    patch = _state(
-        completed=True, endTimestamp=view.now, targetNodeDomainDetected=True, targetNodeDomainReadyTimestamp=view.now
+        return Write(target, {"metadata": {"annotations": {names.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
+    now = view.now
+    step = _reported(
+        view, completed=True, endTimestamp=now, targetNodeDomainDetected=True, targetNodeDomainReadyTimestamp=now
     )
     node = target.spec.node_name or ""
-    patch["status"]["nodeName"] = node
-    patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
-    return WriteInstance(patch)
+    step.patch["status"]["nodeName"] = node
+    step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
+    return step
 
 
-def _hand_over(view: View) -> Patch:
+def _hand_over(view: View) -> Write:
     target, vmi = view.target, view.vmi
     assert target is not None
     assert vmi is not None
@@ -215,10 +191,8 @@ def _hand_over(view: View) -> Patch:
     if view.report_overhead:
         state["targetMemoryOverhead"] = target.annotations.get(c.ANNOTATION_MEMORY_OVERHEAD)
     before = msgspec.to_builtins(vmi.status.migration_state) if vmi.status.migration_state else {}
-    return {
-        "metadata": {"labels": {names.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}},
-        "status": {"migrationState": replacing(before, state)},
-    }
+    labels = {names.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}
+    return Write(vmi, {"metadata": {"labels": labels}, "status": {"migrationState": replacing(before, state)}})
 
 
 def _abort(view: View) -> Step:
@@ -226,17 +200,17 @@ def _abort(view: View) -> Step:
     if not view.handed_over:
         return fail(view, "canceled")
     if marked := _marked(view, c.CONDITION_ABORT_REQUESTED):
-        return WriteMigration({"status": marked})
+        return _written(view, marked)
     if not view.state.abort_requested:
-        return WriteInstance(_state(abortRequested=True, abortStatus="Aborting"))
-    return WriteInstance(_failed_state(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED))
+        return _reported(view, abortRequested=True, abortStatus="Aborting")
+    return _reported_failed(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
 
 
 def _break(view: View) -> Step:
     """Fail because an annotation asks for it."""
     why = f"told to fail in phase {view.migration.phase}"
     if view.handed_over:
-        return _after_hold(view, lambda v: WriteInstance(_failed_state(v, why)))
+        return _after_hold(view, lambda v: _reported_failed(v, why))
     return _after_hold(view, lambda v: fail(v, why))
 
 
@@ -245,13 +219,13 @@ def _finish(view: View) -> Step:
     if names.FINALIZER_MIGRATION not in finalizers:
         return Wait()
     left = [finalizer for finalizer in finalizers if finalizer != names.FINALIZER_MIGRATION]
-    return WriteMigration({"metadata": {"finalizers": left}}, subresource="")
+    return Write(view.migration, {"metadata": {"finalizers": left}})
 
 
 def _lose(view: View, why: str) -> Step:
     """A VMI that lives on must not look as if it were still migrating."""
     if view.handed_over and view.vmi_runs and not view.state.completed:
-        return WriteInstance(_failed_state(view, why))
+        return _reported_failed(view, why)
     return fail(view, why)
 
 
@@ -268,26 +242,32 @@ def _loss(view: View) -> str:
         return "target pod was removed during active migration."
     if view.attachment is not None and view.attachment.terminal:
         return "target attachment pod shutdown during migration."
-    if phase in WITH_HANDLER and not view.handed_over:
+    if phase in _WITH_HANDLER and not view.handed_over:
         return "VMI's migration state was taken over or cleared during active migration."
     return ""
 
 
-# Pieces of patches
+# Writes, and pieces of them
+
+
+def _written(view: View, status: Patch, event: tuple[str, str, str] | None = None) -> Write:
+    return Write(view.migration, {"status": status}, "status", event)
+
+
+def _reported(view: View, **state: Any) -> Write:
+    assert view.vmi is not None
+    return Write(view.vmi, {"status": {"migrationState": state}})
+
+
+def _reported_failed(view: View, why: str, **state: Any) -> Write:
+    start = view.state.start_timestamp or view.now
+    ended = {"completed": True, "failed": True, "failureReason": why, "endTimestamp": view.now}
+    return _reported(view, startTimestamp=start, **ended, **state)
 
 
 def _entering(view: View, phase: str) -> Patch:
     stamps = transitions(view.migration.status.phase_transition_timestamps, [phase], view.now)
     return {"phase": phase, "phaseTransitionTimestamps": stamps}
-
-
-def _state(**fields: Any) -> Patch:
-    return {"status": {"migrationState": fields}}
-
-
-def _failed_state(view: View, why: str, **fields: Any) -> Patch:
-    start = view.state.start_timestamp or view.now
-    return _state(completed=True, failed=True, failureReason=why, startTimestamp=start, endTimestamp=view.now, **fields)
 
 
 def _claims(view: View) -> Patch:

@@ -11,9 +11,9 @@ from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInst
 from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
+from pkg.util.kubevirt.installed import Limits, limits_of
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
-from pkg.util.kubevirt.parallel_migrations import Limits, limits_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
 
@@ -27,11 +27,9 @@ class Rendering(rules.Rendering):
 
     def overhead(self, vmi: VirtualMachineInstance) -> int:
         """Bytes of memory that the launcher needs beside the guest."""
-        arch, plugins = vmi.spec.architecture or "amd64", self.kubevirt.binding_plugins
-        return memory_overhead(vmi.spec, ratio=self.ratio, arch=arch, profile=self.profile, plugins=plugins)
+        return memory_overhead(vmi.spec, ratio=self.ratio, profile=self.profile, plugins=self.kubevirt.binding_plugins)
 
     def containers(self, vmi: VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
-        """The launcher's containers with their resources."""
         return render_containers(vmi, self, overhead=self.overhead(vmi), digests_known=is_target)
 
     @property

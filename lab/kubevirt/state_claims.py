@@ -59,7 +59,6 @@ class StateClaims:
         return found.name
 
     async def pair(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Pair:
-        """What there is."""
         source, target = await self._current(vmi), await self._target(migration)
         shared = source is not None and _is_shared(source)
         name = source.name if source else ""

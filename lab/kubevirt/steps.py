@@ -15,33 +15,21 @@ from pkg.util import constants
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMigration:
-    """A merge patch of the VMIM; of its status when `subresource` is "status"."""
+class Write:
+    """A merge patch of the VMIM, of its VMI (what virt-controller hands over and virt-handler reports) or of the target
+    pod; of its status when `subresource` is "status"."""
 
+    obj: VirtualMachineInstanceMigration | VirtualMachineInstance | Pod
     patch: Patch
-    subresource: str = "status"
+    subresource: str = ""
     event: tuple[str, str, str] | None = None
     """Type, reason and message of an Event for the migration."""
 
     @property
     def phase(self) -> str:
-        """The one that is entered with it."""
+        """Of the migration, that is entered with it."""
         entered: str = self.patch.get("status", {}).get("phase", "")
         return entered
-
-
-@dataclass(frozen=True, slots=True)
-class WriteInstance:
-    """A merge patch of the VMI: what virt-controller hands over and virt-handler reports."""
-
-    patch: Patch
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTarget:
-    """A merge patch of the target pod."""
-
-    patch: Patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,7 @@ class Wait:
     seconds: float | None = None
 
 
-Step = WriteMigration | WriteInstance | WriteTarget | CreateTarget | CreateAttachment | Wait
+Step = Write | CreateTarget | CreateAttachment | Wait
 
 
 @dataclass(frozen=True, slots=True)

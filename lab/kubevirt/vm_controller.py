@@ -73,7 +73,6 @@ def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Actio
 
 
 def instance_body(vm: VirtualMachine) -> dict[str, Any]:
-    """The VMI that a VM is started as."""
     meta = vm.spec.template.metadata
     return {
         "apiVersion": "kubevirt.io/v1",

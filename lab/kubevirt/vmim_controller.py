@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import now_rfc3339
+from kubeloop.api.meta import Object, now_rfc3339
 from kubeloop.api.objects import guarded
 from kubeloop.api.registry import PODS
 from kubeloop.client.errors import BadRequest, NotFound
@@ -26,16 +27,7 @@ from lab.kubevirt.lookup import Migrations, Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.phases import decide, rejected
-from lab.kubevirt.steps import (
-    CreateAttachment,
-    CreateTarget,
-    Step,
-    View,
-    Wait,
-    WriteInstance,
-    WriteMigration,
-    WriteTarget,
-)
+from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
 from pkg.util import constants
 from pkg.util.kubevirt.backend_storage import is_needed
 
@@ -124,15 +116,8 @@ class MigrationHandler:
     async def _do(self, view: View, step: Step) -> None:
         await self._hand_over_claims(view, step)
         match step:
-            case WriteMigration():
+            case Write():
                 await self._write(view.migration, step)
-            case WriteInstance(patch=patch):
-                assert view.vmi is not None
-                body = guarded(view.vmi, patch)
-                await self.instance_client.merge_patch(body, name=view.vmi.name, namespace=view.vmi.namespace)
-            case WriteTarget(patch=patch):
-                assert view.target is not None
-                await self.creator.pods.merge_patch(patch, name=view.target.name, namespace=view.target.namespace)
             case CreateTarget():
                 await self._create_target(view)
             case CreateAttachment():
@@ -146,9 +131,11 @@ class MigrationHandler:
         """Before the guest is said to be on the target its claim is the VM's; before a failure is said it goes."""
         if view.claims is None or view.vmi is None or view.claims.source == view.claims.target:
             return
-        if isinstance(step, WriteTarget):
+        if not isinstance(step, Write):
+            return
+        if step.obj is view.target:
             await self.creator.state.hand_over(view.vmi, view.migration)
-        elif isinstance(step, WriteMigration) and step.phase == constants.PHASE_FAILED:
+        elif step.phase == constants.PHASE_FAILED:
             await self.creator.state.drop(view.migration)
 
     async def _create_target(self, view: View) -> None:
@@ -179,11 +166,16 @@ class MigrationHandler:
             self.gate.leave(key)
             raise
 
-    async def _write(self, migration: VirtualMachineInstanceMigration, step: WriteMigration) -> None:
-        patch = guarded(migration, step.patch)
+    async def _write(self, migration: VirtualMachineInstanceMigration, step: Write) -> None:
+        clients: dict[type[Object], ResourceClient[Any]] = {
+            VirtualMachineInstanceMigration: self.migration_client,
+            VirtualMachineInstance: self.instance_client,
+            Pod: self.creator.pods,
+        }
+        obj, patch = step.obj, guarded(step.obj, step.patch)
         with contextlib.suppress(NotFound):  # deleted meanwhile
-            await self.migration_client.merge_patch(
-                patch, name=migration.name, namespace=migration.namespace, subresource=step.subresource
+            await clients[type(obj)].merge_patch(
+                patch, name=obj.name, namespace=obj.namespace, subresource=step.subresource
             )
             if step.phase:
                 logger.info("%s: %s → %s", migration.key, migration.phase or "new", step.phase)

@@ -37,12 +37,10 @@ class Measurements:
         self._ended = at
 
     def taken(self) -> dict[str, Amounts]:
-        """What pods take, by namespace."""
         return {name: record.taken for name, record in self.records.items()}
 
     @property
     def tracks(self) -> list[Track]:
-        """Every migration."""
         return [track for record in self.records.values() for track in record.migrations.values()]
 
     def nodes(self) -> dict[str, str]:

@@ -104,7 +104,6 @@ def as_json(report: dict[str, Any]) -> str:
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The report as a table for a terminal."""
     made = Table(title="headroom scale", title_justify="left")
     made.add_column("measured")
     made.add_column("value", justify="right")
@@ -114,7 +113,6 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The table's lines."""
     waits, over, own, api = (report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server"))
     lines = [
         ("migrations", f"{report['migrations']}"),

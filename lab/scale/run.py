@@ -18,11 +18,11 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
+from kubeloop.testing.cluster.progress import Lines, Progress
 from lab.counters import Counts, added, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.headroom import Headroom
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
-from lab.scale.display import Display
 from lab.scale.measurements import Measurements
 from lab.scale.plan import Plan, Settings
 from lab.scale.removal import Removal
@@ -47,6 +47,26 @@ _FOLLOWED = (
     registry.PODS,
     registry.EVENTS,
 )
+
+
+class Display:
+    """One stage at a time. A pipe that is closed does not end the run: there is something to clean up."""
+
+    def __init__(self) -> None:
+        self._progress: Progress = Lines(interval=5.0)
+        self._stage, self._began = "scale", time.monotonic()
+
+    def stage(self, text: str) -> None:
+        """A new stage."""
+        self._stage, self._began = f"scale: {text}", time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            self._progress.step(self._stage)
+
+    def done(self, count: int, total: int) -> None:
+        """So many of the stage's steps are done."""
+        left = f", {(time.monotonic() - self._began) / count * (total - count):.0f} s left" if count else ""
+        with contextlib.suppress(BrokenPipeError):
+            self._progress.tick(f"{self._stage}: {count} of {total}{left}")
 
 
 def run_scale(settings: Settings) -> int:
@@ -233,7 +253,6 @@ class _Run:
             await asyncio.sleep(_POLL)
 
     async def _settle(self) -> bool:
-        """Wait until the quotas are as they were; whether they are."""
         await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
         return self._found.settled()
 

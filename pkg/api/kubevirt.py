@@ -1,4 +1,7 @@
-"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands."""
+"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands.
+
+Classes are named as in KubeVirt's API where nothing else is said.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,6 @@ class Feature(Struct):
 
 
 class CPU(Struct):
-    """kubevirt.io/v1 CPU."""
-
     cores: int = 0
     sockets: int = 0
     threads: int = 0
@@ -30,20 +31,14 @@ class CPU(Struct):
 
 
 class Hugepages(Struct):
-    """kubevirt.io/v1 Hugepages."""
-
     page_size: str = ""
 
 
 class ReservedOverhead(Struct):
-    """kubevirt.io/v1 ReservedOverhead."""
-
     added_overhead: RawQuantity | None = None
 
 
 class Memory(Struct):
-    """kubevirt.io/v1 Memory."""
-
     guest: RawQuantity | None = None
     hugepages: Hugepages | None = None
     reserved_overhead: ReservedOverhead | None = None
@@ -74,21 +69,15 @@ class MultusNetwork(Struct):
 
 
 class Network(Struct):
-    """kubevirt.io/v1 Network."""
-
     name: str = ""
     multus: MultusNetwork | None = None
 
 
 class LunTarget(Struct):
-    """kubevirt.io/v1 LunTarget."""
-
     reservation: bool = False
 
 
 class Disk(Struct):
-    """kubevirt.io/v1 Disk."""
-
     name: str = ""
     lun: LunTarget | None = None
 
@@ -116,8 +105,6 @@ class HostDevice(Struct):
 
 
 class Devices(Struct):
-    """kubevirt.io/v1 Devices."""
-
     autoattach_graphics_device: bool | None = None
     autoattach_pod_interface: bool | None = None
     autoattach_serial_console: bool | None = None
@@ -139,8 +126,6 @@ class TPM(Feature):
 
 
 class LaunchSecurity(Struct):
-    """kubevirt.io/v1 LaunchSecurity."""
-
     sev: Present | None = None
     snp: Present | None = None
     tdx: Present | None = None
@@ -153,8 +138,6 @@ class DomainResources(ResourceRequirements):
 
 
 class DiskIOThreads(Struct):
-    """kubevirt.io/v1 DiskIOThreads."""
-
     supplemental_pool_thread_count: int | None = None
 
 
@@ -165,27 +148,19 @@ class KernelBoot(Struct):
 
 
 class EFI(Struct):
-    """kubevirt.io/v1 EFI."""
-
     persistent: bool = False
 
 
 class Bootloader(Struct):
-    """kubevirt.io/v1 Bootloader."""
-
     efi: EFI | None = None
 
 
 class Firmware(Struct):
-    """kubevirt.io/v1 Firmware."""
-
     bootloader: Bootloader | None = None
     kernel_boot: KernelBoot | None = None
 
 
 class DomainSpec(Struct):
-    """kubevirt.io/v1 DomainSpec."""
-
     cpu: CPU | None = None
     memory: Memory | None = None
     resources: DomainResources = DomainResources()
@@ -211,14 +186,10 @@ class HotplugSource(Struct):
 
 
 class ContainerDiskSource(Struct):
-    """kubevirt.io/v1 ContainerDiskSource."""
-
     image: str = ""
 
 
 class Volume(Struct):
-    """kubevirt.io/v1 Volume."""
-
     name: str = ""
     downward_metrics: Present | None = None
     container_disk: ContainerDiskSource | None = None
@@ -228,8 +199,6 @@ class Volume(Struct):
 
 
 class VirtualMachineInstanceSpec(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceSpec."""
-
     domain: DomainSpec = DomainSpec()
     architecture: str | None = None
     liveness_probe: Probe | None = None
@@ -285,8 +254,6 @@ class MigratedVolume(Struct):
 
 
 class VolumeStatus(Struct):
-    """kubevirt.io/v1 VolumeStatus."""
-
     name: str = ""
     phase: str | None = None
     persistent_volume_claim_info: ClaimInfo | None = None
@@ -300,8 +267,6 @@ class ChangedBlockTracking(Struct):
 
 
 class VirtualMachineInstanceStatus(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceStatus."""
-
     phase: str | None = None
     node_name: str | None = None
     conditions: list[Condition] | None = None
@@ -320,8 +285,6 @@ class VirtualMachineInstance(Object):
 
 
 class VirtualMachineInstanceMigrationSpec(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationSpec."""
-
     vmi_name: str = ""
     send_to: Present | None = None
     receive: Present | None = None
@@ -336,8 +299,6 @@ class PhaseTransition(Struct):
 
 
 class VirtualMachineInstanceMigrationStatus(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationStatus."""
-
     phase: str | None = None
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
@@ -345,8 +306,6 @@ class VirtualMachineInstanceMigrationStatus(Struct):
 
 
 class VirtualMachineInstanceMigration(Object):
-    """kubevirt.io/v1 VirtualMachineInstanceMigration."""
-
     spec: VirtualMachineInstanceMigrationSpec = VirtualMachineInstanceMigrationSpec()
     status: VirtualMachineInstanceMigrationStatus = VirtualMachineInstanceMigrationStatus()
 
@@ -371,8 +330,6 @@ class VirtualMachineInstanceTemplate(Struct):
 
 
 class VirtualMachineSpec(Struct):
-    """kubevirt.io/v1 VirtualMachineSpec."""
-
     run_strategy: str | None = None
     running: bool | None = None
     update_volumes_strategy: str | None = None
@@ -380,16 +337,12 @@ class VirtualMachineSpec(Struct):
 
 
 class VirtualMachineStatus(Struct):
-    """kubevirt.io/v1 VirtualMachineStatus."""
-
     printable_status: str | None = None
     created: bool = False
     ready: bool = False
 
 
 class VirtualMachine(Object):
-    """kubevirt.io/v1 VirtualMachine."""
-
     spec: VirtualMachineSpec = VirtualMachineSpec()
     status: VirtualMachineStatus = VirtualMachineStatus()
 
@@ -409,14 +362,10 @@ class SupportContainerResources(Struct):
 
 
 class VirtualMachineOptions(Struct):
-    """kubevirt.io/v1 VirtualMachineOptions."""
-
     disable_serial_console_log: Present | None = None
 
 
 class DeveloperConfiguration(Struct):
-    """kubevirt.io/v1 DeveloperConfiguration."""
-
     feature_gates: list[str] | None = None
     disabled_feature_gates: list[str] | None = None
     cpu_allocation_ratio: int | None = None
@@ -438,8 +387,6 @@ class NetworkConfiguration(Struct):
 
 
 class KubeVirtConfiguration(Struct):
-    """kubevirt.io/v1 KubeVirtConfiguration."""
-
     additional_guest_memory_overhead_ratio: str | None = None
     migrations: MigrationConfiguration | None = None
     support_container_resources: list[SupportContainerResources] | None = None
@@ -456,14 +403,10 @@ class KubeVirtConfiguration(Struct):
 
 
 class KubeVirtSpec(Struct):
-    """kubevirt.io/v1 KubeVirtSpec."""
-
     configuration: KubeVirtConfiguration = KubeVirtConfiguration()
 
 
 class KubeVirtStatus(Struct):
-    """kubevirt.io/v1 KubeVirtStatus."""
-
     phase: str | None = None
     observed_kube_virt_version: str | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -31,8 +31,6 @@ _LOG_LINES = "2000"
 @dataclass(frozen=True)
 class CollectOptions:
     """Where to, and of which namespaces."""
-
-    title: ClassVar = "Options"
 
     output: str = option(
         "headroom-collect.tar.gz",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.backend_storage import claim_to_come
-from pkg.util.kubevirt.observed_overhead import architecture, overhead_of
+from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio
@@ -42,8 +42,6 @@ class Arch(StrEnum):
 @dataclass(frozen=True)
 class DeltaOptions:
     """The VMIs and how they are computed."""
-
-    title: ClassVar = "Options"
 
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     overhead_ratio: str | None = option(
@@ -95,9 +93,9 @@ class _Calculator:
         rendering = self._rendering(vmi)
         line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
         if self.options.estimate is EstimateKind.HARVESTER:
-            arch, profile, ratio = architecture(vmi), rendering.profile, rendering.ratio
-            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, arch, profile)
-            overhead = memory_overhead(vmi.spec, ratio=ratio, arch=arch, profile=profile)
+            profile, ratio = rendering.profile, rendering.ratio
+            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
+            overhead = memory_overhead(vmi.spec, ratio=ratio, profile=profile)
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         target = format_resource_list(self._target(vmi, rendering))
         return line | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -27,8 +27,6 @@ from pkg.util.amounts import shown
 @dataclass(frozen=True)
 class CollectedOptions:
     """Instead of a cluster."""
-
-    title: ClassVar = "Options"
 
     folder: str | None = option(
         None, "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"

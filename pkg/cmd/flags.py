@@ -2,7 +2,8 @@
 
 To add a flag: add a field `name: type = option(default, "What it does.", metavar="SECONDS")` to the dataclass of its
 group (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The
-flag's spelling, its environment variable HEADROOM_<FLAG> and its section of --help follow from the field.
+flag's spelling, its environment variable HEADROOM_<FLAG> and its section of --help (the group's `title`, or Options)
+follow from the field.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _flattened(function: _Function) -> _Function:
 def _flags(group: Any, defaults: Any) -> list[inspect.Parameter]:
     """The flags of a group. Raises KeyError for a field that `option` did not make."""
     hints = get_type_hints(group)
-    return [_flag(each, hints[each.name], group.title, defaults) for each in fields(group)]
+    return [_flag(each, hints[each.name], getattr(group, "title", "Options"), defaults) for each in fields(group)]
 
 
 def _flag(each: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:

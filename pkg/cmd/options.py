@@ -86,8 +86,6 @@ class LogOptions:
 class OutputOptions:
     """How something is printed."""
 
-    title: ClassVar = "Options"
-
     output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall
@@ -25,8 +25,6 @@ _OPERATIONS: dict[str, _Operation] = {"add": lambda a, b: str(a + b), "sub": lam
 @dataclass(frozen=True)
 class QuantityOptions:
     """What is computed."""
-
-    title: ClassVar = "Options"
 
     add: bool = option(False, "Lines A<TAB>B: A + B.", "--add")
     sub: bool = option(False, "Lines A<TAB>B: A - B.", "--sub")

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -64,8 +64,6 @@ class ReportOptions(OutputOptions):
 class WatchOptions:
     """Once, or again and again."""
 
-    title: ClassVar = "Options"
-
     watch: bool = option(
         False, "Go on until Ctrl-C: on a terminal in place, else with a line for each change.", "--watch", "-w"
     )
@@ -79,8 +77,6 @@ class WatchOptions:
 @dataclass(frozen=True)
 class NamespaceOptions:
     """Which namespace."""
-
-    title: ClassVar = "Options"
 
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
     namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -34,8 +34,6 @@ class Part(StrEnum):
 @dataclass(frozen=True)
 class CheckOptions:
     """Whether headroom itself works."""
-
-    title: ClassVar = "Options"
 
     check: list[Part] | None = option(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,6 @@ from pkg.util.resource_list import ResourceList
 @dataclass(frozen=True)
 class UsageOptions:
     """The objects and what counts them."""
-
-    title: ClassVar = "Options"
 
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     kubernetes: str = option("1.37", "Kubernetes release, 1.30 to 1.37.", metavar="VERSION")

@@ -6,7 +6,7 @@ from kubeloop.api.core import Pod
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util.kubevirt.migration import migration_of
 
 MIGRATIONS_BY_VMI = "vmi"
 """VMIMs by `namespace/vmiName`."""

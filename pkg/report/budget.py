@@ -57,10 +57,10 @@ def report(observed: Observed) -> Report:
     window = Window(observed, _AT_ONCE)
     lock = observed.lock
     raised = []
+    hards = {quota.name: quota.hard for quota in observed.quotas}
     for name, record in window.originals.items():
-        quota = window.quota(name)
         blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
-        raised.append(Raised(name, quota.hard if quota else {}, dict(record.hard), blocked))
+        raised.append(Raised(name, hards.get(name, {}), dict(record.hard), blocked))
     return Report(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),

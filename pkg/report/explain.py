@@ -19,10 +19,15 @@ from pkg.report.fit import Fit, asked_for, fits
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
-from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
-from pkg.util.kubevirt.migration_pods import migration_of
-from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
-from pkg.util.kubevirt.refusals import of_devices, refusing_quota
+from pkg.util.kubevirt.installed import hindrance, limits_of
+from pkg.util.kubevirt.migration import (
+    abort_requested,
+    is_finished,
+    is_refused,
+    migration_of,
+    of_devices,
+    refusing_quota,
+)
 from pkg.util.resourcequota.touch import last_touch, timestamp
 
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"

@@ -115,6 +115,11 @@ class Quantity:
         return f"Quantity({str(self)!r})"
 
 
+def parse_wire(raw: str | int | float) -> Quantity:
+    """A quantity of an object. White space around it is dropped, as Go's JSON decoding of a Quantity does."""
+    return _parse(raw.strip()) if isinstance(raw, str) else Quantity.parse(raw)
+
+
 @lru_cache(maxsize=16384)
 def _parse(text: str) -> Quantity:
     match = _SHAPE.fullmatch(text) if text and len(text) <= _MAX_DIGITS else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kubeloop.api.meta import RawQuantity
-from pkg.util.quantity import Quantity, QuantityError
+from pkg.util.quantity import Quantity, QuantityError, parse_wire
 
 ResourceList = dict[str, Quantity]
 
@@ -24,11 +24,6 @@ def parse_resource_list(raw: Mapping[str, RawQuantity] | None) -> ResourceList:
         except QuantityError as error:
             raise QuantityError(f"{name}: {error}") from error
     return parsed
-
-
-def parse_wire(raw: RawQuantity) -> Quantity:
-    """A quantity of an object. White space around it is dropped, as Go's JSON decoding of a Quantity does."""
-    return Quantity.parse(raw.strip() if isinstance(raw, str) else raw)
 
 
 def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, NotReached, probe
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.installation import about
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, registered, unregister
@@ -40,7 +41,10 @@ class Leftovers:
     async def run(self) -> None:
         while True:
             try:
-                await (unregister(self.client) if self.remove else self.check())
+                if not self.remove:
+                    await self.check()
+                elif await unregister(self.client):
+                    log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
             except ApiError as exc:
                 log.warning("webhook configurations: %s, trying again in %g s", exc, PERIOD)
             await asyncio.sleep(PERIOD)

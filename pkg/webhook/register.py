@@ -14,7 +14,7 @@ from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.installation import about
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import virt_controllers
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import Policy

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from kubeloop.api import registry
@@ -15,11 +16,14 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from lab.headroom import Headroom
 from lab.namespace import Namespace
+from lab.questions import writes
+from lab.record import QuotaVersion, Record
 from lab.scale.measurements import percentile
 from lab.scale.removal import in_parallel
+from lab.watching import Watching
+from pkg.util import constants
 from pkg.util.quantity import Quantity
 from tests.bench.objects import create_vms, migration, namespace_with_quota, remove_namespaces
-from tests.bench.quotas import QuotaWatch
 from tests.bench.row import Row, combined
 
 SEQUENCE = 50
@@ -27,6 +31,39 @@ BESIDE = "bench-beside"
 BASE = Quantity.parse("5000Mi")
 HARVESTER_DELTA = Quantity.of(4737464313)
 """What Harvester's formula adds for one of these VMs (ratio 1.5)."""
+
+
+TIMEOUT = 60.0
+
+
+class QuotaWatch(Watching):
+    """The quotas of some namespaces, and nothing else."""
+
+    def __init__(self, client: Client, namespaces: Collection[str]) -> None:
+        super().__init__(client, {name: Record(time.perf_counter) for name in namespaces}, registry.RESOURCE_QUOTAS)
+
+    @property
+    def updates(self) -> int:
+        """How often they were written, status apart."""
+        return sum(len(writes(record)) for record in self.records.values())
+
+    def changed_at(self, namespace: str) -> float:
+        """When limits.memory was last seen to change."""
+        same = groupby(self.records[namespace].quotas, lambda version: version.hard.memory)
+        return [next(versions).at for _, versions in same][-1]
+
+    async def wait_for(self, namespace: str, limit: Quantity) -> None:
+        """Until the namespace's limits.memory is `limit`. Raises TimeoutError."""
+        await self._wait_for(namespace, lambda version: version.hard.memory == limit)
+
+    async def wait_until_taken_over(self, namespace: str) -> None:
+        """Until the controller has marked the namespace's quota. Raises TimeoutError."""
+        await self._wait_for(namespace, lambda version: constants.ANNOTATION_OWNER in version.quota.annotations)
+
+    async def _wait_for(self, namespace: str, done: Callable[[QuotaVersion], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            while (quota := self.records[namespace].quota) is None or not done(quota):
+                await self.changed(TIMEOUT)
 
 
 async def one_after_another(kubeconfig: Path) -> list[Row]:

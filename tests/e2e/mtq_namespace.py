@@ -69,6 +69,18 @@ class Budgeted(Namespace):
         except NotFound:
             return None
 
+    async def until_raised(self, hard: Mapping[str, Any]) -> None:
+        async def raised() -> bool:
+            return await self.hard("quota") != by_value(hard)
+
+        await becomes(raised, True)
+
+    async def until_unlocked(self) -> None:
+        async def locked() -> bool:
+            return await self.lock() is not None
+
+        await becomes(locked, False)
+
     async def at_rest(self, hard: Mapping[str, Any], quota: str = "quota", seconds: float = 15.0) -> None:
         """Until the quota is as it was, the status holds no originals and the lock is gone."""
 
@@ -90,10 +102,6 @@ class Seen(Versions):
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""
     since: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        return sum(end - begin for begin, end in self.locked)
 
     @property
     def raised(self) -> list[tuple[str, dict[str, Quantity], bool]]:

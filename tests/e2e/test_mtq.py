@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 
@@ -59,25 +60,6 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
-async def test_a_budget_that_is_too_small_changes_nothing_and_says_so(namespace: Budgeted) -> None:
-    hard = await namespace.fill()
-    async with watched(namespace) as seen:
-        await namespace.budget({"limits.cpu": "2", "limits.memory": "64Mi", "requests.memory": "2Gi", "pods": "1"})
-        migration = await namespace.migrate()
-        await namespace.until_refused(migration)
-        event = await namespace.told("NotEnoughResourceToRelease", "VirtualMachineInstanceMigration")
-        await namespace.told("NotEnoughResourceToRelease", BUDGETS.kind)
-        assert await seen.hards("quota") == [by_value(hard)]
-    assert "limits.memory of quota quota: requested " in event.message
-    assert event.type == "Warning"
-    assert (seen.locked, seen.since) == ([], None)
-    # Tried again as soon as it changes.
-    enough = {"additionalMigrationResources": {"limits.memory": "2Gi"}}
-    await namespace.patch(BUDGETS, "budget", {"spec": enough})
-    await namespace.succeed(migration)
-    await namespace.at_rest(hard)
-
-
 async def refused_by_the_lock(attempt: object) -> str:
     with pytest.raises(Forbidden) as caught:
         await attempt  # type: ignore[misc]
@@ -94,7 +76,7 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     await namespace.until_refused(migration)
     with frozen(cluster, "kubevirt"):  # no target pod comes: the window stays open
         await namespace.budget()
-        await until(lambda: _is_raised(namespace, hard), "the raise")
+        await namespace.until_raised(hard)
         message = await refused_by_the_lock(alice.create(PODS, bodies.pod()))
         assert f"namespace {namespace} is locked by headroom (" in message
         assert " for the migration of vm1: pods other than migration targets can't be created" in message
@@ -153,10 +135,6 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
         running.process.send_signal(signal.SIGCONT)
 
 
-async def _is_raised(namespace: Budgeted, hard: dict[str, str]) -> bool:
-    return await namespace.hard("quota") != by_value(hard)
-
-
 async def _until_there_is_room(namespace: Budgeted) -> None:
     """The source pod has ended and quota has noticed."""
 
@@ -190,13 +168,9 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster,
     await namespace.until_refused(migration)
     with frozen(cluster, "kubevirt"):
         await namespace.budget()
-        await until(lambda: _is_raised(namespace, hard), "the raise")
+        await namespace.until_raised(hard)
         await namespace.client.resource(NAMESPACES).delete(name=namespace.name)
-
-        async def unlocked() -> bool:
-            return await namespace.lock() is None
-
-        await until(unlocked, "the end of the lock")
+        await namespace.until_unlocked()
 
     async def gone() -> bool:
         return namespace.name not in {each.name for each in await namespace.client.resource(NAMESPACES).list()}
@@ -211,3 +185,17 @@ async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(name
         await namespace.budget()
         await namespace.succeed(await namespace.migrate(), seconds=60.0)
     await namespace.at_rest(hard)
+
+
+async def test_vms_evacuated_at_once_share_locks_that_end_as_soon_as_their_targets_are_there(admin: Admin) -> None:
+    namespace, names = await made(admin), [f"vm{number}" for number in range(8)]
+    await namespace.make_quota("quota", {"limits.cpu": "50", "pods": "50"})
+    await asyncio.gather(*map(namespace.machine, names))
+    hard = await namespace.fill()
+    await namespace.budget({"limits.cpu": "10", "pods": "10"})
+    async with watched(namespace) as seen:
+        migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
+        await namespace.succeed(*migrations, seconds=120)
+        await namespace.at_rest(hard)
+    assert 1 <= len(seen.locked) < len(names), "a lock each: nothing was shared"
+    assert seen.since is None

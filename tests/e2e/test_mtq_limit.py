@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -65,11 +64,7 @@ async def test_a_lock_that_was_edited_ends_too(admin: Admin, edit: dict[str, Any
     body = lock_body(namespace.name, hook, now=time.time(), holder="me", reason="vm1")
     body["metadata"] |= edit
     await admin.client.resource(LOCKS).create(body)
-
-    async def unlocked() -> bool:
-        return await namespace.lock() is None
-
-    await until(unlocked, "the end of the lock")
+    await namespace.until_unlocked()
 
 
 async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
@@ -143,14 +138,3 @@ async def _given_back(namespace: Budgeted) -> bool:
     quota = await namespace.quota()
     ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
     return not ours and by_value(quota.hard) == BASE
-
-
-async def test_no_namespace_with_a_budget_is_labelled_for_the_reserve(admin: Admin) -> None:
-    namespace = Budgeted(admin.client, (await admin.namespace(HARD)).name)
-    await namespace.budget({"limits.cpu": "3", "limits.memory": "5Gi"})
-    await namespace.machine(cpu="2", memory="4Gi")
-    await namespace.succeed(await namespace.migrate(running=0.5))
-    assert not await namespace.is_labelled()
-    annotations = await namespace.annotations()
-    assert constants.ANNOTATION_OWNER not in annotations
-    assert "harvesterhci" not in json.dumps(dict(annotations))

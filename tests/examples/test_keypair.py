@@ -14,6 +14,7 @@ from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 
+KINDS = (KEY_PAIRS,)
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
 FINGERPRINT = "0f:a2:0a:d7:38:3e:65:45:08:6b:63:84:1c:ff:dc:ba"
 UNREADABLE = "failed to parse the public key, error: ssh: no key found"
@@ -35,7 +36,7 @@ def key_pair(public_key: str, **status: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("case", UPSTREAM)
 async def test_upstreams_table(case: str) -> None:
     public_key, known, fingerprint, condition = UPSTREAM[case]
-    cluster = FakeCluster(KEY_PAIRS)
+    cluster = FakeCluster(*KINDS)
     given = cluster.put(KEY_PAIRS, key_pair(public_key, **({"fingerPrint": known} if known else {})))
     left = await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed(given.key, given)
     assert left is not None
@@ -47,7 +48,7 @@ async def test_upstreams_table(case: str) -> None:
 
 @pytest.mark.parametrize("given", [None, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
 async def test_nil_and_deleted_resource(given: dict[str, Any] | None) -> None:
-    cluster = FakeCluster(KEY_PAIRS)
+    cluster = FakeCluster(*KINDS)
     body = key_pair(PUBLIC)
     obj = None if given is None else cluster.put(KEY_PAIRS, body | {"metadata": body["metadata"] | given})
     assert await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed("default/test", obj) == obj
@@ -67,7 +68,3 @@ async def scenario(client: Client) -> None:
 
     await until(written)
     await management.stop()
-
-
-async def test_on_the_fake_cluster() -> None:
-    await scenario(FakeCluster(KEY_PAIRS).client())

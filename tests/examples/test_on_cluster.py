@@ -1,4 +1,4 @@
-"""Every ported controller on one embedded cluster."""
+"""Every ported controller on the fake cluster, and all on one embedded cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.loading import load_config
+from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from lab.cluster import EmbeddedCluster, Options
 from tests.examples import test_keypair, test_nodedrain, test_schedulevmbackup, test_storageclass, test_template
 
 PORTS = (test_template, test_keypair, test_storageclass, test_schedulevmbackup, test_nodedrain)
-KINDS = [test_keypair.KEY_PAIRS, *(kind for port in PORTS for kind in getattr(port, "KINDS", ()))]
+KINDS = [kind for port in PORTS for kind in port.KINDS]
+
+
+@pytest.mark.parametrize("port", PORTS, ids=lambda port: port.__name__)
+async def test_on_the_fake_cluster(port: Any) -> None:
+    await port.scenario(FakeCluster(*port.KINDS).client())
+
 
 BUILT_IN = ("", "batch", "storage.k8s.io")
 

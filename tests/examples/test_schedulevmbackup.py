@@ -236,7 +236,3 @@ async def scenario(client: Client) -> None:
     found = [each for each in await jobs.list(NAMESPACE) if not each.deleting]
     assert found == []
     await management.stop()
-
-
-async def test_on_the_fake_cluster() -> None:
-    await scenario(FakeCluster(*KINDS).client())

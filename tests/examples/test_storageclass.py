@@ -165,7 +165,3 @@ async def scenario(client: Client) -> None:
     await until(written)
     assert msgspec.to_builtins((await cdis.get(name="cdi")).spec) == overhead(sc="0.85")
     await management.stop()
-
-
-async def test_on_the_fake_cluster() -> None:
-    await scenario(FakeCluster(*KINDS).client())

@@ -115,7 +115,3 @@ async def scenario(client: Client) -> None:
     await images.merge_patch(imported, name="os", namespace="default")
     await until(ready)
     await management.stop()
-
-
-async def test_on_the_fake_cluster() -> None:
-    await scenario(FakeCluster(*KINDS).client())

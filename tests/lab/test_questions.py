@@ -252,44 +252,52 @@ ROOM = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 GRANTED = ("5015m", "10040344313")
 
 
-def granted() -> RecordBuilder:
-    """A migration whose room quota admission knows of since second 2."""
+def granted(at: float = 2.0) -> RecordBuilder:
+    """A migration with an entry since second 2, whose room quota admission knows of since `at`."""
     builder = RecordBuilder()
     builder.quota(0, BASE)
     builder.pod(0, "source", "Running")
     builder.migration(1, "Pending", refused=True)
-    builder.quota(2, GRANTED, ONE, ENTRY, text=ROOM)
+    if at > 2:
+        builder.quota(2, BASE, ONE, ENTRY, text=ROOM)
+    builder.quota(at, GRANTED, ONE, ENTRY, text=ROOM)
     return builder
 
 
 @pytest.mark.parametrize(
-    ("at", "limit", "also", "found"),
+    ("since", "at", "limit", "also", "ends", "found"),
     [
-        pytest.param(2.5, "5015m", "2", [], id="told within a second"),
-        pytest.param(9.0, "3", "2", [], id="told late, by the limit of before"),
-        pytest.param(9.0, "5015m", "2", [True], id="by the raised limit, which another pod has filled"),
-        pytest.param(9.0, "5015m", "1m", [False], id="by the raised limit, which has room"),
-        pytest.param(9.0, "what", "2", [True], id="by words that cannot be read"),
-        pytest.param(21.0, "5015m", "2", [], id="told after the migration's end"),
+        pytest.param(2, 2.5, "5015m", "2", 20, [], id="told within a second"),
+        pytest.param(2, 9, "3", "2", 20, [], id="told late, by the limit of before"),
+        pytest.param(8.5, 9, "5015m", "2", 20, [], id="told within a second of the raise, long after the entry"),
+        pytest.param(2, 9, "5015m", "2", 20, [True], id="by the raised limit, which another pod has filled"),
+        pytest.param(2, 9, "5015m", "2", 8.9, [False], id="by the raised limit, which another pod had filled"),
+        pytest.param(2, 9, "5015m", "1m", 20, [False], id="by the raised limit, which has room"),
+        pytest.param(2, 9, "what", "2", 20, [True], id="by words that cannot be read"),
+        pytest.param(2, 21, "5015m", "2", 22, [], id="told after the migration's end"),
     ],
 )
-def test_a_target_that_was_refused_although_it_had_room(at: float, limit: str, also: str, found: list[bool]) -> None:
-    builder = granted()
-    builder.pod(3, "other", "Running", vm="vm2", takes=(also, "1"))
+def test_a_target_that_was_refused_although_it_had_room(
+    since: float, at: float, limit: str, also: str, ends: float, found: list[bool]
+) -> None:
     words = f"exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, limited: limits.cpu={limit}"
-    for happens in sorted([at, 20.0]):
-        if happens == at:
-            builder.event(at, words)
-        else:
-            builder.migration(20, "Failed")
-            builder.pod(20, "other", "Succeeded", vm="vm2", takes=(also, "1"))
+    builder = granted(since)
+    happens: dict[float, Callable[[], None]] = {
+        3: lambda: builder.pod(3, "other", "Running", vm="vm2", takes=(also, "1")),
+        at: lambda: builder.event(at, words),
+        ends: lambda: builder.pod(ends, "other", "Succeeded", vm="vm2", takes=(also, "1")),
+        20.5: lambda: builder.migration(20.5, "Failed"),
+        30: lambda: builder.quota(30, BASE, ONE),
+    }
+    for moment in sorted(happens):
+        happens[moment]()
     assert [each.full for each in questions.late_refusals(builder.record, Amounts.of(*BASE))] == found
 
 
 def test_a_version_below_base_and_entries_is_a_revert() -> None:
     builder, base = granted(), Amounts.of(*BASE)
-    assert questions.reverts(builder.record, base) == []
     builder.quota(3, BASE, ONE, ENTRY, text=ROOM)
+    builder.quota(4, ONE, ONE)
     assert [version.at for version in questions.reverts(builder.record, base)] == [3]
 
 

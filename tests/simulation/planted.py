@@ -88,7 +88,7 @@ def windows() -> None:
 
     def whole(self: room.Room, missing: Missing) -> dict[str, ResourceList]:
         (name,), (wanted,) = own(self, missing), own(self, missing).values()
-        return {name: maximum(wanted, missing.need(self._facts)[1])}
+        return {name: maximum(wanted, missing.need(self._facts).all)}
 
     room.Room._own = whole  # type: ignore[method-assign]
 

@@ -173,7 +173,12 @@ def _complete(
 ) -> dict[str, Path]:
     """Steps 3 and 4 for what `component` still lacks; the paths in the cache."""
     folder = cache_folder(component, environ)
-    _make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(
+            f"the cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
+        ) from error
 
     def waiting(seconds: float) -> None:
         progress.tick(f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s")
@@ -203,15 +208,6 @@ def _make(
         except DownloadError as error:
             progress.step(f"{name}: {error}; building it instead")
     return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ClusterError(
-            f"the cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
-        ) from error
 
 
 @contextmanager

@@ -25,7 +25,7 @@ _POLL = 0.05
 
 
 class Patience:
-    """One deadline for the whole start, and the processes that must live meanwhile."""
+    """One deadline for the whole start, and the processes that must live meanwhile: at least one when it is over."""
 
     def __init__(self, timeout: float = START_TIMEOUT) -> None:
         self._deadline = time.monotonic() + timeout
@@ -41,7 +41,8 @@ class Patience:
         while not await done():
             self.check()
             if time.monotonic() > self._deadline:
-                raise StartError(f"{what} after {self._timeout:.0f} s: see the logs in {self._logs()}")
+                logs = self._watched[0].log.parent
+                raise StartError(f"{what} after {self._timeout:.0f} s: see the logs in {logs}")
             await asyncio.sleep(_POLL)
 
     def check(self) -> None:
@@ -50,9 +51,6 @@ class Patience:
             if not process.alive():
                 last = last_log_line(process.directory, process.name) or "no message"
                 raise StartError(f"{process.name} ended while starting: {last} (whole log: {process.log})")
-
-    def _logs(self) -> str:
-        return str(self._watched[0].log.parent) if self._watched else "its directory"
 
 
 async def listens(address: tuple[str, int]) -> bool:

@@ -16,7 +16,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.probe import PROBE_CONFIGURATION, NotReached
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_webhook
 
 

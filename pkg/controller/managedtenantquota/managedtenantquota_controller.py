@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cachetools import TTLCache
 
@@ -16,6 +16,7 @@ from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachabl
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
+from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter, RateLimiter
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
@@ -42,41 +43,36 @@ _SAID_SECONDS = 600.0
 _SAID = 4096
 
 
-@dataclass(eq=False)
 class Handler:
     """Handles Namespaces, by name: all that happens in one of them is in order."""
 
-    observer: Observer
-    writer: Writer
-    events: EventRecorder
-    policy: Policy
-    clock: Callable[[], float]
-    """The API server's."""
-    timer: Callable[[], float] = loop_time
-    """Seconds that never go back."""
-    _seen: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
-    """A namespace to the uid of its last lock and the time by `timer` when that was first seen."""
-    _timers: dict[str, Timers] = field(default_factory=dict, init=False)
-    _failures: dict[str, int] = field(default_factory=dict, init=False)
-    _said: TTLCache[tuple[str, str], bool] = field(
-        default_factory=lambda: TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time), init=False
-    )
+    def __init__(
+        self, observer: Observer, writer: Writer, events: EventRecorder, policy: Policy, clock: Callable[[], float]
+    ) -> None:
+        """`clock`: the API server's, in seconds since the epoch."""
+        self.observer, self.writer, self.events, self.policy, self.clock = observer, writer, events, policy, clock
+        self._seen: dict[str, tuple[str, float]] = {}
+        """A namespace to the uid of its last lock and the time by the event loop when that was first seen."""
+        self._timers: dict[str, Timers] = {}
+        self._pauses: RateLimiter[str] = ItemExponentialFailureRateLimiter(_FIRST_PAUSE, policy.sweep)
+        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
         if not self.observer.concerns_us(key):
-            for memory in (self._timers, self._failures, self._seen):
-                memory.pop(key, None)
+            self._timers.pop(key, None)
+            self._seen.pop(key, None)
+            self._pauses.forget(key)
             return
         try:
             window, step = await self._work_off(key)
         except TimeoutError as exc:
             raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
         except ApiError as exc:
-            raise RetryAfter(self._pause(key), f"after an error: {exc}") from exc
+            raise RetryAfter(self._pauses.when(key), f"after an error: {exc}") from exc
         if window.observed.not_restored or window.observed.not_unlocked:
-            raise RetryAfter(self._pause(key), "a quota is still raised, or a lock stands")
-        self._failures.pop(key, None)
+            raise RetryAfter(self._pauses.when(key), "a quota is still raised, or a lock stands")
+        self._pauses.forget(key)
         self._come_back(window, step)
 
     async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
@@ -92,7 +88,7 @@ class Handler:
         window, step = self._decide(key, observed)
         assert isinstance(step, Write)
         if (await self._try(key, window, step)).not_unlocked:
-            raise RetryAfter(self._pause(key), "the lock still stands")
+            raise RetryAfter(self._pauses.when(key), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
         """The caches suggest a step; it is decided anew from live reads, and every write is bound to them. Raises
@@ -128,11 +124,11 @@ class Handler:
                 case Write("Restore", ResourceQuota() as quota):
                     message = f"resource quota {quota.name} is still raised, restoring it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_RESTORE_REFUSED, message, quota.name, quota))
-                    return replace(observed, not_restored={**observed.not_restored, quota.name: str(exc)})
+                    return replace(observed, not_restored=[*observed.not_restored, quota.name])
                 case Write("Unlock", Lock() as lock):
                     message = f"lock {lock.name} still stands, deleting it will be retried: {exc}"
                     self._say(key, observed.problem(EVENT_UNLOCK_REFUSED, message, lock.uid))
-                    return replace(observed, not_unlocked=str(exc))
+                    return replace(observed, not_unlocked=True)
             if step.opens:
                 window.refused(str(exc), self.clock())
                 self._keep(key, window)
@@ -145,15 +141,10 @@ class Handler:
             return observed
         uid, first = self._seen.get(lock.namespace, ("", 0.0))
         if uid != lock.uid:
-            first = self.timer()
+            first = loop_time()
             self._seen[lock.namespace] = lock.uid, first
-        seen = self.timer() - first
+        seen = loop_time() - first
         return replace(observed, lock=replace(lock, since=now - max(age_of(lock, now), seen), seen=now - seen))
-
-    def _pause(self, key: str) -> float:
-        """Seconds until the next try: longer each time."""
-        failures = self._failures[key] = min(self._failures.get(key, 0) + 1, 20)
-        return min(_FIRST_PAUSE * 2.0 ** (failures - 1), self.policy.sweep)
 
     def _left(self, observed: Observed) -> float:
         """Seconds until the lock has to end; 0 without one, or when it is overdue."""

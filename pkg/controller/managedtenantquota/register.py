@@ -29,7 +29,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces = management.namespaces
     budgets = management.virtual_machine_migration_resource_quotas
     quotas, locks = management.resource_quotas, management.locks
-    clients = Clients.of(management.client)
+    clients = Clients(management.client)
     maker = LockMaker(
         management.client,
         management.kubevirts.cache(),

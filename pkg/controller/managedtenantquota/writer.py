@@ -8,13 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Lease, ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.configuration_writes import written
@@ -40,32 +38,24 @@ _EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RELEASED, "Unlock": EVENT_UN
 """By the name of a write; the others are only logged."""
 
 
-@dataclass(frozen=True, slots=True)
 class Clients:
     """Live access to budgets, quotas and locks."""
 
-    budgets: ResourceClient[VirtualMachineMigrationResourceQuota]
-    quotas: ResourceClient[ResourceQuota]
-    locks: ResourceClient[ValidatingWebhookConfiguration]
-    leases: ResourceClient[Lease]
-
-    @classmethod
-    def of(cls, client: Client) -> Clients:
-        return cls(
-            budgets=client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS),
-            quotas=client.resource(RESOURCE_QUOTAS),
-            locks=client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS),
-            leases=client.resource(LEASES),
-        )
+    def __init__(self, client: Client) -> None:
+        self.budgets = client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+        self.quotas = client.resource(RESOURCE_QUOTAS)
+        self.locks = client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.leases = client.resource(LEASES)
 
     async def unlock(self, lock: Lock) -> None:
-        """Delete a lock. With finalizers of any owner it would go on refusing pods. Raises NotFound, ApiError."""
-        if lock.finalizers:
-            patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
-            await self.locks.merge_patch(patch, name=lock.name)
-            written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "updated")
-        await self.locks.delete(name=lock.name, uid=lock.uid)
-        written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "removed")
+        """Delete a lock. With finalizers of any owner it would go on refusing pods. Raises ApiError."""
+        with suppress(NotFound):
+            if lock.finalizers:
+                patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
+                await self.locks.merge_patch(patch, name=lock.name)
+                written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "updated")
+            await self.locks.delete(name=lock.name, uid=lock.uid)
+            written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "removed")
 
 
 @dataclass(eq=False)
@@ -108,9 +98,8 @@ class Writer:
 
     async def _lock(self, lock: Lock | None, step: Write, observed: Observed) -> Observed:
         if lock is not None and not step.body:
-            with suppress(NotFound):
-                await self.clients.unlock(lock)
-                _LOCK_SECONDS.observe(max(0.0, observed.now - lock.seen))
+            await self.clients.unlock(lock)
+            _LOCK_SECONDS.observe(max(0.0, observed.now - lock.seen))
             return replace(observed, lock=None)
         if lock is None:
             made = await self.clients.locks.create(step.body)

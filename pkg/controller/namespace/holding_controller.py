@@ -157,8 +157,6 @@ class Handler:
         if reserve and left > 0:
             raise RetryAfter(left, "keeping the label for the next migration")
         async with self._writing[name]:
-            self._free_since.pop(name, None)
-            self._counts_from.pop(name, None)
             await self._label(name, None)
 
     def _is_labelled(self, name: str) -> bool:

@@ -10,8 +10,7 @@ from kubeloop.api.core import Event
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
-from pkg.util.kubevirt.migration import is_refused
-from pkg.util.kubevirt.refusals import of_devices, refusing_quota
+from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
 from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts

@@ -21,7 +21,7 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, H
 from pkg.util import constants
 from pkg.util.kubevirt import backend_storage
 from pkg.util.kubevirt.evidence import read_of
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util.kubevirt.migration import migration_of
 from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration_pods import MigrationPods, naming_of, of_state
+from pkg.util.kubevirt.migration import MigrationPods, of_state, pods_of
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Format, Quantity
@@ -76,7 +76,7 @@ def backend_storage(
     """
     if vmi is None or not is_needed(vmi, rendering.profile):
         return NOTHING
-    named = [n for n in _named(vmi, migrations, claims) if not n.source_claim or len({*n.claims}) > 1]
+    named = [each for each in _named(vmi, migrations, claims) if not each.source_claim or len({*each.claims}) > 1]
     there = {name: claims[name] for each in named for name in _there(each, claims)}
     active = [each for each in named if each.active] if moving else []
     in_use = _current(vmi)
@@ -98,10 +98,11 @@ def size_of(vmi: VirtualMachineInstance, profile: Profile) -> str:
 
 def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
     """What quota will count of the claim that KubeVirt creates for a target; empty: it creates none."""
-    in_use = _current(vmi)
-    if not in_use or not is_needed(vmi, rendering.profile) or _is_shared(claims.get(in_use)):
+    in_use = claims.get(_current(vmi))
+    is_shared = in_use is not None and (in_use.status.access_modes or [""])[0] == _SHARED
+    if not _current(vmi) or not is_needed(vmi, rendering.profile) or is_shared:
         return {}
-    return storage_usage(_new_claim(vmi, rendering, claims.get(in_use)), rendering.kubernetes)
+    return storage_usage(_new_claim(vmi, rendering, in_use), rendering.kubernetes)
 
 
 def concerning(
@@ -127,7 +128,7 @@ def _named(
 ) -> Iterator[MigrationPods]:
     state = vmi.status.migration_state
     for each in migrations:
-        named = naming_of(each, state)
+        named = pods_of(each, state)
         open_ = named.active and not named.target_claim
         yield replace(named, target_claim=_labelled(each, claims)) if open_ else named
     if state and all(state.migration_uid != each.uid for each in migrations):
@@ -149,21 +150,15 @@ def _there(named: MigrationPods, claims: Claims) -> Iterator[str]:
 
 def _labelled(migration: VirtualMachineInstanceMigration, claims: Claims) -> str:
     """The name of the claim that KubeVirt itself would take for the target's."""
-    label = constants.LABEL_MIGRATION_NAME
-    found = (name for name, claim in claims.items() if claim.labels.get(label) == migration.name)
+    found = (name for name, each in claims.items() if each.labels.get(constants.LABEL_MIGRATION_NAME) == migration.name)
     return min((name for name in found if name.startswith(PREFIX)), default="")
 
 
 def _current(vmi: VirtualMachineInstance) -> str:
     """The name of the claim that KubeVirt says is in use."""
-    for volume in vmi.status.volume_status or ():
-        if volume.name.startswith(PREFIX) and volume.persistent_volume_claim_info is not None:
-            return volume.persistent_volume_claim_info.claim_name
-    return ""
-
-
-def _is_shared(claim: PersistentVolumeClaim | None) -> bool:
-    return claim is not None and (claim.status.access_modes or [""])[0] == _SHARED
+    states = (volume for volume in vmi.status.volume_status or () if volume.name.startswith(PREFIX))
+    claims = (volume.persistent_volume_claim_info for volume in states)
+    return next((claim.claim_name for claim in claims if claim is not None), "")
 
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:

@@ -21,9 +21,6 @@ from pkg.util.quotacount.claims import device_usage
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resource_list import ResourceList, minimum, smallest, total
 
-_Usages = Mapping[str, ResourceList]
-"""By the name that the pod has for a claim."""
-
 
 def device_claims(
     vmi: VirtualMachineInstance | None,
@@ -38,17 +35,16 @@ def device_claims(
     if not asked or not claims:
         return NOTHING
 
-    def usages(side: Side) -> _Usages:
-        return {
-            name: device_usage(claim, releases) for name, claim in _made(side.launcher, claims).items() if name in asked
-        }
+    def usages(side: Side) -> Mapping[str, ResourceList]:
+        """By the name that the pod has for a claim."""
+        made = _made(side.launcher, claims)
+        return {name: device_usage(claim, releases) for name, claim in made.items() if name in asked}
 
-    home = [usages(side) for side in sides.home]
+    home, targets = ([usages(side) for side in every] for every in (sides.home, sides.target))
     worth = {name: smallest(each.get(name, {}) for each in home) for name in asked}
     old = total(minimum(u, worth[n]) if home else u for side in sides.old for n, u in usages(side).items())
     if not moving:
         return SecondClaims(old=old)
-    targets = [usages(side) for side in sides.target]
     there = {name for each in targets for name in each}
     return SecondClaims(
         target=total(minimum(smallest(each.get(n, {}) for each in targets), worth[n]) for n in there),
@@ -64,5 +60,5 @@ def concerning(pods: Iterable[Pod], claims: Mapping[str, ResourceClaim]) -> Sequ
 
 def _made(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
     """The claims that were made for a pod, by the name that it has for each."""
-    made = {each.name: claims.get(each.resource_claim_name or "") for each in pod.status.resource_claim_statuses or ()}
-    return {name: claim for name, claim in made.items() if claim is not None}
+    made = {each.name: each.resource_claim_name or "" for each in pod.status.resource_claim_statuses or ()}
+    return {name: claims[claim] for name, claim in made.items() if claim in claims}

@@ -34,15 +34,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.meta import OwnerReference, from_rfc3339
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration_pods import MigrationPods, namings_of
+from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
 _VMI = "VirtualMachineInstance"
 _POD = "Pod"
+_NO_OWNER = OwnerReference()
 _RUNNING = ("", constants.PHASE_RUNNING)
 """Of a VMI; one without a status is none that KubeVirt has seen."""
 
@@ -68,27 +69,27 @@ class ControlledPods:
 
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
         launchers: list[Pod] = []
-        over: list[Pod] = []
         attached: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             kind = pod.labels.get(constants.LABEL_APP)
             if kind == constants.APP_VIRT_LAUNCHER:
-                (over if pod.terminal else launchers).append(pod)
+                launchers.append(pod)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
-                attached[_controller(pod, _POD)].append(pod)
-        self._ended: dict[str, list[Pod]] = defaultdict(list)
-        # KubeVirt leaves them for a while: of a busy namespace's pods they are most.
-        for pod in over:
-            self._ended[_controller(pod, _VMI)].append(pod)
-        self._sides: dict[str, list[Side]] = defaultdict(list)
-        for pod in sorted((*launchers, *(pod for pod in over if pod.uid in attached)), key=age):
-            # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-            attachments = tuple(sorted(attached.get(pod.uid, ()), key=age)[:1])
-            if attachments or is_live(pod, now):
-                self._sides[_controller(pod, _VMI)].append(Side(pod, attachments))
-        self._sides.pop("", None)
-        self._named = {side.launcher.name: side for sides in self._sides.values() for side in sides}
+                attached[_controller(pod, _POD).uid].append(pod)
         self._now = now
+        self._ended: dict[str, list[Pod]] = defaultdict(list)
+        sides = []
+        for pod in launchers:
+            if pod.terminal:
+                self._ended[_controller(pod, _VMI).uid].append(pod)
+            if pod.uid in attached or is_live(pod, now):
+                # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
+                sides.append(Side(pod, tuple(sorted(attached.get(pod.uid, ()), key=age)[:1])))
+        self._sides: dict[str, list[Side]] = defaultdict(list)
+        for side in sorted(sides, key=lambda side: age(side.launcher)):
+            if uid := _controller(side.launcher, _VMI).uid:
+                self._sides[uid].append(side)
+        self._named = {side.launcher.name: side for sides in self._sides.values() for side in sides}
 
     def of(self, vmi_uid: str) -> Sequence[Side]:
         """The sides that name this VMI, oldest first. That alone proves nothing."""
@@ -113,8 +114,7 @@ class ControlledPods:
         """Every pod that may make a difference to a VM's sides: those that name its VMI, and those that the VMI's or
         its migrations' status names."""
         sides, over = (self.of(vmi.uid), self.ended(vmi.uid)) if vmi else ((), ())
-        states = [each.status.migration_state for each in migrations]
-        states.append(vmi.status.migration_state if vmi else None)
+        states = [each.status.migration_state for each in (*migrations, *([vmi] if vmi else ()))]
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
         named = (self._named[name] for name in names if name in self._named)
         return [pod for side in (*sides, *named) for pod in side.pods] + list(over)
@@ -128,20 +128,20 @@ def sides_of(
     vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    namings = namings_of(vmi, migrations, pods.names)
+    told = pods_of_migrations(vmi, migrations, pods.names)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
-        return _pair(namings, pods)
-    live = pods.live(vmi.uid)
-    active = [naming for naming in namings if naming.active]
+        return _pair(told, pods)
+    live, every = pods.live(vmi.uid), pods.of(vmi.uid)
+    active = [each for each in told if each.active]
     target = _targets(live, active)
     if _has_arrived(vmi, live, target, active):
         home = tuple(side for side in target if side.launcher.spec.node_name == vmi.status.node_name)
-        return Sides(home, (), _left_over(pods.of(vmi.uid), home, namings), arrived=True)
+        return Sides(home, (), _left_over(every, home, told), arrived=True)
     home = _home(vmi, live, target, active)
     if not home:
-        return _pair(namings, pods)
-    rest = [side for side in pods.of(vmi.uid) if side not in target]
-    return Sides(home, target, _left_over(rest, home, [n for n in namings if not n.active]))
+        return _pair(told, pods)
+    others = [side for side in every if side not in target]
+    return Sides(home, target, _left_over(others, home, [each for each in told if not each.active]))
 
 
 def ended_launchers(
@@ -150,20 +150,17 @@ def ended_launchers(
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended(vmi.uid)
-    namings = namings_of(vmi, migrations, {pod.name for pod in ended}) if ended else []
+    told = pods_of_migrations(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
-        pod for pod in ended if any((n.source == pod.name and n.fits_source(pod)) or n.is_target(pod) for n in namings)
+        p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
     ]
 
 
 def charged_until(sides: Iterable[Side]) -> list[float]:
     """When Kubernetes ceases to charge those pods that are being deleted, in seconds since the epoch."""
-    times = []
-    for pod in (pod for side in sides for pod in side.pods):
-        deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
-        if deleted is not None and grace is not None and not pod.terminal:
-            times.append(from_rfc3339(deleted) + grace)
-    return times
+    every = [pod for side in sides for pod in side.pods if not pod.terminal]
+    times = [(each.metadata.deletion_timestamp, each.metadata.deletion_grace_period_seconds) for each in every]
+    return [from_rfc3339(at) + grace for at, grace in times if at is not None and grace is not None]
 
 
 # ---- which side is which -------------------------------------------------------------------------------------
@@ -172,14 +169,13 @@ def charged_until(sides: Iterable[Side]) -> list[float]:
 def _targets(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """Those that are named once the migration has been handed over; before, those that virt-controller itself would
     take for the target."""
-    named = tuple(s for s in live if any(n.is_target(s.launcher) for n in active))
-    if named:
-        return named
-    return tuple(
+    named = tuple(side for side in live if any(each.is_target(side.launcher) for each in active))
+    sources = {each.source for each in active}
+    unnamed = [each for each in active if not each.target]
+    return named or tuple(
         side
         for side in live
-        if any(not n.target and n.is_labelled(side.launcher) for n in active)
-        and not any(n.source == side.launcher.name for n in active)
+        if side.launcher.name not in sources and any(each.is_labelled(side.launcher) for each in unnamed)
     )
 
 
@@ -212,40 +208,34 @@ def _home(
     return tuple(side for side in live if side not in target and is_home(side.launcher))
 
 
-def _left_over(sides: Sequence[Side], home: Sequence[Side], namings: Sequence[MigrationPods]) -> tuple[Side, ...]:
+def _left_over(sides: Sequence[Side], home: Sequence[Side], told: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """The sides that these migrations name and in which the VM does not live."""
-    return tuple(
-        side
-        for side in sides
-        if side not in home and any(_is_left_over(side.launcher, home, naming) for naming in namings)
-    )
-
-
-def _is_left_over(pod: Pod, home: Sequence[Side], naming: MigrationPods) -> bool:
     lives_in = {side.launcher.name for side in home}
-    if naming.is_source(pod):
-        return naming.known or naming.target in lives_in
-    return naming.is_target(pod) and (naming.known or naming.source in lives_in)
+
+    def is_left_over(pod: Pod, each: MigrationPods) -> bool:
+        if each.is_source(pod):
+            return each.known or each.target in lives_in
+        return each.is_target(pod) and (each.known or each.source in lives_in)
+
+    return tuple(side for side in sides if side not in home and any(is_left_over(side.launcher, each) for each in told))
 
 
-def _pair(namings: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
+def _pair(told: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
     """Nothing says where the VM lives: only of a migration that names both of its pods one is beyond the base."""
-    for naming in namings:
-        source, target = pods.named(naming.source), pods.named(naming.target)
+    for each in told:
+        source, target = pods.named(each.source), pods.named(each.target)
         if source is None or target is None or source is target:
             continue
-        same_vm = _controller(source.launcher, _VMI) == _controller(target.launcher, _VMI)
-        if same_vm and naming.known and naming.is_source(source.launcher) and naming.is_target(target.launcher):
+        same_vm = _controller(source.launcher, _VMI).uid == _controller(target.launcher, _VMI).uid
+        if same_vm and each.known and each.is_source(source.launcher) and each.is_target(target.launcher):
             return Sides((target,), (), (source,))
     return Sides()
 
 
-def _controller(pod: Pod, kind: str) -> str:
-    """The uid of the pod's controller if it is of that kind, else ""."""
-    for owner in pod.metadata.owner_references or ():
-        if owner.controller and owner.kind == kind:
-            return owner.uid
-    return ""
+def _controller(pod: Pod, kind: str) -> OwnerReference:
+    """The pod's controller if it is of that kind, else one without a name."""
+    owners = pod.metadata.owner_references or ()
+    return next((owner for owner in owners if owner.controller and owner.kind == kind), _NO_OWNER)
 
 
 def read_of(state: MigrationState | None) -> object:
@@ -263,10 +253,8 @@ def read_of(state: MigrationState | None) -> object:
 
 def vm_of(pod: Pod) -> str:
     """The name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
-    if pod.labels.get(constants.LABEL_APP) != constants.APP_VIRT_LAUNCHER:
-        return ""
-    owners = pod.metadata.owner_references or ()
-    return next((owner.name for owner in owners if owner.controller and owner.kind == _VMI), "")
+    is_launcher = pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
+    return _controller(pod, _VMI).name if is_launcher else ""
 
 
 def age(pod: Pod) -> tuple[str, str]:

@@ -1,16 +1,19 @@
-"""What a migration asks of its namespace's quota. Pure.
+"""What KubeVirt says of a migration: what it asks of its namespace's quota, its pods and claims, its refusals. Pure;
+`evidence` says what of it is believed.
 
-Phases are a table. A phase that is not in it counts as migrating: newer KubeVirt adds some.
+Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.core import Pod
+from kubeloop.api.meta import Object, from_rfc3339
 from kubeloop.api.objects import condition_is_true
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 
 
@@ -26,7 +29,7 @@ class Stage(IntEnum):
     CREATED = 3
     """Phase unset: virt-controller asks for the target pod next, within milliseconds. Harvester adds nothing yet."""
     WANTED = 4
-    """Pending or any later phase: an entry is needed."""
+    """Pending or any later phase, one that newer KubeVirt adds too: an entry is needed."""
     REFUSED = 5
     """Likewise, and quota refused its target pod, which KubeVirt has not got past yet."""
 
@@ -36,11 +39,10 @@ _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constan
 
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
     """Succeeded or Failed: nothing happens to it any more."""
-    return _STAGES.get(migration.phase) is Stage.FINISHED
+    return migration.phase in constants.FINAL_PHASES
 
 
 def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
-    """Whether an abort of this migration was requested."""
     return condition_is_true(migration.status.conditions, constants.CONDITION_ABORT_REQUESTED)
 
 
@@ -51,11 +53,6 @@ def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
         and not abort_requested(migration)
         and condition_is_true(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
     )
-
-
-def without_state(annotations: Mapping[str, str]) -> dict[str, str]:
-    """A VMI's annotations but those that only show the state of its migration: no decision reads them."""
-    return {key: text for key, text in annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
 
 
 def may_attach(migration: VirtualMachineInstanceMigration) -> bool:
@@ -82,6 +79,11 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     return Stage.REFUSED if is_refused(migration) else stage
 
 
+def without_state(annotations: Mapping[str, str]) -> dict[str, str]:
+    """A VMI's annotations but those that only show the state of its migration: no decision reads them."""
+    return {key: text for key, text in annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
+
+
 def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
     """When the migration that left a launcher pod of this name behind ended, in seconds since the epoch, as far as
     KubeVirt says so. Too early a time only shortens the hold."""
@@ -93,3 +95,138 @@ def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> 
         return from_rfc3339(last[0].end_timestamp or "") if last else None
     except ValueError:
         return None
+
+
+# ---- its pods and claims -------------------------------------------------------------------------------------
+
+_WHOLE_SECONDS = len("2026-01-01T00:00:00")
+
+
+def migration_of(pod: Pod) -> str:
+    """The uid of the migration that a target's launcher or attachment pod is labelled with, "" for any other pod. It
+    proves nothing."""
+    of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
+    return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPods:
+    """What KubeVirt says of one migration's pods, and of the claims of its VM's state. `created` and `ended` are RFC
+    3339, "" where nothing tells."""
+
+    uid: str
+    source: str = ""
+    source_node: str = ""
+    target: str = ""
+    source_claim: str = ""
+    target_claim: str = ""
+    created: str = ""
+    ended: str = ""
+    active: bool = False
+    known: bool = False
+    """The migration exists; else only the VMI's status speaks of it."""
+
+    @property
+    def claims(self) -> tuple[str, str]:
+        return self.source_claim, self.target_claim
+
+    def fits_source(self, pod: Object) -> bool:
+        """A source is not younger than its migration."""
+        return not self.created or _second(pod) <= self.created[:_WHOLE_SECONDS]
+
+    def fits_target(self, pod: Object) -> bool:
+        """A target is not older than its migration, nor younger than its end."""
+        if self.created and _second(pod) < self.created[:_WHOLE_SECONDS]:
+            return False
+        return not self.ended or _second(pod) <= self.ended[:_WHOLE_SECONDS]
+
+    def is_source(self, pod: Pod) -> bool:
+        """By name; releases that name no source pod name its node."""
+        if not self.fits_source(pod):
+            return False
+        if self.source:
+            return pod.name == self.source
+        return bool(self.source_node) and pod.spec.node_name == self.source_node
+
+    def is_target(self, pod: Pod) -> bool:
+        return bool(self.target) and pod.name == self.target and self.fits_target(pod)
+
+    def is_labelled(self, pod: Pod) -> bool:
+        """As a target. Tenants may write that too."""
+        return migration_of(pod) == self.uid and self.fits_target(pod)
+
+
+def pods_of_migrations(
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
+) -> list[MigrationPods]:
+    """What is said of the launcher pods with these names, and perhaps of others."""
+    handed_over = vmi.status.migration_state if vmi else None
+    found = [pods_of(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
+    if handed_over and handed_over.migration_uid and all(each.uid != handed_over.migration_uid for each in found):
+        found.append(of_state(handed_over.migration_uid, handed_over))
+    return found
+
+
+def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
+    """What its status says, and where that leaves something open the VMI's."""
+    of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
+    transitions = migration.status.phase_transition_timestamps or ()
+    ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
+    return replace(
+        of_state(migration.uid, migration.status.migration_state, of_vmi),
+        created=migration.metadata.creation_timestamp or "",
+        ended=max(ends, default=""),
+        active=not is_finished(migration),
+        known=True,
+    )
+
+
+def of_state(uid: str, *states: MigrationState | None) -> MigrationPods:
+    """The first that says something wins."""
+    told = [
+        (s.source_pod, s.source_node, s.target_pod, s.source_persistent_state_claim, s.target_persistent_state_claim)
+        for s in (each or MigrationState() for each in states)
+    ]
+    source, node, target, source_claim, target_claim = (
+        next(filter(None, each), "") for each in zip(*told, strict=True)
+    )
+    return MigrationPods(uid, source, node, target, source_claim, target_claim)
+
+
+def _names_any(
+    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, names: Collection[str]
+) -> bool:
+    """Whether it may name one of these. KubeVirt keeps finished migrations long after their pods are gone, and
+    what they say of those would be read at every decision."""
+    if not is_finished(migration) or (handed_over and handed_over.migration_uid == migration.uid):
+        return True
+    state = migration.status.migration_state
+    return state is not None and (not state.source_pod or state.source_pod in names or state.target_pod in names)
+
+
+def _second(obj: Object) -> str:
+    return (obj.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
+
+
+# ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)
+
+_EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
+
+
+def refusing_quota(message: str) -> str:
+    """The name of the quota that a refusal by quota admission names, "" for another refusal."""
+    _before, found, rest = message.partition(_EXCEEDED)
+    return rest.partition(",")[0].strip() if found else ""
+
+
+def of_devices(message: str, expected: Collection[str]) -> str:
+    """What a refused target asks for that its source does not count: a device of a network that was changed or plugged
+    in, whose definition is a tenant's. `expected`: what quota counts of the source. "": nothing of that kind."""
+    base = refusing_quota(message)
+    _before, _found, rest = message.partition(_REQUESTED)
+    asked = {each.partition("=")[0].strip() for each in rest.partition(_USED)[0].split(",")}
+    other = sorted(name for name in asked.difference(expected) if "/" in name)
+    if not base or not other:
+        return ""
+    devices = ", ".join(other)
+    return f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that"

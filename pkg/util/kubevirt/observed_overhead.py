@@ -36,19 +36,9 @@ _NEAR = 64 * MI
 unknown constants may be, where the ratio has to be guessed as well."""
 
 
-def architecture(vmi: VirtualMachineInstance) -> str:
-    """The VMI's architecture, KubeVirt's default when it names none."""
-    return vmi.spec.architecture or "amd64"
-
-
 def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering, profile: Profile | None = None) -> OverheadParts:
     """The overhead of the VMI's next launcher pod, by the installed release or another one."""
-    return overhead_parts(
-        vmi.spec,
-        arch=architecture(vmi),
-        profile=profile or rendering.profile,
-        plugins=rendering.kubevirt.binding_plugins,
-    )
+    return overhead_parts(vmi.spec, profile or rendering.profile, rendering.kubevirt.binding_plugins)
 
 
 def compute_container(pod: Pod) -> Container | None:
@@ -57,11 +47,8 @@ def compute_container(pod: Pod) -> Container | None:
 
 def is_resized(vmi: VirtualMachineInstance) -> bool:
     """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
-    conditions = vmi.status.conditions
-    return any(
-        condition_is_true(conditions, change)
-        for change in (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-    )
+    changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
@@ -82,16 +69,17 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     told = list(_told(vmi, pod, rendering))
     if not told:
         return 0
+    grown = now - told[0]
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
-        return now - told[0]
+        return grown
     difference = _explained(vmi, told[0], rendering)
     if difference is None and len(told) > 1:
         annotated = _explained(vmi, told[1], rendering)
-        difference = None if annotated is None else min(annotated, max(now - told[0], 0))
+        difference = None if annotated is None else min(annotated, max(grown, 0))
     if difference is not None:
-        return difference if told[0] < now else min(difference, 0)
+        return difference if grown > 0 else min(difference, 0)
     near = int(_NEAR * (parse_ratio(rendering.ratio) or 1))
-    return max(now - told[0], 0) if abs(now - told[0]) > near else 0
+    return grown if grown > near else 0
 
 
 def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
@@ -105,17 +93,13 @@ def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterat
     for of_pod, without in resources:
         have = parse_resource_list(of_pod).get(MEMORY, ZERO)
         if MEMORY in without and have > without[MEMORY]:
-            yield _whole_bytes(have - without[MEMORY])
+            # The nearest whole number: the API server has rounded the pod's memory up to thousandths.
+            yield ((have - without[MEMORY]).nanos + NANOS // 2) // NANOS
             break
     annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
     readable = annotated.isascii() and annotated.isdecimal() and len(annotated) <= _MAX_ANNOTATION_DIGITS
     if readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
         yield int(annotated)
-
-
-def _whole_bytes(quantity: Quantity) -> int:
-    """The nearest whole number: the API server has rounded the pod's memory up to thousandths."""
-    return (quantity.nanos + NANOS // 2) // NANOS
 
 
 def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
@@ -126,25 +110,27 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     ratio.
     """
     ratio = rendering.ratio
+
+    def more(parts: OverheadParts) -> int:
+        return parts.at(ratio).value() - rendered
+
     installed = overhead_of(vmi, rendering)
-    if installed.at(ratio).value() == rendered:
-        return 0
-    if _ratio_then(installed, rendered) is not None:
-        return installed.at(ratio).value() - rendered
+    if not more(installed) or _ratio_then(installed, rendered) is not None:
+        return more(installed)
     # A release that knows no ratio gives any VM what a newer one gives it without.
     others = [overhead_of(vmi, rendering, p) for p in PROFILES.values() if p.has_ratio or not ratio]
     moved = list(_moved(installed, rendered))
-    if any(parts.at(ratio).value() == rendered for parts in (*others, *moved)):
+    if not all(map(more, (*others, *moved))):
         return 0
     for parts in others:
         if _ratio_then(parts, rendered) is not None:
-            return parts.at(ratio).value() - rendered
+            return more(parts)
     near = [p for p in moved if -_NEAR <= (p.multiplied - installed.multiplied).value() <= _NEAR]
     ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
     for decimals in _RATIO_DECIMALS:
         for parts, then in ratios:
             if parts.at(f"{then:.{decimals}f}").value() == rendered:
-                return parts.at(ratio).value() - rendered
+                return more(parts)
     return None
 
 

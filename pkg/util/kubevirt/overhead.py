@@ -8,16 +8,17 @@ beats this formula.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DomainSpec, Interface, InterfaceBindingPlugin, Probe, VirtualMachineInstanceSpec
+from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineInstanceSpec
 from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
-from pkg.util.quantity import NANOS, ZERO, Format, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, parse_wire
+from pkg.util.quantity import NANOS, ZERO, Format, Quantity, parse_wire
+from pkg.util.resource_list import ResourceList, parse_resource_list
 
 _KILO = 1000 * NANOS
 _PER_VCPU = 8 * MI
@@ -73,8 +74,6 @@ class OverheadParts:
 
 def overhead_parts(
     spec: VirtualMachineInstanceSpec,
-    *,
-    arch: str = "amd64",
     profile: Profile = DEFAULT_PROFILE,
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> OverheadParts:
@@ -84,25 +83,25 @@ def overhead_parts(
     QuantityError if one of the spec's quantities is none.
     """
     domain = spec.domain
-    requests = parse_resource_list(domain.resources.requests)
-    limits = parse_resource_list(domain.resources.limits)
+    requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
+    kilobytes = -(-requests.get(MEMORY, ZERO).nanos // _KILO)
+    vcpus = number_of_vcpus(domain.cpu) if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
     plain = (
-        _page_tables(requests.get(MEMORY, ZERO))
+        kilobytes * 1000 // 512  # page tables: one bit for every 512 bits of the requested memory
         + profile.launcher_monitor
         + profile.launcher
         + profile.virtlogd
         + profile.virtqemud
         + profile.qemu
-        + _vcpus(domain.cpu, requests, limits) * _PER_VCPU
+        + max(vcpus, 1) * _PER_VCPU
         + _IO_THREAD
         + (0 if domain.devices.autoattach_graphics_device is False else profile.video)
-        + (_ARM64_PFLASH if arch == "arm64" else 0)
-        + _devices(spec, profile)
-        + _probes(spec.liveness_probe, spec.readiness_probe)
+        + (_ARM64_PFLASH if spec.architecture == "arm64" else 0)
+        + _devices_and_probes(spec, profile)
     )
     qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     multiplied = Quantity.of(plain) + _reserved(domain, profile)
-    on_top = ZERO if plugins is None else _network_bindings(domain.devices.interfaces or (), profile, plugins)
+    on_top = ZERO if plugins is None else _network_bindings(domain, profile, plugins)
     if profile.ratio_covers_qos:
         multiplied += qos
     else:
@@ -114,12 +113,11 @@ def memory_overhead(
     spec: VirtualMachineInstanceSpec,
     *,
     ratio: str,
-    arch: str = "amd64",
     profile: Profile = DEFAULT_PROFILE,
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> int:
     """Bytes that KubeVirt adds to the VM's memory. `ratio` as configured, "" for none; the rest as `overhead_parts`."""
-    return overhead_parts(spec, arch=arch, profile=profile, plugins=plugins).at(ratio).value()
+    return overhead_parts(spec, profile, plugins).at(ratio).value()
 
 
 def is_pinned(domain: DomainSpec) -> bool:
@@ -134,21 +132,25 @@ def is_pinned(domain: DomainSpec) -> bool:
     return memory_wants and bool(cpu_request) and cpu_request == limits.get(CPU, ZERO)
 
 
+def is_dedicated(domain: DomainSpec) -> bool:
+    """Whether the VM has CPUs of its own."""
+    return domain.cpu is not None and domain.cpu.dedicated_cpu_placement
+
+
+def is_sev(domain: DomainSpec, profile: Profile) -> bool:
+    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
+    security = domain.launch_security
+    return security is not None and (security.sev is not None or (profile.knows_snp and security.snp is not None))
+
+
 def number_of_vcpus(cpu: DomainCPU) -> int:
     """cores × sockets × threads, a zero factor left out; zero if all are."""
     factors = [factor for factor in (cpu.cores, cpu.sockets, cpu.threads) if factor]
-    product = 1 if factors else 0
-    for factor in factors:
-        product *= factor
-    return product
+    return math.prod(factors) if factors else 0
 
 
 def harvester_delta(
-    spec: VirtualMachineInstanceSpec,
-    hard: Mapping[str, object],
-    ratio: str,
-    arch: str = "amd64",
-    profile: Profile = DEFAULT_PROFILE,
+    spec: VirtualMachineInstanceSpec, hard: Mapping[str, object], ratio: str, profile: Profile = DEFAULT_PROFILE
 ) -> ResourceList | None:
     """What Harvester adds to the quota for one migration: the VM's limits, memory with the overhead.
 
@@ -162,23 +164,11 @@ def harvester_delta(
     if cpu and LIMITS_CPU in hard:
         delta[LIMITS_CPU] = cpu
     if memory and LIMITS_MEMORY in hard:
-        delta[LIMITS_MEMORY] = memory + overhead_parts(spec, arch=arch, profile=profile).at(ratio)
+        delta[LIMITS_MEMORY] = memory + overhead_parts(spec, profile).at(ratio)
     return delta
 
 
-def _page_tables(memory_request: Quantity) -> int:
-    """One bit for every 512 bits of memory, of the request in whole kilobytes."""
-    kilobytes = -(-memory_request.nanos // _KILO)
-    return kilobytes * 1000 // 512
-
-
-def _vcpus(cpu: DomainCPU | None, requests: ResourceList, limits: ResourceList) -> int:
-    if cpu is not None:
-        return max(number_of_vcpus(cpu), 1)
-    return max(limits.get(CPU, requests.get(CPU, ZERO)).value(), 1)
-
-
-def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
+def _devices_and_probes(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
     devices = spec.domain.devices
     interfaces = devices.interfaces or ()
     sriov = any(interface.sriov is not None for interface in interfaces)
@@ -186,44 +176,26 @@ def _devices(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
     metrics = any(volume.downward_metrics is not None for volume in spec.volumes or ())
     tpm = devices.tpm is not None and not (profile.tpm_can_be_disabled and devices.tpm.enabled is False)
     passt = sum(interface.passt is not None and not interface.ports for interface in interfaces)
+    execs = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
     return (
         vfio * _VFIO
         + metrics * _DOWNWARD_METRICS
         + is_sev(spec.domain, profile) * _SEV
         + tpm * _TPM
         + passt * profile.passt_all_ports
+        + execs * _PROBE
+        + bool(execs) * _PROBE_ONCE
     )
 
 
-def is_sev(domain: DomainSpec, profile: Profile) -> bool:
-    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
-    security = domain.launch_security
-    return security is not None and (security.sev is not None or (profile.knows_snp and security.snp is not None))
-
-
-def _network_bindings(
-    interfaces: Iterable[Interface], profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]
-) -> Quantity:
+def _network_bindings(domain: DomainSpec, profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]) -> Quantity:
     """The passt binding, and each binding plugin in use once."""
-    interfaces = list(interfaces)
-    passt = any(interface.passt_binding is not None for interface in interfaces)
-    found = Quantity.of(profile.passt if passt else 0)
-    for name in {interface.binding.name for interface in interfaces if interface.binding is not None}:
-        plugin = plugins.get(name)
-        overhead = plugin.compute_resource_overhead if plugin else None
-        if overhead is not None:
+    interfaces = domain.devices.interfaces or ()
+    found = Quantity.of(profile.passt if any(each.passt_binding is not None for each in interfaces) else 0)
+    for name in {each.binding.name for each in interfaces if each.binding is not None}.intersection(plugins):
+        if (overhead := plugins[name].compute_resource_overhead) is not None:
             found += parse_resource_list(overhead.requests).get(MEMORY, ZERO)
     return found
-
-
-def _probes(liveness: Probe | None, readiness: Probe | None) -> int:
-    execs = sum(probe is not None and probe.exec is not None for probe in (liveness, readiness))
-    return execs * _PROBE + (_PROBE_ONCE if execs else 0)
-
-
-def is_dedicated(domain: DomainSpec) -> bool:
-    """Whether the VM has CPUs of its own."""
-    return domain.cpu is not None and domain.cpu.dedicated_cpu_placement
 
 
 def _reserved(domain: DomainSpec, profile: Profile) -> Quantity:

@@ -1,15 +1,15 @@
 """KubeVirt's releases as data: what each adds to a launcher pod and which rules it renders by.
 
-A profile is named after the first release that has it, patch releases included, and says what changed since the one
-before, with the place in KubeVirt's source. The paths are those of pkg/virt-controller/services where none is given.
+The paths are those of KubeVirt's pkg/virt-controller/services where none is given.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 MI = 1024**2
 GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
@@ -28,15 +28,6 @@ class MemoryRequest(Enum):
     """Set where there is none."""
 
 
-class ConsoleLog(Enum):
-    """What serves the log of the serial console. Releases before 1.1 have no such log; as they are out of support, the
-    container counts there too: rather too much than too little."""
-
-    CONTAINER = auto()
-    SIDECAR = auto()
-    """A restartable init container."""
-
-
 class SupplementalPool(Enum):
     """CPUs of the threads of the supplemental IO thread pool."""
 
@@ -44,131 +35,115 @@ class SupplementalPool(Enum):
     IN_LIMITS = auto()
     """Added to the limit, in the end and under the policy supplementalPool alone."""
     AS_VCPUS = auto()
+    """Likewise the CPUs of a dedicated topology stand instead of the VMI's own limit and request since then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One KubeVirt release: amounts of memory in bytes, and its rules."""
+    """One KubeVirt release: amounts of memory in bytes, and its rules. The defaults are those of 0.54."""
 
     # The memory overhead: GetMemoryOverhead.
     launcher_monitor: int = 25 * MI
-    launcher: int = 100 * MI
-    virtlogd: int = 25 * MI
-    virtqemud: int = 40 * MI
+    launcher: int = 75 * MI
+    virtlogd: int = 17 * MI
+    virtqemud: int = 33 * MI
     qemu: int = 30 * MI
-    video: int = 32 * MI
-    qos: int = 100 * MI
+    video: int = 16 * MI
+    qos: int = 0
     """For dedicated CPUs or asked-for Guaranteed QoS."""
-    ratio_covers_qos: bool = True
-    passt: int = 250 * MI
+    ratio_covers_qos: bool = False
+    passt: int = 0
     """For an interface with the passt binding (`passtBinding`), beyond the ratio."""
     passt_all_ports: int = 0
     """For each interface with the first passt binding (`passt`) that forwards all ports."""
-    has_ratio: bool = True
-    tpm_can_be_disabled: bool = True
-    knows_snp: bool = True
-    has_reserved_overhead: bool = True
+    has_ratio: bool = False
+    tpm_can_be_disabled: bool = False
+    knows_snp: bool = False
+    has_reserved_overhead: bool = False
     # The claim of its persistent state: pkg/storage/backend-storage, pkg/storage/cbt.
-    target_claims: bool = True
+    target_claims: bool = False
     """Whether a migration's target gets a claim of its own where the source's cannot be shared."""
-    tracks_blocks: bool = True
+    tracks_blocks: bool = False
     """Whether changed-block tracking keeps state."""
     tracking_size: int = 0
     """What changed-block tracking adds to the claim."""
     # The compute container: renderresources.go and template.go.
-    memory_request: MemoryRequest = MemoryRequest.FILLED
-    pinned_cpus_replace: bool = True
-    """Whether the CPUs of a dedicated topology stand instead of the VMI's own limit and request."""
-    supplemental_pool: SupplementalPool = SupplementalPool.AS_VCPUS
-    even_parity: bool = True
-    device_claims: bool = True
+    memory_request: MemoryRequest = MemoryRequest.KEPT
+    supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
+    even_parity: bool = False
+    device_claims: bool = False
     """Whether GPUs and host devices can come from dynamic resource allocation."""
     tdx_device: bool = False
     # The containers beside it.
-    console_log: ConsoleLog = ConsoleLog.SIDECAR
-    image_volume_fetched: bool = True
+    console_log_restarts: bool = False
+    """Whether what serves the log of the serial console is a restartable init container. Releases before 1.1 have no
+    such log; as they are out of support, the container counts there too: rather too much than too little."""
+    image_volume_fetched: bool = False
     """Whether image volumes have init containers until their digests are known."""
-    attachment_requests: tuple[str, str] = ("10m", "2M")
+    attachment_requests: tuple[str, str] = ("100m", "80M")
     # Feature gates, of those that decide here: a gate that a release has not means nothing in its CR.
-    gates: frozenset[str] = frozenset({GATE_IMAGE_VOLUME, GATE_EXTERNAL_NETWORK_RESOURCES})
+    gates: frozenset[str] = frozenset({GATE_AUTO_RESOURCE_LIMITS})
     default_gates: frozenset[str] = frozenset()
     """On unless the CR disables them."""
-    auto_limits: bool = True
+    auto_limits: bool = False
     """Whether quotas' limits.cpu and limits.memory make KubeVirt limit a launcher without being asked by a gate."""
 
 
-_V1_8 = Profile()
-_V1_9 = replace(  # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
-    _V1_8,
-    tdx_device=True,
-    gates=_V1_8.gates | {GATE_IOMMUFD},
-    default_gates=frozenset({GATE_IMAGE_VOLUME, GATE_EXTERNAL_NETWORK_RESOURCES}),
-)
-_MAIN = replace(  # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
-    _V1_9, qemu=50 * MI, tracking_size=512 * MI
-)
-_V1_7 = replace(  # 1.8: pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
-    _V1_8, passt=0, has_reserved_overhead=False, gates=frozenset({GATE_IMAGE_VOLUME})
-)
-_V1_6_4 = replace(  # 1.7: IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
-    _V1_7, knows_snp=False, image_volume_fetched=False, tracks_blocks=False
-)
-_V1_6 = replace(_V1_6_4, memory_request=MemoryRequest.KEPT)  # 1.6.4: WithMemoryRequests
-_V1_6_2 = replace(_V1_6, memory_request=MemoryRequest.OVERCOMMITTED)  # WithMemoryOvercommit, gone in 1.6.3
-_V1_5_3 = replace(  # 1.6: video 32Mi; ImageVolume; serialconsolelog.go; claims of GPUs and host devices
-    _V1_6, video=16 * MI, gates=frozenset(), console_log=ConsoleLog.CONTAINER, device_claims=False
-)
-_V1_5_2 = replace(_V1_5_3, ratio_covers_qos=False)  # 1.5.3: the 100Mi for QoS before the ratio
-_V1_5_1 = replace(  # 1.5.2: WithCPUPinning, getIOThreadsCount
-    _V1_5_2, pinned_cpus_replace=False, supplemental_pool=SupplementalPool.IN_LIMITS
-)
-_V1_5 = replace(_V1_5_1, tpm_can_be_disabled=False)  # 1.5.1: pkg/tpm HasDevice
-_V1_4_1 = replace(  # 1.5: virtlogd 25Mi; WithIOThreads; AutoResourceLimitsGate is GA
-    _V1_5_1,
-    virtlogd=20 * MI,
-    supplemental_pool=SupplementalPool.IGNORED,
-    gates=frozenset({GATE_AUTO_RESOURCE_LIMITS}),
-    auto_limits=False,
-)
-_V1_4 = replace(_V1_4_1, virtqemud=35 * MI, tpm_can_be_disabled=False)  # 1.4.1: virtqemud 40Mi; pkg/tpm HasDevice
-_V1_3 = replace(_V1_4, target_claims=False)  # 1.4: CreatePVCForMigrationTarget
-_V1_2 = replace(_V1_3, passt_all_ports=800 * MI)  # 1.3: the first passt binding is gone
-_V1_1 = replace(_V1_2, attachment_requests=("100m", "80M"))  # 1.2: hotplugContainerRequests
-_V1_0 = replace(_V1_1, qos=0, even_parity=False)  # 1.1: 100Mi for QoS; EmulatorThreadCompleteToEvenParity
-_V0_59 = replace(_V1_0, has_ratio=False)
-_V0_57 = replace(_V0_59, virtlogd=18 * MI, passt_all_ports=0)
-_V0_55 = replace(_V0_57, virtlogd=17 * MI, virtqemud=33 * MI)
-_V0_54 = replace(_V0_55, launcher=75 * MI)
+_IMAGE, _BETA = frozenset({GATE_IMAGE_VOLUME}), frozenset({GATE_IMAGE_VOLUME, GATE_EXTERNAL_NETWORK_RESOURCES})
 
-PROFILES: Mapping[str, Profile] = {
-    "0.54": _V0_54,
-    "0.55": _V0_55,
-    "0.57": _V0_57,
-    "0.59": _V0_59,
-    "1.0": _V1_0,
-    "1.1": _V1_1,
-    "1.2": _V1_2,
-    "1.3": _V1_3,
-    "1.4": _V1_4,
-    "1.4.1": _V1_4_1,
-    "1.5": _V1_5,
-    "1.5.1": _V1_5_1,
-    "1.5.2": _V1_5_2,
-    "1.5.3": _V1_5_3,
-    "1.6": _V1_6,
-    "1.6.2": _V1_6_2,
-    "1.6.3": _V1_6,
-    "1.6.4": _V1_6_4,
-    "1.7": _V1_7,
-    "1.8": _V1_8,
-    "1.9": _V1_9,
-    "main": _MAIN,
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "0.54": {},
+    "0.55": {"launcher": 100 * MI},
+    "0.57": {"virtlogd": 18 * MI, "virtqemud": 35 * MI},
+    "0.59": {"virtlogd": 20 * MI, "passt_all_ports": 800 * MI},
+    "1.0": {"has_ratio": True},
+    "1.1": {"qos": 100 * MI, "even_parity": True},  # EmulatorThreadCompleteToEvenParity
+    "1.2": {"attachment_requests": ("10m", "2M")},  # hotplugContainerRequests
+    "1.3": {"passt_all_ports": 0},
+    "1.4": {"target_claims": True},  # CreatePVCForMigrationTarget
+    "1.4.1": {"virtqemud": 40 * MI, "tpm_can_be_disabled": True},  # pkg/tpm HasDevice
+    "1.5": {  # WithIOThreads; AutoResourceLimitsGate is GA
+        "virtlogd": 25 * MI,
+        "tpm_can_be_disabled": False,
+        "supplemental_pool": SupplementalPool.IN_LIMITS,
+        "gates": frozenset(),
+        "auto_limits": True,
+    },
+    "1.5.1": {"tpm_can_be_disabled": True},
+    "1.5.2": {"supplemental_pool": SupplementalPool.AS_VCPUS},  # WithCPUPinning, getIOThreadsCount
+    "1.5.3": {"ratio_covers_qos": True},
+    # serialconsolelog.go; claims of GPUs and host devices
+    "1.6": {"video": 32 * MI, "gates": _IMAGE, "console_log_restarts": True, "device_claims": True},
+    "1.6.2": {"memory_request": MemoryRequest.OVERCOMMITTED},  # WithMemoryOvercommit, gone in 1.6.3
+    "1.6.3": {"memory_request": MemoryRequest.KEPT},
+    "1.6.4": {"memory_request": MemoryRequest.FILLED},  # WithMemoryRequests
+    # IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
+    "1.7": {"knows_snp": True, "image_volume_fetched": True, "tracks_blocks": True},
+    # pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
+    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA},
+    # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
+    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_IOMMUFD}, "default_gates": _BETA},
+    # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
+    "main": {"qemu": 50 * MI, "tracking_size": 512 * MI},
 }
+"""What each release, patch releases included, changed of the one before."""
+
+
+def _profiles() -> Iterator[tuple[str, Profile]]:
+    profile = Profile()
+    for release, changes in _CHANGES.items():
+        profile = replace(profile, **changes)
+        yield release, profile
+
+
+PROFILES: Mapping[str, Profile] = dict(_profiles())
 """By the first release that has them; "main" is what comes after 1.9, as it stood in August 2026."""
+DEFAULT_PROFILE = PROFILES["1.8"]
+NEWEST = "main"
 
 _AMOUNTS = ("launcher_monitor", "launcher", "virtlogd", "virtqemud", "qemu", "video", "qos", "passt", "passt_all_ports")
 _AT_MOST = replace(
-    _MAIN,
+    PROFILES[NEWEST],
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},
     tpm_can_be_disabled=False,
     device_claims=False,
@@ -178,13 +153,11 @@ _AT_MOST = replace(
 LARGEST = (
     _AT_MOST,
     replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED),
-    replace(_AT_MOST, pinned_cpus_replace=False, supplemental_pool=SupplementalPool.IN_LIMITS),
+    replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS),
 )
 """No release renders more of anything than the largest of these: all amounts at their largest, and the rules of which
 none is always the larger one."""
 
-DEFAULT_PROFILE = PROFILES["1.8"]
-NEWEST = "main"
 _FIRST_UNKNOWN = (1, 10, 0)
 _VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])(?:\.([0-9]{1,4})(?![0-9]))?")
 
@@ -198,8 +171,8 @@ def profile_for_version(observed: str | None) -> Profile:
         return DEFAULT_PROFILE
     if version >= _FIRST_UNKNOWN:
         return PROFILES[NEWEST]
-    fitting = [name for name in PROFILES if name != NEWEST and _key(name) <= version]
-    return PROFILES[max(fitting, key=_key)] if fitting else _V0_54
+    known = [profile for name, profile in PROFILES.items() if (_parse(name) or _FIRST_UNKNOWN) <= version]
+    return known[-1] if known else PROFILES["0.54"]
 
 
 def is_version(text: str | None) -> bool:
@@ -216,9 +189,3 @@ def is_unknown(observed: str | None) -> bool:
 def _parse(text: str | None) -> tuple[int, int, int] | None:
     match = _VERSION.match(text or "")
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
-
-
-def _key(name: str) -> tuple[int, int, int]:
-    version = _parse(name)
-    assert version is not None
-    return version

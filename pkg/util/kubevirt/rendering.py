@@ -13,12 +13,12 @@ from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfigura
 from pkg.util.constants import (
     CPU,
     DEFAULT_OVERHEAD_RATIO,
-    KUBEVIRT_PHASE_DEPLOYED,
     LABEL_AUTO_MEMORY_LIMITS_RATIO,
     LIMITS_CPU,
     LIMITS_MEMORY,
     MEMORY,
 )
+from pkg.util.kubevirt.installed import deployed, observed_version
 from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
@@ -86,12 +86,10 @@ def rendering(
     kubevirt = deployed(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
-    if not ratio and setting is not None:
-        ratio = harvester_ratio(setting)
     labels = namespace_labels or {}
     limited = configuration.auto_cpu_limit_namespace_label_selector
     return Rendering(
-        ratio,
+        ratio or (harvester_ratio(setting) if setting else ""),
         profile or profile_for_version(observed_version(kubevirts)),
         configuration,
         tuple(limit_ranges),
@@ -116,23 +114,6 @@ def limited_by(names: Iterable[str]) -> frozenset[str]:
     """What ("cpu", "memory") quotas with these names in spec.hard limit."""
     limits = {LIMITS_CPU: CPU, LIMITS_MEMORY: MEMORY}
     return frozenset(limits[name] for name in names if name in limits)
-
-
-def deployed(kubevirts: Sequence[KubeVirt]) -> KubeVirt | None:
-    """The KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no second
-    one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Where that webhook is away, a tenant's is younger."""
-    return oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
-
-
-def oldest(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
-    """The CR that was created first."""
-    return min(kubevirts, key=lambda k: k.metadata.creation_timestamp or "", default=None)
-
-
-def observed_version(kubevirts: Sequence[KubeVirt]) -> str | None:
-    """The version of the KubeVirt that is installed, as its CR says it."""
-    kubevirt = deployed(kubevirts)
-    return kubevirt.status.observed_kube_virt_version if kubevirt else None
 
 
 def memory_limits_ratio(namespace_labels: Mapping[str, str]) -> float:

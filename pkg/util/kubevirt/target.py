@@ -7,13 +7,13 @@ plugged into the VM since. An observed pod beats the formula: the formula's cons
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import msgspec
 
-from kubeloop.api.core import Container, Pod, PodSpec, PodStatus, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.api.meta import ObjectMeta, RawResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
@@ -38,8 +38,9 @@ from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import REQUESTS_PREFIX, apply_limit_ranges, counted, is_extended, pod_usage
+from pkg.util.quotacount.usage import REQUESTS_PREFIX, counted, is_extended, pod_usage
 from pkg.util.resource_list import ResourceList, add, maximum, total
 
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
@@ -94,7 +95,7 @@ def target_usage(
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    return total([launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec)])
+    return add(launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec))
 
 
 def side_as_it_was(
@@ -107,8 +108,8 @@ def side_as_it_was(
     Raises QuantityError when a quantity of the VMI is none.
     """
     rendering = replace(rendering, limit_ranges=())
-    launcher = _same_vm_usage(vmi, source.launcher, rendering, spec)
-    return total([launcher, attachments_usage(vmi, source, rendering, spec)])
+    launcher = _follower_usage(vmi, source.launcher, rendering, spec, resized=False)
+    return add(launcher, attachments_usage(vmi, source, rendering, spec))
 
 
 def launcher_usage(
@@ -116,110 +117,8 @@ def launcher_usage(
 ) -> ResourceList:
     """The target's launcher pod; nothing when the quota's scopes leave it out."""
     if source is None:
-        pod = rendered_pod(vmi, rendering)
-        return usage_of([pod], spec, rendering.kubernetes)
-    if not is_resized(vmi):
-        return _same_vm_usage(vmi, source.launcher, rendering, spec)
-    if not counted(source.launcher, spec, releases=rendering.kubernetes):
-        return {}
-    resized = _resized(vmi, source.launcher, rendering)
-    return _counts(apply_limit_ranges(resized, rendering.limit_ranges), rendering)
-
-
-def _same_vm_usage(
-    vmi: VirtualMachineInstance, source: Pod, rendering: Rendering, spec: ResourceQuotaSpec
-) -> ResourceList:
-    """The target's launcher pod of a VM that has not been resized since its source was rendered."""
-    if not counted(source, spec, releases=rendering.kubernetes):
-        return {}
-    pod = _as_of_today(vmi, source, rendering)
-    # What a pod lacks, a LimitRange that came after it will give to the next one.
-    pod = apply_limit_ranges(pod, rendering.limit_ranges)
-    usage = _counts(pod, rendering)
-    return add(usage, _overhead_since(vmi, source, usage, rendering))
-
-
-def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
-    """The pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and the
-    source was rendered before. What others than KubeVirt have put into the source they will put into the target."""
-    today = rendered_pod(vmi, rendering)
-    compute, source = compute_container(today), compute_container(pod)
-    if compute is None or source is None:
-        return pod
-    known = {c.name for c in (*today.spec.containers, *(today.spec.init_containers or ()))}
-    return _with_spec(
-        _with_todays_overhead(pod, rendering),
-        containers=[_with_added(compute, source), *_added(pod.spec.containers, today.spec.containers[1:], known)],
-        init_containers=_added(pod.spec.init_containers or (), today.spec.init_containers or (), known) or None,
-    )
-
-
-def _added(source: Iterable[Container], today: Iterable[Container], known: Collection[str]) -> list[Container]:
-    return [*today, *(c for c in source if c.name not in known and not is_kubevirts(c.name))]
-
-
-def _with_added(compute: Container, source: Container) -> Container:
-    """The compute container with the resources that only the source has, such as devices of networks."""
-    resources = ResourceRequirements(
-        limits=_devices(source.resources.limits) | (compute.resources.limits or {}),
-        requests=_devices(source.resources.requests) | (compute.resources.requests or {}),
-    )
-    return msgspec.structs.replace(compute, resources=resources)
-
-
-def _devices(resources: RawResourceList | None) -> RawResourceList:
-    return {name: quantity for name, quantity in (resources or {}).items() if is_extended(name)}
-
-
-def _with_spec(pod: Pod, **changed: object) -> Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changed))
-
-
-def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
-    """The source pod with the containers and limits that the KubeVirt CR and the quota ask for now."""
-    pod = _with_spec(
-        pod,
-        containers=todays_containers(pod.spec.containers, vmi, rendering),
-        init_containers=todays_containers(pod.spec.init_containers or (), vmi, rendering) or None,
-    )
-    return _with_todays_limits(vmi, _with_todays_overhead(pod, rendering), rendering)
-
-
-def _with_todays_overhead(pod: Pod, rendering: Rendering) -> Pod:
-    """The pod with what the API server adds for the RuntimeClass that the KubeVirt CR names now; where that is not
-    known, the source pod tells."""
-    return _with_spec(pod, overhead=rendering.pod_overhead) if rendering.pod_overhead else pod
-
-
-def _with_todays_limits(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
-    """The pod with the limits that KubeVirt gives a launcher because a quota asks for them, where it has none: the
-    quota may have come after it."""
-    compute = compute_container(pod)
-    limits = (compute.resources.limits if compute else None) or {}
-    lacking = sorted(rendering.quota_limits - limits.keys())
-    if compute is None or not lacking:
-        return pod
-    overhead = rendered_overhead(vmi, pod, rendering)
-    rendered = compute_container(rendered_pod(vmi, rendering, overhead))
-    todays = (rendered.resources.limits if rendered else None) or {}
-    added = {name: todays[name] for name in lacking if name in todays}
-    resources = msgspec.structs.replace(compute.resources, limits=limits | added)
-    changed = msgspec.structs.replace(compute, resources=resources)
-    return _with_spec(pod, containers=[changed if c is compute else c for c in pod.spec.containers])
-
-
-def _overhead_since(
-    vmi: VirtualMachineInstance, pod: Pod, usage: Mapping[str, Quantity], rendering: Rendering
-) -> ResourceList:
-    """What today's overhead makes of each name that the source counts under: nothing of a limit that a
-    LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
-    difference = overhead_difference(vmi, pod, rendering)
-    if not difference:
-        return {}
-    rendered = rendered_overhead(vmi, pod, rendering) or 0
-    before = _counts(rendered_pod(vmi, rendering, rendered), rendering)
-    after = _counts(rendered_pod(vmi, rendering, rendered + difference), rendering)
-    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
+        return usage_of([rendered_pod(vmi, rendering)], spec, rendering.kubernetes)
+    return _follower_usage(vmi, source.launcher, rendering, spec, resized=is_resized(vmi))
 
 
 def attachments_usage(
@@ -230,9 +129,7 @@ def attachments_usage(
         return {}
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
         return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
-    pod = _pod(PodSpec(containers=[attachment_container(rendering)]), vmi)
-    pod = apply_limit_ranges(pod, rendering.limit_ranges)
-    return usage_of([pod], spec, rendering.kubernetes)
+    return usage_of([_pod([attachment_container(rendering)], vmi, rendering)], spec, rendering.kubernetes)
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
@@ -250,23 +147,110 @@ def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: in
     if overhead is None:
         overhead = overhead_of(vmi, rendering).at(rendering.ratio).value()
     rendered = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
-    pod = _pod(rendered, vmi)
-    pod = _with_spec(
-        pod,
-        overhead=rendering.pod_overhead or None,
-        runtime_class_name=rendering.kubevirt.default_runtime_class or None,
+    return _pod(rendered.containers, vmi, rendering, rendered.init_containers, rendering.pod_overhead)
+
+
+def _pod(
+    containers: list[Container],
+    vmi: VirtualMachineInstance,
+    rendering: Rendering,
+    init_containers: list[Container] | None = None,
+    overhead: RawResourceList | None = None,
+) -> Pod:
+    spec = PodSpec(
+        containers=containers,
+        init_containers=init_containers,
+        overhead=overhead or None,
+        priority_class_name=vmi.spec.priority_class_name,
     )
-    return apply_limit_ranges(pod, rendering.limit_ranges)
+    return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
 
 
-def largest_launcher(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    """The most that a launcher pod of this VMI's spec can count under each name, whichever known release rendered it,
-    at whichever ratio. What webhooks of others put into launcher pods is not in it."""
-    largest: ResourceList = {}
-    for profile in LARGEST:
-        at_most = replace(rendering, profile=profile, ratio=str(MAX_RATIO))
-        largest = maximum(largest, _counts(rendered_pod(vmi, at_most), rendering))
-    return largest
+# ---- from the source pod -------------------------------------------------------------------------------------
+
+
+def _follower_usage(
+    vmi: VirtualMachineInstance, source: Pod, rendering: Rendering, spec: ResourceQuotaSpec, *, resized: bool
+) -> ResourceList:
+    """The launcher pod that comes after `source`."""
+    if not counted(source, spec, releases=rendering.kubernetes):
+        return {}
+    pod = _resized(vmi, source, rendering) if resized else _as_of_today(vmi, source, rendering)
+    if rendering.pod_overhead:  # of the RuntimeClass that the KubeVirt CR names now; else the source pod tells
+        pod = _with_spec(pod, overhead=rendering.pod_overhead)
+    # What a pod lacks, a LimitRange that came after it will give to the next one.
+    usage = _counts(apply_limit_ranges(pod, rendering.limit_ranges), rendering)
+    return usage if resized else add(usage, _overhead_since(vmi, source, usage, rendering))
+
+
+def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
+    """The pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and the
+    source was rendered before. What others than KubeVirt have put into the source they will put into the target, such
+    as containers, and devices of networks."""
+    today = rendered_pod(vmi, rendering).spec
+    source = compute_container(pod)
+    if source is None:
+        return pod
+    compute, *beside = today.containers
+    resources = ResourceRequirements(
+        limits=_devices(source.resources.limits) | (compute.resources.limits or {}),
+        requests=_devices(source.resources.requests) | (compute.resources.requests or {}),
+    )
+    return _with_spec(
+        pod,
+        containers=[msgspec.structs.replace(compute, resources=resources), *beside, *_others(pod.spec.containers)],
+        init_containers=[*(today.init_containers or ()), *_others(pod.spec.init_containers or ())],
+    )
+
+
+def _others(containers: Iterable[Container]) -> list[Container]:
+    return [each for each in containers if not is_kubevirts(each.name)]
+
+
+def _devices(resources: RawResourceList | None) -> RawResourceList:
+    return {name: quantity for name, quantity in (resources or {}).items() if is_extended(name)}
+
+
+def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
+    """The source pod with the containers that the KubeVirt CR asks for now, and the limits that KubeVirt gives a
+    launcher because a quota asks for them: the quota may have come after it."""
+    containers = todays_containers(pod.spec.containers, vmi, rendering)
+    compute = compute_container(pod)
+    limits = (compute.resources.limits if compute else None) or {}
+    lacking = sorted(rendering.quota_limits - limits.keys())
+    if compute and lacking:
+        today = rendered_pod(vmi, rendering, rendered_overhead(vmi, pod, rendering)).spec.containers[0]
+        added = {name: text for name, text in (today.resources.limits or {}).items() if name in lacking}
+        resources = msgspec.structs.replace(compute.resources, limits=limits | added)
+        changed = msgspec.structs.replace(compute, resources=resources)
+        containers = [changed if each is compute else each for each in containers]
+    init_containers = todays_containers(pod.spec.init_containers or (), vmi, rendering)
+    return _with_spec(pod, containers=containers, init_containers=init_containers)
+
+
+def _overhead_since(
+    vmi: VirtualMachineInstance, pod: Pod, usage: Mapping[str, Quantity], rendering: Rendering
+) -> ResourceList:
+    """What today's overhead makes of each name that the source counts under: nothing of a limit that a
+    LimitRange sets, twice the difference of one that KubeVirt sets to twice the request."""
+    difference = overhead_difference(vmi, pod, rendering)
+    if not difference:
+        return {}
+    rendered = rendered_overhead(vmi, pod, rendering) or 0
+    before = _counts(rendered_pod(vmi, rendering, rendered), rendering)
+    after = _counts(rendered_pod(vmi, rendering, rendered + difference), rendering)
+    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
+
+
+def _with_spec(pod: Pod, **changed: object) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changed))
+
+
+def _counts(pod: Pod, rendering: Rendering) -> ResourceList:
+    return pod_usage(pod, releases=rendering.kubernetes)
+
+
+# ---- what is believed of a pod -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +265,19 @@ def bound_of(
     vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, launcher: Pod | None = None
 ) -> Bound:
     """What the VMI's own spec renders to at the largest overhead that any known release gives at any ratio, with
-    support containers and sidecars, and KubeVirt's own attachment pod. The pod overhead of the RuntimeClass that the
-    KubeVirt CR names for launchers is the `launcher`'s own: the API server sets it from the RuntimeClass, a cluster
-    object, and admits no pod that says otherwise (its RuntimeClass admission plugin).
+    support containers and sidecars, and KubeVirt's own attachment pod; what webhooks of others put into launcher pods
+    is not in it. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers is the `launcher`'s
+    own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod that says otherwise (its
+    RuntimeClass admission plugin).
 
     Raises QuantityError when a quantity of the VMI is none.
     """
     named = rendering.kubevirt.default_runtime_class
     if named and launcher and launcher.spec.runtime_class_name == named and launcher.spec.overhead:
         rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
-    return Bound(largest_launcher(vmi, rendering), attachments_usage(vmi, None, rendering, spec))
+    every = (replace(rendering, profile=profile, ratio=str(MAX_RATIO)) for profile in LARGEST)
+    largest = reduce(maximum, (_counts(rendered_pod(vmi, at_most), rendering) for at_most in every))
+    return Bound(largest, attachments_usage(vmi, None, rendering, spec))
 
 
 def within(usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance) -> ResourceList:
@@ -303,16 +290,3 @@ def within(usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: Vi
         return interfaces if from_network else bound.get(name, ZERO)
 
     return {name: min(amount, most(name)) for name, amount in usage.items()}
-
-
-def _counts(pod: Pod, rendering: Rendering) -> ResourceList:
-    return pod_usage(pod, releases=rendering.kubernetes)
-
-
-def _pod(spec: PodSpec, vmi: VirtualMachineInstance) -> Pod:
-    priority, init_containers = vmi.spec.priority_class_name, spec.init_containers or None
-    return Pod(
-        metadata=ObjectMeta(name=f"virt-launcher-{vmi.name}", namespace=vmi.namespace),
-        spec=msgspec.structs.replace(spec, init_containers=init_containers, priority_class_name=priority),
-        status=PodStatus(phase="Pending"),
-    )

@@ -91,9 +91,7 @@ def _asked(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
         return []
     now = {each.name: _claim_of(each) for each in vmi.spec.volumes or ()}
     then = {each.name: _claim_of(each) for each in machine.spec.template.spec.volumes or ()}
-    return [
-        Move(name, source, then[name]) for name, source in sorted(now.items()) if name in then and then[name] != source
-    ]
+    return [Move(name, now[name], then[name]) for name in sorted(now.keys() & then) if then[name] != now[name]]
 
 
 def _claim(requests: RawResourceList | None) -> PersistentVolumeClaim:

@@ -231,7 +231,7 @@ def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
     """Whether a lock is as it shall be. Servers before 1.27 drop matchConditions: what is decided does not change."""
     if len(lock.webhooks) != 1:
         return False
-    standing = lock.webhooks[0]
+    (standing,) = lock.webhooks
     return all(
         standing.get(key) == value for key, value in wanted.items() if key != "matchConditions" or key in standing
     )

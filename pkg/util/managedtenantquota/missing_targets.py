@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
 
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod
 from kubeloop.api.meta import RawResourceList
@@ -11,18 +13,25 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.backend_storage import backend_storage
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
-from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
-from pkg.util.resource_list import ResourceList, add
+from pkg.util.resource_list import ResourceList, add, format_resource_list, maximum, parse_resource_list
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Source
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
+_WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
+
+
+class Need(NamedTuple):
+    """What a quota will count of the pod that is created next, with the claim before it, and of all that the target
+    still lacks."""
+
+    next: ResourceList
+    all: ResourceList
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +43,17 @@ class Missing:
     source: Side | None
     launcher: bool
 
-    def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
-        """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
-        the target still lacks. Raises QuantityError when a quantity of the VMI is none."""
+    def need(self, facts: Facts) -> Need:
+        """Of the facts' quota. Raises QuantityError when a quantity of the VMI is none."""
         rendering, spec = facts.rendering, facts.quota.spec
         attachments = attachments_usage(self.vmi, self.source, rendering, spec)
         if not self.launcher:
-            return attachments, attachments
+            return Need(attachments, attachments)
         launcher = launcher_usage(self.vmi, self.source, rendering, spec)
         if facts.claims is not None and not has_scopes(spec):
             claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
             launcher = add(launcher, claim)
-        return launcher, add(launcher, attachments)
+        return Need(launcher, add(launcher, attachments))
 
 
 def missing_targets(facts: Facts) -> list[Missing]:
@@ -56,11 +64,10 @@ def missing_targets(facts: Facts) -> list[Missing]:
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        of_vm = [each for each in facts.migrations if each.spec.vmi_name == vmi.name]
-        source = next(iter(sides_of(vmi, of_vm, pods).home), None)
+        source = next(iter(sides_of(vmi, [migration], pods).home), None)
         targets = target_pods(migration, vmi, facts.pods)
         if targets:
-            is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, facts.pods)
+            is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
         else:
             # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
             # status.activePods lists ended pods too).
@@ -98,15 +105,10 @@ def with_running(facts: Facts, source: Source) -> Facts:
     if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
         return facts
     migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
-    waiting = [m for m in migrations if m.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)]
-    namespaces = {migration.namespace for migration in waiting}
-    started = {migration_of(pod) for namespace in namespaces for pod in source.pods.list(namespace)}
-    targetless = {migration.uid for migration in waiting} - started
-    vmis = (
-        source.instances.get(namespace=each.namespace, name=each.spec.vmi_name)
-        for each in migrations
-        if each.uid not in targetless
-    )
+    waiting = {each.uid: each.namespace for each in migrations if each.phase in _WAITING}
+    started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
+    running = (each for each in migrations if each.uid not in waiting or each.uid in started)
+    vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
     return replace(facts, running=list(map(_nodes, vmis)))
 
 
@@ -118,26 +120,15 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
 
 
-def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: Iterable[Pod]) -> bool:
+def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
     """KubeVirt creates it once the target runs; no condition says that quota refused it."""
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
-    if not running or not has_hotplugged_volumes(vmi):
-        return False
-    return not any(
-        owner.uid in running
-        for pod in pods
-        if pod.labels.get(constants.LABEL_APP) == constants.APP_HOTPLUG_DISK
-        for owner in pod.metadata.owner_references or ()
-    )
+    sides = [side for side in pods.of(vmi.uid) if side.launcher.uid in running]
+    return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
 
 
 def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
-    largest: RawResourceList = {}
-    for resources in lists:
-        for name, value in (resources or {}).items():
-            if name not in largest or Quantity.parse(value) > Quantity.parse(largest[name]):
-                largest[name] = value
-    return largest
+    return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))
 
 
 def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:

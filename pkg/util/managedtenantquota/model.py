@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,10 +93,10 @@ class Observed:
     """What a lock says of who made it."""
     upstream: str = ""
     """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
-    not_restored: Mapping[str, str] = field(default_factory=dict)
-    """Quotas whose restore was refused in this pass, by name, and why."""
-    not_unlocked: str = ""
-    """Why the lock's deletion was refused in this pass; "" where it was not."""
+    not_restored: Collection[str] = ()
+    """Quotas whose restore was refused in this pass, by name."""
+    not_unlocked: bool = False
+    """The lock's deletion was refused in this pass."""
     timers: Timers = field(default_factory=Timers)
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:

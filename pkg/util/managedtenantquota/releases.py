@@ -16,7 +16,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
-from pkg.util.kubevirt.parallel_migrations import hindrance, limits_of
+from pkg.util.kubevirt.installed import hindrance, limits_of
 from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets, with_largest_defaults
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record
@@ -54,8 +54,9 @@ class Releases:
         """`records`: how the raised quotas were before; `members`: the names of the migrations that the open window is
         for, `closed` to others."""
         observed = self.observed
+        (budget,) = observed.budgets
         try:
-            most = parse_resource_list(observed.budgets[0].additional)
+            most = parse_resource_list(budget.additional)
         except QuantityError as exc:
             self._invalid(str(exc))
             return
@@ -64,43 +65,45 @@ class Releases:
             return
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
-        quotas = {q.name: q for q in observed.quotas if q.hard and not q.deleting}
-        rooms = [Room(quota, records.get(name), facts, most) for name, quota in quotas.items()]
-        taken = {name for name, quota in quotas.items() if is_taken(quota)}
         refused = missing_targets(facts)
+        quotas = [quota for quota in observed.quotas if refused and quota.hard and not quota.deleting]
+        rooms = [Room(quota, records.get(quota.name), facts, most) for quota in quotas]
         for missing in refused:
-            if why := self._has_to_wait(missing, members if closed else None):
-                self.waiting[missing.migration.name] = why
+            seconds, why = self._has_to_wait(missing, members if closed else None)
+            if why:
+                self._let_wait(missing, seconds, why)
             else:
-                self._judge(missing, rooms, taken, members)
+                self._judge(missing, rooms, members)
         self.left_out = {m.migration.uid for m in refused} - {r.migration.uid for r in self.releasable}
         blocking = {name for found in self.releasable for name in found.blocking}
         self.added = {room.name: format_resource_list(room.added) for room in rooms if room.name in blocking}
 
-    def _has_to_wait(self, missing: Missing, only: Collection[str] | None) -> str:
-        """Why, "" where it has not. `only`: the names of those that the window is for; None: for all."""
+    def _has_to_wait(self, missing: Missing, only: Collection[str] | None) -> tuple[float, str]:
+        """For how many seconds, and why; "" where it has not. `only`: the names of those that the window is for; None:
+        for all."""
         left = self.observed.timers.paused.get(missing.migration.uid, 0.0) - self.observed.now
         if left > 0:
-            self._recheck(left)
-            return f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
+            return left, f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
         if only is not None and missing.migration.name not in only:
-            self._recheck(self.policy.sweep)
-            return "a window is open for other migrations: it is for the next one"
+            return self.policy.sweep, "a window is open for other migrations: it is for the next one"
         limits = limits_of(self.observed.facts.rendering.kubevirt)
         node = missing.vmi.status.node_name or ""
         hindered = hindrance(self.observed.facts.running, node, limits) if missing.launcher else ""
-        if hindered:
-            self._recheck(self.policy.recheck)
-        return hindered and f"KubeVirt's limits: {hindered}"
+        return self.policy.recheck, hindered and f"KubeVirt's limits: {hindered}"
 
-    def _judge(self, missing: Missing, rooms: Sequence[Room], taken: Collection[str], members: Collection[str]) -> None:
+    def _let_wait(self, missing: Missing, seconds: float, why: str) -> None:
+        self.waiting[missing.migration.name] = why
+        self._recheck(seconds)
+
+    def _judge(self, missing: Missing, rooms: Sequence[Room], members: Collection[str]) -> None:
         migration = missing.migration
         try:
-            blocking = sorted(room.name for room in rooms if room.refuses(missing))
-            if theirs := [name for name in blocking if name in taken]:
+            blocking = [room for room in rooms if room.refuses(missing)]
+            if taken := [room.name for room in blocking if is_taken(room.quota)]:
                 # The other strategy is about to give it back: its limits are not the original ones.
-                self.waiting[migration.name] = _TAKEN.format(theirs[0])
-                return self._recheck(self.policy.sweep)
+                why = f"resource quota {', '.join(taken)} still holds what was added for migrations by annotations"
+                self._let_wait(missing, self.policy.sweep, why)
+                return
             short: dict[str, str] = {}
             for room in rooms:
                 short |= room.shortages(missing)
@@ -108,7 +111,7 @@ class Releases:
             if may_pass and blocking:
                 for room in rooms:
                     room.let_in(missing)
-                self.releasable.append(Releasable(migration, blocking))
+                self.releasable.append(Releasable(migration, sorted(room.name for room in blocking)))
         except QuantityError as exc:
             self._say(migration, {"/": f"what it needs cannot be determined: {exc}"})
 
@@ -146,6 +149,3 @@ def is_taken(quota: ResourceQuota) -> bool:
     by both."""
     marks = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_OWNER)
     return has_migrating_vm(quota.annotations) or any(mark in quota.annotations for mark in marks)
-
-
-_TAKEN = "resource quota {} still holds what was added for migrations by annotations"

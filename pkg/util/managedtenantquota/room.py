@@ -31,7 +31,7 @@ class Room:
         """`record`: how it was, where it is raised; `most`: what may be added. Raises QuantityError."""
         hard = quota.hard if record is None else record.hard
         spec = msgspec.structs.replace(quota.spec, hard=hard)
-        self.name = quota.name
+        self.name, self.quota = quota.name, quota
         self._hard, self._used, self._most = parse_resource_list(hard), parse_resource_list(quota.used), most
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
@@ -42,12 +42,12 @@ class Room:
 
     def refuses(self, missing: Missing) -> bool:
         """Whether it refuses the pod that is created next, as it was before. Raises QuantityError."""
-        return bool(Balance(self._hard, self._used).short(missing.need(self._facts)[0]))
+        return bool(Balance(self._hard, self._used).short(missing.need(self._facts).next))
 
     def shortages(self, missing: Missing) -> dict[str, str]:
         """In which resources it refuses the target even when raised, beside the others, and a text for each. Raises
         QuantityError."""
-        need, raised = missing.need(self._facts)[1], self._raised(missing)
+        need, raised = missing.need(self._facts).all, self._raised(missing)
         found = {}
         for name in sorted(Balance(raised, self._used).short(total([self._needed, need]))):
             amounts = compared(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
@@ -58,7 +58,7 @@ class Room:
     def let_in(self, missing: Missing) -> None:
         """Add what is granted to it. Raises QuantityError."""
         self._let_in |= self._own(missing)
-        self._needed = total([self._needed, missing.need(self._facts)[1]])
+        self._needed = total([self._needed, missing.need(self._facts).all])
 
     @property
     def added(self) -> ResourceList:
@@ -72,7 +72,7 @@ class Room:
         own = self._own(missing)
         alone, added = self._sum(self._let_in | own), self._sum(self._granted | self._let_in | own)
         wanted = own[missing.vmi.name]
-        has_grown = {n for n, amount in missing.need(self._facts)[1].items() if amount > wanted.get(n, ZERO)}
+        has_grown = {n for n, amount in missing.need(self._facts).all.items() if amount > wanted.get(n, ZERO)}
         return {n: limit + (alone if n in has_grown else added).get(n, ZERO) for n, limit in self._hard.items()}
 
     def _own(self, missing: Missing) -> dict[str, ResourceList]:

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kubeloop.api.core import ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
-from pkg.util.managedtenantquota.lock import Lock, admitted_by, admitting, fits, lock_body
-from pkg.util.managedtenantquota.record import is_in_use, members_of
+from pkg.util.managedtenantquota.lock import Lock, admitted_by, admitting, entry_of, fits, lock_body
+from pkg.util.managedtenantquota.record import is_enforced, is_in_use, members_of
 from pkg.util.managedtenantquota.window import Change, Window
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
@@ -59,49 +59,32 @@ Step = Write | Wait
 
 def next_step(window: Window) -> Step:
     """The next step in a namespace; never raises for what stands in an object."""
-    table = HANDS_OFF if window.left_to_upstream else OPENING if window.wanted else CLOSING
-    return next(step for row in table if (step := row(window)) is not None)
-
-
-# Whatever else there is to be done.
-
-
-def _overdue(window: Window) -> Step | None:
-    """A lock ends in time, whatever stands in the way of everything else."""
-    return _unlock(window) if window.overdue else None
-
-
-def _leave_alone(window: Window) -> Step:
-    sweep = window.policy.sweep
-    return Wait(sweep if window.lock is None else min(window.left, sweep), "KubeVirt's own controller does it")
+    return next(step for row in (OPENING if window.wanted else CLOSING) if (step := row(window)) is not None)
 
 
 # While there are migrations to be released.
 
 
 def _lock(window: Window) -> Step | None:
-    if window.lock is not None:
+    seen, lock = window.observed, window.lock
+    if lock is not None and seen.wanted_lock is None:
         return None
-    seen = window.observed
-    vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
-    reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-    webhook, longest = admitting(seen.wanted_lock or {}, window.admitted), window.policy.longest
-    body = lock_body(seen.namespace, webhook, now=seen.now, holder=seen.holder, reason=reason, longest=longest)
-    return Write("MakeLock", None, body, f"locked for the migration of {reason}")
-
-
-def _update(window: Window) -> Step | None:
-    """It is another installation's, the CA has changed, or it is for others."""
-    lock, wanted = window.lock, window.observed.wanted_lock
-    if lock is None or wanted is None:
-        return None
+    admitted = {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in window.wanted}
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
-    kept = {each for each in admitted_by(lock) if each.partition("/")[0] not in window.found.left_out}
-    webhook = admitting(wanted, kept | window.admitted)
+    kept = admitted_by(lock) if lock else ()
+    admitted |= {each for each in kept if each.partition("/")[0] not in window.found.left_out}
+    webhook = admitting(seen.wanted_lock or {}, admitted)
+    if lock is None:
+        vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
+        reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
+        longest = window.policy.longest
+        body = lock_body(seen.namespace, webhook, now=seen.now, holder=seen.holder, reason=reason, longest=longest)
+        return Write("MakeLock", None, body, f"locked for the migration of {reason}")
     if fits(lock, webhook):
         return None
-    holder = {ANNOTATION_HOLDER: window.observed.holder}
-    metadata = {"resourceVersion": lock.resource_version, "labels": LOCK_LABELS, "annotations": holder}
+    # It is another installation's, the CA has changed, or it is for others.
+    annotations = {ANNOTATION_HOLDER: seen.holder}
+    metadata = {"resourceVersion": lock.resource_version, "labels": LOCK_LABELS, "annotations": annotations}
     return Write("UpdateLock", lock, {"metadata": metadata, "webhooks": [webhook]}, f"lock {lock.name} updated")
 
 
@@ -113,7 +96,7 @@ def _settle(window: Window) -> Step | None:
 
 def _save(window: Window) -> Step | None:
     """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
-    budget, records, members = window.observed.budgets[0], window.to_record(), window.members
+    (budget,), records, members = window.observed.budgets, window.to_record(), window.members
     added = [parse_resource_list(record.added) for record in records.values()]
     additional = format_resource_list(reduce(maximum, added, {}))
     said = budget.status
@@ -121,24 +104,20 @@ def _save(window: Window) -> Step | None:
     is_complete = known >= records.keys() and members_of(budget).keys() >= members.keys()
     if is_complete and (said.additional_migration_resources or {}) == additional:
         return None
-    saved = []
-    for name in sorted(records):
-        quota = window.quota(name)
-        spec = quota.spec if quota is not None else ResourceQuotaSpec()
-        was = msgspec.structs.replace(spec, hard=records[name].hard)
-        saved.append({"name": name, "spec": msgspec.to_builtins(was)})
+    specs = {quota.name: quota.spec for quota in window.observed.quotas}
+    was = {name: msgspec.structs.replace(specs[name], hard=record.hard) for name, record in sorted(records.items())}
+    saved = [{"name": name, "spec": msgspec.to_builtins(spec)} for name, spec in was.items()]
     blocking = {name: list(quotas) for name, quotas in members.items()}
     return Write("Save", budget, _status(budget, saved, blocking, additional), f"{budget.name} says what is raised")
 
 
 def _raise(window: Window) -> Step | None:
-    change = window.next_to_raise()
+    change, members = window.next_to_raise(), window.members
     if change is None:
         return None
     name = change.quota.name
-    about = [each for each in window.observed.facts.migrations if name in window.members.get(each.name, ())]
-    text = f"resource quota {name} raised until the target pods exist: {_described(change)}"
-    return Write("Raise", change.quota, _patch(change), text, about)
+    about = [each for each in window.observed.facts.migrations if name in members.get(each.name, ())]
+    return _written("Raise", change, f"resource quota {name} raised until the target pods exist", about)
 
 
 def _await_targets(window: Window) -> Step:
@@ -149,11 +128,24 @@ def _await_targets(window: Window) -> Step:
 # While there are none.
 
 
-def _restore(window: Window) -> Step | None:
-    change = window.next_to_restore()
-    if change is None:
+def _overdue(window: Window) -> Step | None:
+    """A lock ends in time, whatever stands in the way of everything else."""
+    return _unlock(window) if window.overdue else None
+
+
+def _leave_alone(window: Window) -> Step | None:
+    """What KubeVirt's own controller is to do. Not what we began: any user who may create a Lease can say that it runs,
+    and would keep a quota raised by that."""
+    began = window.records or (window.lock is not None and window.lock.ours)
+    if began or not window.observed.upstream:
         return None
-    return Write("Restore", change.quota, _patch(change), f"{change.quota.name} restored: {_described(change)}")
+    return Wait(window.policy.sweep, "KubeVirt's own controller does it")
+
+
+def _restore(window: Window) -> Step | None:
+    """The next one that was not refused just now."""
+    changes = (each for each in window.to_restore() if each.quota.name not in window.observed.not_restored)
+    return next((_written("Restore", each, f"resource quota {each.quota.name} restored") for each in changes), None)
 
 
 def _await_restore(window: Window) -> Step | None:
@@ -164,7 +156,7 @@ def _await_restore(window: Window) -> Step | None:
 
 def _await_enforcement(window: Window) -> Step | None:
     """Unlocked before admission goes by the old limits, every tenant could take the headroom for a moment."""
-    if window.is_in_force():
+    if window.lock is None or all(map(is_enforced, window.observed.quotas)):
         return None
     return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
@@ -177,18 +169,18 @@ def _clear(window: Window) -> Step | None:
 def _unlock(window: Window) -> Step | None:
     if window.lock is None or window.observed.not_unlocked:
         return None
-    still = f"the resource quotas are still to be restored: {', '.join(window.raised)}"
-    text = f"unlocked, {still if window.raised else 'the resource quotas are as before'}"
-    return Write("Unlock", window.lock, {}, text)
+    raised = ", ".join(sorted(change.quota.name for change in window.to_restore() if change.hard))
+    still = f"the resource quotas are still to be restored: {raised}"
+    return Write("Unlock", window.lock, {}, f"unlocked, {still if raised else 'the resource quotas are as before'}")
 
 
 def _mirror(window: Window) -> Step | None:
     """Upstream keeps in the status what may be added, and people read it there. No lock waits for that."""
-    budgets = window.observed.budgets
-    if len(budgets) != 1 or not window.observed.exists or budgets[0].deleting:
+    if len(window.observed.budgets) != 1 or not window.observed.exists:
         return None
-    said = budgets[0].status.additional_migration_resources or {}
-    return _cleared(budgets[0]) if said != budgets[0].additional else None
+    (budget,) = window.observed.budgets
+    said = budget.status.additional_migration_resources or {}
+    return _cleared(budget) if said != budget.additional and not budget.deleting else None
 
 
 def _idle(window: Window) -> Step:
@@ -200,10 +192,9 @@ _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
 
 Row = Callable[[Window], Step | None]
-HANDS_OFF: Final[Sequence[Row]] = (_overdue, _leave_alone)
-OPENING: Final[Sequence[Row]] = (_lock, _update, _settle, _save, _raise, _await_targets)
+OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
-    *(_overdue, _restore, _await_restore, _await_enforcement),
+    *(_overdue, _leave_alone, _restore, _await_restore, _await_enforcement),
     *(_clear, _unlock, _mirror, _idle),
 )
 """The first row that has something to say is the next step; the last one of each always has."""
@@ -212,15 +203,14 @@ CLOSING: Final[Sequence[Row]] = (
 # What is written.
 
 
-def _patch(change: Change) -> dict[str, Any]:
-    quota, record = change.quota, change.record
-    annotations = {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None}
-    metadata = {"resourceVersion": quota.metadata.resource_version, "annotations": annotations}
-    return {"metadata": metadata, "spec": {"hard": dict(change.hard)}}
-
-
-def _described(change: Change) -> str:
-    return ", ".join(f"{name} {change.quota.hard.get(name)} -> {to}" for name, to in change.hard.items())
+def _written(name: Literal["Raise", "Restore"], change: Change, what: str, about: Sequence[Object] = ()) -> Write:
+    quota, hard, record = change
+    metadata = {
+        "resourceVersion": quota.metadata.resource_version,
+        "annotations": {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None},
+    }
+    changes = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in hard.items())
+    return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, f"{what}: {changes}", about)
 
 
 def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Write:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import age_of, entry_of
+from pkg.util.managedtenantquota.lock import age_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
-from pkg.util.managedtenantquota.record import Record, is_enforced, is_in_use, members_of, record_of, said_by
+from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.releases import Releasable, Releases
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
@@ -67,26 +67,12 @@ class Window:
         return self.said | self.records
 
     @property
-    def left_to_upstream(self) -> bool:
-        """Whether KubeVirt's own controller is to do what is to be done. Not what we began: any user who may create a
-        Lease can say that it runs, and would keep a quota raised by that."""
-        return bool(self.observed.upstream) and not self.records and not (self.lock is not None and self.lock.ours)
-
-    @property
     def members(self) -> Mapping[str, Sequence[str]]:
         """The migrations that share the window, by name, and the quotas that refused each."""
         found: dict[str, Sequence[str]] = {}
         for budget in self.observed.budgets:
             found |= members_of(budget)
         return found | {each.migration.name: each.blocking for each in self.wanted}
-
-    @property
-    def admitted(self) -> set[str]:
-        """The migrations that it is open for, as the lock names them."""
-        return {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in self.wanted}
-
-    def quota(self, name: str) -> ResourceQuota | None:
-        return next((quota for quota in self.observed.quotas if quota.name == name), None)
 
     def to_record(self) -> dict[str, Record]:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
@@ -106,13 +92,14 @@ class Window:
                 return Change(quota, hard, records[quota.name])
         return None
 
-    def to_restore(self) -> Iterator[Change]:
+    def to_restore(self) -> list[Change]:
         """The quotas that say more than they said originally, or record that they do. One that a status contradicts
         goes on to record it until that is cleared: it would be restored to that next.
 
         Only a limit that says what it was raised to goes back. Under another program's lock all that is
         above the original goes back: no other client can have written it, and the budget may have changed since."""
         exactly = self.lock is None or self.lock.ours or self.overdue
+        found = []
         for quota in self.observed.quotas:
             recorded, said = self.records.get(quota.name), self.said.get(quota.name)
             if (was := recorded or said) is None:
@@ -120,20 +107,8 @@ class Window:
             hard = was.to_restore(quota.hard, exactly=exactly or recorded is not None)
             kept = recorded if recorded and said and said.hard != recorded.hard else None
             if hard or recorded != kept:
-                yield Change(quota, hard, kept)
-
-    def next_to_restore(self) -> Change | None:
-        """The first of them whose restore was not refused just now."""
-        return next((each for each in self.to_restore() if each.quota.name not in self.observed.not_restored), None)
-
-    @property
-    def raised(self) -> Sequence[str]:
-        """The names of those that say more, for people."""
-        return sorted(each.quota.name for each in self.to_restore() if each.hard)
-
-    def is_in_force(self) -> bool:
-        """Whether quota admission goes by the limits that were restored; not waited for without a lock."""
-        return self.lock is None or all(map(is_enforced, self.observed.quotas))
+                found.append(Change(quota, hard, kept))
+        return found
 
     # ---- what it is for --------------------------------------------------------------------------------------
 
@@ -199,9 +174,9 @@ class Window:
             message += f"; the migrations are retried in {pause:g} s"
             self._pause(wanted, observed.now + pause)
             self.recheck_after = pause
-        since = observed.lock.since if observed.lock else 0.0
+        assert self.lock is not None
         about = [each.migration for each in wanted]
-        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, f"{since}", *about)
+        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, self.lock.uid, *about)
 
     def refused(self, why: str, now: float) -> None:
         """A write that was to open it was refused. What cannot be raised is no reason to keep the namespace locked: it
@@ -209,9 +184,9 @@ class Window:
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first = max(policy.first_pause, age_of(self.lock, now) if self.lock else 0.0)
-        seconds = min(first * 2.0**refusals, first * policy.sweep / policy.first_pause, policy.longest_pause)
+        seconds = min(first * 2.0 ** min(refusals, 20), first * policy.sweep / policy.first_pause, policy.longest_pause)
         self._pause(self.wanted, now + seconds)
-        self.timers = replace(self.timers, refusals=min(refusals + 1, 20))
+        self.timers = replace(self.timers, refusals=refusals + 1)
         message = (
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
             f"{seconds:.1f} s: {why}"

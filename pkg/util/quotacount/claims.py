@@ -13,7 +13,7 @@ from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.usage import DEVICE_CLASS_PREFIX, REQUESTS_PREFIX
-from pkg.util.resource_list import ResourceList, add_to, maximum, parse_resource_list
+from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, total
 
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 _STORAGE = "storage"
@@ -40,27 +40,19 @@ def device_usage(claim: ResourceClaim, releases: Releases = NEWEST) -> ResourceL
 
 def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceList:
     usage = {_CLAIMS: _ONE}
-    requests = parse_resource_list(claim.spec.resources.requests)
-    if _STORAGE in requests:
-        size = _whole(requests[_STORAGE])
+    size = parse_resource_list(claim.spec.resources.requests).get(_STORAGE)
+    if size is not None:
         if release.allocated_storage:
-            size = max(size, _whole(parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size)))
-        usage[_REQUESTS_STORAGE] = size
+            size = max(size, parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size))
+        usage[_REQUESTS_STORAGE] = Quantity.of(size.value(), size.format)
     storage_class = claim.annotations.get(_ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
     by_class = {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
     return {f"count/{_CLAIMS}": _ONE} | usage | by_class
 
 
-def _whole(quantity: Quantity) -> Quantity:
-    return Quantity.of(quantity.value(), quantity.format)
-
-
 def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
-    devices: ResourceList = {}
-    for request in claim.spec.devices.requests or ():
-        add_to(devices, _devices(request, release))
-    usage = {RESOURCE_CLAIMS: _ONE}
-    usage |= {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
+    devices = total(_devices(request, release) for request in claim.spec.devices.requests or ())
+    usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
     if release.device_class_claims:
         asked = {name: quantity for name, quantity in devices.items() if name and quantity > ZERO}
         usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked.items()}

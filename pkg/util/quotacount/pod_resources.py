@@ -7,8 +7,8 @@ evaluator. It never looks at the pod-level resources of the status.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from operator import attrgetter
 
 from kubeloop.api.core import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
@@ -19,36 +19,20 @@ from pkg.util.resource_list import ResourceList, add, add_to, maximum, parse_res
 HUGEPAGES_PREFIX = "hugepages-"
 
 
-_Pick = Callable[[ResourceRequirements], RawResourceList | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Requests or limits."""
-
-    of: _Pick
-    allocated: bool
-    """Whether a container's status says besides the actual amounts which are allocated."""
-
-    def reported(self, status: ContainerStatus) -> list[RawResourceList | None]:
-        """What is actual and, of requests, what is allocated."""
-        actual = self.of(status.resources) if status.resources is not None else None
-        return [actual, status.allocated_resources] if self.allocated else [actual]
-
-
-_REQUESTS = _Side(lambda resources: resources.requests, allocated=True)
-_LIMITS = _Side(lambda resources: resources.limits, allocated=False)
+Pick = Callable[[ResourceRequirements], RawResourceList | None]
+REQUESTS: Pick = attrgetter("requests")
+LIMITS: Pick = attrgetter("limits")
+_Reported = Sequence[RawResourceList | None]
 
 
 def pod_requests(pod: Pod, release: Release) -> ResourceList:
     """The pod's effective requests. QuantityError if a quantity is none."""
-    requests = _effective(pod, _REQUESTS, release)
-    return add(requests, parse_resource_list(pod.spec.overhead))
+    return add(_effective(pod, REQUESTS, release), parse_resource_list(pod.spec.overhead))
 
 
 def pod_limits(pod: Pod, release: Release) -> ResourceList:
     """The pod's effective limits; the overhead is added to limits that are there and not zero."""
-    limits = _effective(pod, _LIMITS, release)
+    limits = _effective(pod, LIMITS, release)
     overhead = parse_resource_list(pod.spec.overhead)
     return add(limits, {name: quantity for name, quantity in overhead.items() if limits.get(name)})
 
@@ -80,14 +64,9 @@ def aggregate(
     return maximum(together, heaviest)
 
 
-def spec_requests(container: Container) -> ResourceList:
-    """What the container's spec requests."""
-    return parse_resource_list(container.resources.requests)
-
-
-def spec_limits(container: Container) -> ResourceList:
-    """What the container's spec limits."""
-    return parse_resource_list(container.resources.limits)
+def in_spec(pick: Pick) -> Callable[[Container], ResourceList]:
+    """What the container's spec requests, or limits."""
+    return lambda container: parse_resource_list(pick(container.resources))
 
 
 def is_pod_level(name: str) -> bool:
@@ -95,69 +74,67 @@ def is_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
-def _effective(pod: Pod, side: _Side, release: Release) -> ResourceList:
+def _effective(pod: Pod, pick: Pick, release: Release) -> ResourceList:
     statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
-    match release.container_status:
+    rule = release.container_status
+    counts = (each for each in statuses if each.resources is not None or rule is not StatusRule.BY_CONTAINER)
+    reported = {status.name: _reported(status, pick) for status in counts}
+    match rule:
         case StatusRule.BY_CONTAINER:
-            resources = _larger_by_container(pod, side, statuses)
+            resources = _larger_by_container(pod, pick, reported)
         case StatusRule.BY_SUM:
-            resources = _largest_sum(pod, side, statuses)
+            resources = _largest_sum(pod, pick, reported)
         case StatusRule.IGNORED:
-            resources = aggregate(pod.spec, _spec(side))
+            resources = aggregate(pod.spec, in_spec(pick))
     if release.pod_level_resources and pod.spec.resources is not None:
-        for name, quantity in parse_resource_list(side.of(pod.spec.resources)).items():
-            if is_pod_level(name):
-                resources[name] = quantity
+        level = parse_resource_list(pick(pod.spec.resources))
+        resources |= {name: quantity for name, quantity in level.items() if is_pod_level(name)}
     return resources
 
 
-def _spec(side: _Side) -> Callable[[Container], ResourceList]:
-    return lambda container: parse_resource_list(side.of(container.resources))
+def _reported(status: ContainerStatus, pick: Pick) -> _Reported:
+    """What is actual and, of requests, what is allocated."""
+    actual = pick(status.resources) if status.resources is not None else None
+    return [actual, status.allocated_resources] if pick is REQUESTS else [actual]
 
 
-def _larger_by_container(pod: Pod, side: _Side, statuses: Iterable[ContainerStatus]) -> ResourceList:
-    by_name = {status.name: status for status in statuses}
-    infeasible, of_spec = _resize_is_infeasible(pod), _spec(side)
+def _larger_by_container(pod: Pod, pick: Pick, reported: Mapping[str, _Reported]) -> ResourceList:
+    infeasible, of_spec = _resize_is_infeasible(pod), in_spec(pick)
 
     def resources_of(container: Container) -> ResourceList:
-        status = by_name.get(container.name)
-        if status is None or status.resources is None:
+        if container.name not in reported:
             return of_spec(container)
-        reported = reduce(maximum, map(parse_resource_list, side.reported(status)))
-        return reported if infeasible else maximum(of_spec(container), reported)
+        said = reduce(maximum, map(parse_resource_list, reported[container.name]))
+        return said if infeasible else maximum(of_spec(container), said)
 
     return aggregate(pod.spec, resources_of, of_spec)
 
 
-def _largest_sum(pod: Pod, side: _Side, statuses: Iterable[ContainerStatus]) -> ResourceList:
-    by_name: dict[str, list[RawResourceList | None]] = {}
-    for status in statuses:
-        by_name.setdefault(status.name, side.reported(status))
+def _largest_sum(pod: Pod, pick: Pick, reported: Mapping[str, _Reported]) -> ResourceList:
     infeasible = _resize_is_infeasible(pod)
-    if not infeasible and _as_in_spec(pod.spec, side, by_name):
-        return aggregate(pod.spec, _spec(side))
-    of_spec: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else _spec(side)
+    if not infeasible and _as_in_spec(pod.spec, pick, reported):
+        return aggregate(pod.spec, in_spec(pick))
+    of_spec: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else in_spec(pick)
 
     def resources_from(first: int) -> Callable[[Container], ResourceList]:
         """What is reported from the `first` place on, else the spec."""
 
         def resources_of(container: Container) -> ResourceList:
-            reported = by_name.get(container.name, [])[first:]
-            found = next((each for each in reported if each is not None), None)
-            return of_spec(container) if found is None else parse_resource_list(found)
+            said = [each for each in reported.get(container.name, ())[first:] if each is not None]
+            return parse_resource_list(said[0]) if said else of_spec(container)
 
         return resources_of
 
-    sums = [aggregate(pod.spec, resources_from(first)) for first in range(2 if side.allocated else 1)]
+    sums = [aggregate(pod.spec, resources_from(first)) for first in range(2 if pick is REQUESTS else 1)]
     return reduce(maximum, [aggregate(pod.spec, of_spec), *sums])
 
 
-def _as_in_spec(spec: PodSpec, side: _Side, by_name: Mapping[str, Sequence[RawResourceList | None]]) -> bool:
+def _as_in_spec(spec: PodSpec, pick: Pick, reported: Mapping[str, _Reported]) -> bool:
     """Whether no status says anything but the spec, as of all pods but those that are resized: all sums are alike."""
     return all(
-        said is None or said == side.of(container.resources)
+        said is None or said == pick(container.resources)
         for container in (*spec.containers, *(spec.init_containers or ()))
-        for said in by_name.get(container.name, ())
+        for said in reported.get(container.name, ())
     )
 
 

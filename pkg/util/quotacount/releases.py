@@ -1,15 +1,15 @@
 """Kubernetes' releases as data: by which rules the quota evaluators of each count, its default feature gates given.
 
-A release is named after the first minor that has its rules and says what changed since the one before. The paths are
-those of kubernetes pkg/quota/v1/evaluator/core where none is given.
+The paths are those of kubernetes pkg/quota/v1/evaluator/core where none is given.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 
 class StatusRule(Enum):
@@ -34,60 +34,60 @@ class PodLevelDefaults(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: caches have them in their keys
 class Release:
-    """One release's rules; the defaults are those of the newest one."""
+    """One release's rules; the defaults are those of 1.30."""
 
-    container_status: StatusRule = StatusRule.BY_SUM
-    pod_level_resources: bool = True
+    container_status: StatusRule = StatusRule.IGNORED
+    pod_level_resources: bool = False
     """Whether pod-level resources replace the sum of the containers and decide the QoS class."""
-    empty_pod_level_decides: bool = False
+    empty_pod_level_decides: bool = True
     """Whether pod-level resources without any amount that counts decide the QoS class all the same."""
-    pod_level_defaults: PodLevelDefaults = PodLevelDefaults.WHEN_CREATED
-    device_class_requests: bool = True
+    pod_level_defaults: PodLevelDefaults = PodLevelDefaults.NONE
+    device_class_requests: bool = False
     """Whether pods are charged for `deviceclass.resource.kubernetes.io/<class>`."""
-    device_class_claims: bool = True
+    device_class_claims: bool = False
     """Whether ResourceClaims are charged for that too."""
-    prioritized_devices: bool = True
+    prioritized_devices: bool = False
     """Whether a ResourceClaim may name alternatives (`firstAvailable`)."""
-    allocated_storage: bool = True
+    allocated_storage: bool = False
     """Whether a PersistentVolumeClaim counts what is allocated where that is more than the request."""
-    resize_is_charged: bool = True
+    resize_is_charged: bool = False
     """Whether an UPDATE of pods/resize is checked against quota."""
 
 
-_V1_37 = Release()
-_V1_36 = replace(  # 1.37: aggregateContainerResourcesByFn; PodLevelResourcesFixDefaulting, …FixKubeletQOSClass
-    _V1_37,
-    container_status=StatusRule.BY_CONTAINER,
-    pod_level_defaults=PodLevelDefaults.WHEN_READ,
-    empty_pod_level_decides=True,
-)
-_V1_35 = replace(_V1_36, device_class_claims=False)  # 1.36: DRAExtendedResource
-_V1_34 = replace(_V1_35, device_class_requests=False)  # 1.35: pods.go isExtendedResourceNameForQuota
-_V1_33 = replace(  # 1.34: PodLevelResources
-    _V1_34, pod_level_resources=False, pod_level_defaults=PodLevelDefaults.NONE
-)
-_V1_32 = replace(  # 1.33: InPlacePodVerticalScaling; resource_claims.go FirstAvailable
-    _V1_33, container_status=StatusRule.IGNORED, prioritized_devices=False
-)
-_V1_30 = replace(  # 1.32: RecoverVolumeExpansionFailure; pods.go Handles
-    _V1_32, allocated_storage=False, resize_is_charged=False
-)
-
-RELEASES: Mapping[str, Release] = {
-    "1.30": _V1_30,
-    "1.32": _V1_32,
-    "1.33": _V1_33,
-    "1.34": _V1_34,
-    "1.35": _V1_35,
-    "1.36": _V1_36,
-    "1.37": _V1_37,
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "1.30": {},
+    # RecoverVolumeExpansionFailure; pods.go Handles
+    "1.32": {"allocated_storage": True, "resize_is_charged": True},
+    # InPlacePodVerticalScaling; resource_claims.go FirstAvailable
+    "1.33": {"container_status": StatusRule.BY_CONTAINER, "prioritized_devices": True},
+    # PodLevelResources
+    "1.34": {"pod_level_resources": True, "pod_level_defaults": PodLevelDefaults.WHEN_READ},
+    "1.35": {"device_class_requests": True},  # pods.go isExtendedResourceNameForQuota
+    "1.36": {"device_class_claims": True},  # DRAExtendedResource
+    # aggregateContainerResourcesByFn; PodLevelResourcesFixDefaulting, …FixKubeletQOSClass
+    "1.37": {
+        "container_status": StatusRule.BY_SUM,
+        "pod_level_defaults": PodLevelDefaults.WHEN_CREATED,
+        "empty_pod_level_decides": False,
+    },
 }
+"""What each minor changed of the one before."""
+
+
+def _releases() -> Iterator[tuple[str, Release]]:
+    release = Release()
+    for minor, changes in _CHANGES.items():
+        release = replace(release, **changes)
+        yield minor, release
+
+
+RELEASES: Mapping[str, Release] = dict(_releases())
 """By the first minor that has them. Older ones are out of support and count as the first."""
 
 Releases = tuple[Release, ...]
 """What may be running, the largest of whose counts holds: one, several during an upgrade, or `UNKNOWN`."""
 
-NEWEST: Releases = (_V1_37,)
+NEWEST: Releases = (RELEASES["1.37"],)
 UNKNOWN: Releases = tuple(RELEASES.values())
 """For a version that cannot be read or is newer than those known."""
 _NEWEST_KNOWN = (1, 37)
@@ -98,8 +98,8 @@ def releases_of(versions: Iterable[str]) -> Releases:
     """The rules of the versions that API servers report ("v1.34.4+rke2r1"; "1.37" is enough), each once; UNKNOWN if
     there is none or one of them is not known."""
     found = [_release_of(version) for version in versions]
-    known = [release for release in found if release is not None]
-    return tuple(dict.fromkeys(known)) if known and len(known) == len(found) else UNKNOWN
+    known = tuple(dict.fromkeys(release for release in found if release is not None))
+    return known if known and None not in found else UNKNOWN
 
 
 def is_known(version: str) -> bool:
@@ -120,8 +120,8 @@ def _release_of(version: str) -> Release | None:
     minor = _minor(version)
     if minor is None or minor > _NEWEST_KNOWN:
         return None
-    fitting = [release for name, release in RELEASES.items() if (_minor(name) or minor) <= minor]
-    return fitting[-1] if fitting else _V1_30
+    known = [release for name, release in RELEASES.items() if (_minor(name) or minor) <= minor]
+    return known[-1] if known else RELEASES["1.30"]
 
 
 def _minor(version: str) -> tuple[int, int] | None:

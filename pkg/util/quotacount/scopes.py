@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from kubeloop.api.core import (
     Pod,
-    PodAffinity,
     PodAffinityTerm,
     ResourceQuotaSpec,
     ResourceRequirements,
@@ -33,8 +32,10 @@ def has_scopes(spec: ResourceQuotaSpec) -> bool:
 def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> bool:
     """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
     A scope that is unknown, or for other objects, matches no pod."""
-    requirements = _requirements(spec)
-    return any(all(_matches(pod, requirement, release) for requirement in requirements) for release in releases)
+    wanted = [ScopedResourceSelectorRequirement(scope_name=scope, operator=_EXISTS) for scope in spec.scopes or ()]
+    if spec.scope_selector is not None:
+        wanted += spec.scope_selector.match_expressions or ()
+    return any(all(_matches(pod, requirement, release) for requirement in wanted) for release in releases)
 
 
 def is_terminating(pod: Pod) -> bool:
@@ -58,10 +59,14 @@ def is_best_effort(pod: Pod, release: Release) -> bool:
 def uses_cross_namespace_affinity(pod: Pod) -> bool:
     """Whether a pod (anti-)affinity looks into other namespaces."""
     affinity = pod.spec.affinity
-    if affinity is None:
-        return False
-    sides = (affinity.pod_affinity, affinity.pod_anti_affinity)
-    return any(_crosses(term) for side in sides if side is not None for term in _terms(side))
+    sides = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    terms: list[PodAffinityTerm] = []
+    for side in sides:
+        if side is not None:
+            preferred = side.preferred_during_scheduling_ignored_during_execution or ()
+            terms += side.required_during_scheduling_ignored_during_execution or ()
+            terms += [weighted.pod_affinity_term for weighted in preferred]
+    return any(bool(term.namespaces) or term.namespace_selector is not None for term in terms)
 
 
 _SCOPES: Mapping[str, Callable[[Pod, Release], bool]] = {
@@ -71,15 +76,6 @@ _SCOPES: Mapping[str, Callable[[Pod, Release], bool]] = {
     "NotBestEffort": lambda pod, release: not is_best_effort(pod, release),
     "CrossNamespacePodAffinity": lambda pod, _: uses_cross_namespace_affinity(pod),
 }
-
-
-def _requirements(spec: ResourceQuotaSpec) -> list[ScopedResourceSelectorRequirement]:
-    requirements = [
-        ScopedResourceSelectorRequirement(scope_name=scope, operator=_EXISTS) for scope in spec.scopes or ()
-    ]
-    if spec.scope_selector is not None:
-        requirements += spec.scope_selector.match_expressions or ()
-    return requirements
 
 
 def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement, release: Release) -> bool:
@@ -92,16 +88,13 @@ def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement, release: 
 def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
     """Whether the requirement selects what has a class of that name, "" for none."""
     values = requirement.values or ()
-    match requirement.operator:
-        case "Exists":
-            return name != ""
-        case "DoesNotExist":
-            return name == ""
-        case "In":
-            return name in values and name != ""
-        case "NotIn":
-            return bool(values) and name not in values
-    return False
+    selects = {
+        "Exists": name != "",
+        "DoesNotExist": name == "",
+        "In": name in values and name != "",
+        "NotIn": bool(values) and name not in values,
+    }
+    return selects.get(requirement.operator, False)
 
 
 def _asks_for_compute(resources: ResourceRequirements) -> bool:
@@ -110,13 +103,3 @@ def _asks_for_compute(resources: ResourceRequirements) -> bool:
         if any(quantity > ZERO for quantity in quantities.values()):
             return True
     return False
-
-
-def _terms(side: PodAffinity) -> list[PodAffinityTerm]:
-    preferred = side.preferred_during_scheduling_ignored_during_execution or ()
-    required = side.required_during_scheduling_ignored_during_execution or ()
-    return [*required, *(weighted.pod_affinity_term for weighted in preferred)]
-
-
-def _crosses(term: PodAffinityTerm) -> bool:
-    return bool(term.namespaces) or term.namespace_selector is not None

@@ -8,19 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import reduce
-from operator import and_
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.scopes import matches_scopes
 from pkg.util.resource_list import ResourceList, maximum, subtract
-
-__all__ = ["apply_limit_ranges", "counted", "pod_usage"]
 
 COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."
@@ -67,18 +63,12 @@ def unnamed(pod: Pod, hard: Iterable[str]) -> list[str]:
     whole = pod.spec.resources or ResourceRequirements()
     if whole.limits or whole.requests:
         return []
-    containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
-    named = reduce(and_, [_names_of(container.resources) for container in containers], _TO_BE_NAMED)
+    named = _TO_BE_NAMED
+    for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
+        limits, requests = container.resources.limits or {}, container.resources.requests or {}
+        asked = {name for given in (*limits, *requests) for name in _REQUEST_NAMES.get(given, ())}  # a limit is both
+        named = named & (asked | {_LIMIT_NAMES[given] for given in limits if given in _LIMIT_NAMES})
     return sorted(_TO_BE_NAMED.intersection(hard) - named)
-
-
-def _names_of(resources: ResourceRequirements) -> frozenset[str]:
-    """What of it a container names; the API server takes a limit for a request that is missing."""
-    limits = resources.limits or {}
-    requests = (
-        counted for name in {**limits, **(resources.requests or {})} for counted in _REQUEST_NAMES.get(name, ())
-    )
-    return frozenset((*requests, *(_LIMIT_NAMES[name] for name in limits if name in _LIMIT_NAMES)))
 
 
 def _usage(pod: Pod, release: Release) -> ResourceList:

@@ -25,7 +25,7 @@ from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
 from pkg.util.kubevirt.device_claims import device_claims
 from pkg.util.kubevirt.evidence import Sides, charged_until
 from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
-from pkg.util.kubevirt.observed_overhead import architecture, is_resized
+from pkg.util.kubevirt.observed_overhead import is_resized
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
@@ -208,8 +208,7 @@ class Vm:
     def _formula(self) -> ResourceList | None:
         if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
             return None
-        ratio, arch = self._rendering.harvester_ratio, architecture(self.vmi)
-        formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, ratio, arch)
+        formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, self._rendering.harvester_ratio)
         if formula is None and self.stage >= Stage.WANTED:
             self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
         return formula

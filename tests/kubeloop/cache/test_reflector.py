@@ -209,6 +209,14 @@ async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> 
     assert 200 + 30 <= client.times()[1] <= 200 + 32
 
 
+async def test_a_watch_that_brought_something_is_resumed_at_once_however_many_failed_before() -> None:
+    brings: list[Step] = [event("MODIFIED", pod("a", "6")), 2.0, DOWN]
+    client = FakeClient(watches=[[*FIRST, DOWN], DOWN, DOWN, DOWN, brings, [Hang()]])
+    async with running(client):
+        await asyncio.sleep(60)
+    assert client.times()[5] - client.times()[4] == 2.0
+
+
 async def test_retry_now_ends_a_pause() -> None:
     client = FakeClient(watches=[*[DOWN] * 8, [*FIRST, Hang()]])
     async with running(client) as run:

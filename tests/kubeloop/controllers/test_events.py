@@ -226,7 +226,7 @@ async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_on
     assert recording.recorder.dropped == QUEUE_LIMIT + 20
 
 
-async def test_a_server_that_stays_away_is_given_up() -> None:
+async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     recording = Recording()
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6
     recording.recorder.event(quota(), "Warning", "Lost", "m")
@@ -234,6 +234,7 @@ async def test_a_server_that_stays_away_is_given_up() -> None:
     await asyncio.sleep(60)
     assert [event["reason"] for event in recording.written()] == ["Next"]
     assert recording.recorder.dropped == 1
+    assert caplog.messages == ["event Lost on ns/default-abcde not written: Unreachable: connection refused"]
 
 
 async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -162,16 +163,19 @@ async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -
     assert killed < second.led[0] <= killed + 18
 
 
-async def test_a_released_lease_is_taken_at_once() -> None:
+async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kubeloop.leaderelection")
     race = Race()
     first, second = race.candidate("a").start(), race.candidate("b").start()
     await race.lasts(21)
     assert await first.end()
     ended = now()
     assert not first.may_write()
+    assert race.server.lease.spec.lease_duration_seconds == 1
     await settle()
     assert second.led == [ended]
     assert (first.leaders, second.leaders) == (["a"], ["a", "b"])
+    assert [line for line in caplog.messages if "is held by" in line] == ["the lease ns/headroom is held by a"]
     await race.lasts(30)
     assert second.lost == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import charged
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
-from tests.pkg.cmd.rig import Call, ThreadedServer, calls, kubeconfig_for, threaded_server
+from tests.pkg.cmd.rig import Call, Result, ThreadedServer
 from tests.pkg.cmd.test_reports import raw as fields
 
 NS = "ns1"
@@ -115,65 +114,57 @@ def configuration(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": {"note": SECRET}}, "webhooks": [webhook]}
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadedServer]:
-    with threaded_server() as server:
-        script = server.server
-        kubevirt = {
-            "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
-            "spec": {"configuration": {"additionalGuestMemoryOverheadRatio": "1.5"}},
-            "status": {"phase": "Deployed"},
+@pytest.fixture(autouse=True)
+def scripted(server: ThreadedServer) -> None:
+    script = server.server
+    kubevirt = {
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {"configuration": {"additionalGuestMemoryOverheadRatio": "1.5"}},
+        "status": {"phase": "Deployed"},
+    }
+    annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
+    namespace = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": annotation}}}
+    other = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
+    own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
+    script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
+    for where in ("", NS):
+        of = {
+            registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
+            registry.RESOURCE_CLAIMS: [resource_claim()],
+            registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
+            VIRTUAL_MACHINES: [machine()],
+            VIRTUAL_MACHINE_INSTANCES: [instance()],
+            registry.PODS: [pod()],
+            registry.LIMIT_RANGES: [],
+            registry.EVENTS: [
+                event("VirtualMachineInstance", "exceeded quota: default-abc"),
+                event("Pod", f"Liveness probe failed: {SECRET}"),
+            ],
         }
-        annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
-        namespace = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": annotation}}}
-        other = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
-        own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
-        script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
-        for where in ("", NS):
-            of = {
-                registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
-                registry.RESOURCE_CLAIMS: [resource_claim()],
-                registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
-                VIRTUAL_MACHINES: [machine()],
-                VIRTUAL_MACHINE_INSTANCES: [instance()],
-                registry.PODS: [pod()],
-                registry.LIMIT_RANGES: [],
-                registry.EVENTS: [
-                    event("VirtualMachineInstance", "exceeded quota: default-abc"),
-                    event("Pod", f"Liveness probe failed: {SECRET}"),
-                ],
-            }
-            resource: Any
-            for resource, objects in of.items():
-                script.always(LIST, resource.path(where), listing(objects, "10"))
-        migration = poisoned(fields(vmim(refused=True, created=EARLIER)))
-        script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([migration], "10"))
-        script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other], "10"))
-        script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
-        script.always(LIST, KUBEVIRTS.path(), listing([poisoned(kubevirt)], "10"))
-        script.always(LIST, SETTINGS.path(), listing([], "10"))
-        configurations = [configuration(WEBHOOK_CONFIGURATION_NAME), configuration("another")]
-        script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing(configurations, "10"))
-        script.always(LIST, registry.PODS.path(OWN), listing([own_pod], "10"))
-        script.always(LIST, registry.EVENTS.path(OWN), listing([], "10"))
-        script.always(GET, f"{registry.PODS.path(OWN, 'headroom-controller-x')}/log", raw(b"a line\n"))
-        yield server
+        resource: Any
+        for resource, objects in of.items():
+            script.always(LIST, resource.path(where), listing(objects, "10"))
+    migration = poisoned(fields(vmim(refused=True, created=EARLIER)))
+    script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([migration], "10"))
+    script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other], "10"))
+    script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
+    script.always(LIST, KUBEVIRTS.path(), listing([poisoned(kubevirt)], "10"))
+    script.always(LIST, SETTINGS.path(), listing([], "10"))
+    configurations = [configuration(WEBHOOK_CONFIGURATION_NAME), configuration("another")]
+    script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing(configurations, "10"))
+    script.always(LIST, registry.PODS.path(OWN), listing([own_pod], "10"))
+    script.always(LIST, registry.EVENTS.path(OWN), listing([], "10"))
+    script.always(GET, f"{registry.PODS.path(OWN, 'headroom-controller-x')}/log", raw(b"a line\n"))
 
 
 @pytest.fixture
-def call(
-    server: ThreadedServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Call:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    plain = calls(capfd, monkeypatch)
-    kubeconfig = kubeconfig_for(server.server.url, tmp_path)
-
-    def call(*arguments: str, **env: str) -> Any:
+def call(call: Call, kubeconfig: str) -> Call:
+    def with_own(*arguments: str, **env: str) -> Result:
         own = ("--headroom-namespace", OWN) if arguments[0] in ("collect", "explain") else ()
         cluster = () if arguments[0] == "delta" else ("--kubeconfig", kubeconfig)
-        return plain(*arguments, *own, *cluster, **env)
+        return call(*arguments, *own, *cluster, **env)
 
-    return call
+    return with_own
 
 
 def content(path: Path) -> dict[str, str]:

@@ -67,7 +67,6 @@ def test_a_parameters_default_replaces_its_groups_defaults() -> None:
 def test_a_required_flag_is_asked_for() -> None:
     @dataclass(frozen=True)
     class Needed:
-        title: ClassVar = "Options"
         value: str = option(..., "What is needed.")
 
     globals()["Needed"] = Needed

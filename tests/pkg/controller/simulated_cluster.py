@@ -26,7 +26,6 @@ from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage
 from pkg.util.resource_list import format_resource_list, parse_resource_list, total
-from tests.pkg.controller.sightings import Sightings
 
 LAG = 0.1
 """Seconds that quota admission lags behind status.hard."""
@@ -48,8 +47,7 @@ class SimulatedCluster:
         self.server = FakeCluster()
         self.base = {"limits.cpu": f"{ONE_VM * machines}m", "limits.memory": "20Gi"}
         self.names = [f"ns{number}" for number in range(namespaces)]
-        cpu = Quantity.parse(self.base["limits.cpu"])
-        self.seen = {name: Sightings(cpu, LAG, Record(now)) for name in self.names}
+        self.seen = {name: Record(now) for name in self.names}
         self.machines = [(name, f"vm{number}") for name in self.names for number in range(machines)]
         self.shown: dict[str, deque[tuple[float, dict[str, str]]]] = {}
         self.server.reactors += [self.latency, self.admission]
@@ -126,10 +124,10 @@ class SimulatedCluster:
 
     def see_quota(self, quota: ResourceQuota) -> None:
         self.changed.set()
-        self.seen[quota.namespace].record.see_quota(quota)
+        self.seen[quota.namespace].see_quota(quota)
 
     def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        self.seen[migration.namespace].record.see_migration(migration)
+        self.seen[migration.namespace].see_migration(migration)
 
     async def rancher(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
 from pkg.report.budget import explained, report, reports, why_it_waits
-from pkg.report.explain import Explanation, Verdict, explain
+from pkg.report.explain import Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, Timers
@@ -137,44 +137,38 @@ def in_the_middle() -> Snapshot:
     )
 
 
-def of_vm1(found: Snapshot) -> Explanation:
-    return explained(found, running_vmi())
+EXPLAINED = {
+    "it does not migrate, and could with what the budget adds": (
+        snapshot(),
+        Verdict.COULD_WITH_HEADROOM,
+        "budget would be added to quota under a lock",
+    ),
+    "the budget does not suffice": (
+        snapshot(budgets=[budget({"limits.cpu": "1"})]),
+        Verdict.COULD_NOT_MIGRATE,
+        "does not have enough resources",
+    ),
+    "it fits anyway": (snapshot(quotas=[quota(TWICE)]), Verdict.COULD_MIGRATE, ""),
+    "its migration waits for its window": (
+        snapshot([refused()]),
+        Verdict.WAITS_FOR_QUOTA,
+        "refuse its target pod: the namespace is about to be locked",
+    ),
+    "its quotas are raised": (in_the_middle(), Verdict.WAITS_FOR_KUBEVIRT, ""),
+}
 
 
-def test_a_vm_that_does_not_migrate_could_with_what_the_budget_adds() -> None:
-    found = of_vm1(snapshot())
-    assert found.verdict is Verdict.COULD_WITH_HEADROOM
-    assert found.summary.endswith("budget would be added to quota under a lock")
+@sentences(EXPLAINED)
+def test_a_vm_under_a_budget(case: tuple[Snapshot, Verdict, str]) -> None:
+    seen, verdict, said = case
+    found = explained(seen, running_vmi())
+    assert found.verdict is verdict
+    assert said in found.summary
 
 
-def test_one_that_the_budget_does_not_suffice_for() -> None:
-    found = of_vm1(snapshot(budgets=[budget({"limits.cpu": "1"})]))
-    assert found.verdict is Verdict.COULD_NOT_MIGRATE
-    assert "does not have enough resources" in found.summary
-
-
-def test_one_that_fits_anyway() -> None:
-    assert of_vm1(snapshot(quotas=[quota(TWICE)])).verdict is Verdict.COULD_MIGRATE
-
-
-def test_a_migration_that_waits_for_its_window() -> None:
-    found = of_vm1(snapshot([refused()]))
-    assert found.verdict is Verdict.WAITS_FOR_QUOTA
-    assert found.summary.endswith("refuse its target pod: the namespace is about to be locked")
-
-
-def test_a_migration_whose_quotas_are_raised_waits_for_kubevirt() -> None:
-    assert of_vm1(in_the_middle()).verdict is Verdict.WAITS_FOR_KUBEVIRT
-
-
-def test_one_that_runs_is_explained_as_everywhere() -> None:
-    running = snapshot([vmim("Running")])
-    assert of_vm1(running) == explain(running, running_vmi())
-
-
-def test_a_namespace_without_a_budget_is_explained_as_everywhere() -> None:
-    plain = snapshot([refused()], budgets=[])
-    assert of_vm1(plain) == explain(plain, running_vmi())
+@sentences({"it runs": snapshot([vmim("Running")]), "there is no budget": snapshot([refused()], budgets=[])})
+def test_what_is_explained_as_everywhere(case: Snapshot) -> None:
+    assert explained(case, running_vmi()) == explain(case, running_vmi())
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:

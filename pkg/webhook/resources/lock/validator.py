@@ -42,8 +42,6 @@ from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
 from pkg.webhook.view import View
 
-__all__ = ["Accounts", "Locks", "Validator", "is_granted", "passes", "refusal"]
-
 _WHAT: Final = {
     "pods": "pods other than migration targets",
     "resourcequotas": "resource quotas",
@@ -52,25 +50,24 @@ _WHAT: Final = {
 _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
 
 
+@dataclass(frozen=True)
 class Accounts:
-    """The accounts that are let through. `virt_controllers` is called each time: the KubeVirt CR may appear later.
+    """The accounts that are let through. User names are exact; `holders` may be shell patterns where an operator gave
+    one."""
 
-    User names are exact; `holders` may be shell patterns where an operator gave one.
-    """
-
-    def __init__(self, holders: Collection[str], virt_controllers: Callable[[], Collection[str]]) -> None:
-        self._holders = [holder for holder in holders if holder]
-        self._virt_controllers = virt_controllers
+    holders: Collection[str]
+    virt_controllers: Callable[[], Collection[str]]
+    """Called each time: the KubeVirt CR may appear later."""
 
     def holds(self, user: UserInfo) -> bool:
         """Whether a user changes quotas under the lock."""
-        return any(fnmatchcase(user.username, holder) for holder in self._holders)
+        return any(holder and fnmatchcase(user.username, holder) for holder in self.holders)
 
     def makes_targets(self, user: UserInfo) -> bool:
         """virt-controller, or who may do everything anyway."""
         if CLUSTER_ADMINS in (user.groups or ()):
             return True
-        return bool(user.username) and user.username in self._virt_controllers()
+        return bool(user.username) and user.username in self.virt_controllers()
 
 
 def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
@@ -111,17 +108,18 @@ def _with_uid(uid: str, facts: Facts | None) -> VirtualMachineInstanceMigration 
     return next((each for each in facts.migrations if each.uid == uid), None) if facts else None
 
 
-def refusal(request: AdmissionRequest, lock: Lock | None, since: str = "", left: float = math.inf) -> Decision:
+def refusal(request: AdmissionRequest, lock: Lock | None, left: float = math.inf) -> Decision:
     """The text of a refusal. `left`: seconds that the lock lasts at most, infinite when that is not known."""
     what = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
     held = ""
     if lock is not None:
-        held = f" by {lock.holder or 'the managed quota controller'} since {since}"
+        held = f" by {lock.holder or 'the managed quota controller'} since {rfc3339(lock.since)}"
         held += f" for the migration of {lock.reason}" if lock.reason else ""
+    at_most = f" (at most {math.ceil(left)} s)" if math.isfinite(left) else ""
     return deny(
-        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods exist"
-        f"{f' (at most {math.ceil(left)} s)' if math.isfinite(left) else ''}, please try again in a moment",
+        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods exist{at_most}, "
+        "please try again in a moment",
         reason="locked",
     )
 
@@ -144,11 +142,12 @@ class Validator:
             lock = await self.locks.find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        if is_passed and (lock is None or await self._admits(lock, request)):
-            return ALLOW
+        # One that has ended, or would have, did its controller run.
         if lock is None or (left := self.locks.left(lock)) <= 0:
-            return ALLOW  # it has ended, or would have, did its controller run
-        refused = refusal(request, lock, rfc3339(lock.since), left)
+            return ALLOW
+        if is_passed and await self._admits(lock, request):
+            return ALLOW
+        refused = refusal(request, lock, left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
@@ -163,25 +162,20 @@ class Validator:
             return False
 
 
+@dataclass(frozen=True)
 class Locks:
     """A lock in the cache may be gone already: who is refused for that one tries again, as all do."""
 
-    def __init__(
-        self,
-        cache: CacheReader[ValidatingWebhookConfiguration],
-        client: ResourceClient[ValidatingWebhookConfiguration],
-        clock: Callable[[], float],
-    ) -> None:
-        """`clock`: the API server's, in seconds since the epoch."""
-        self._cache = cache
-        self._client = client
-        self._clock = clock
+    cache: CacheReader[ValidatingWebhookConfiguration]
+    client: ResourceClient[ValidatingWebhookConfiguration]
+    clock: Callable[[], float]
+    """The API server's, in seconds since the epoch."""
 
     async def find(self, namespace: str) -> Lock | None:
         """The namespace's lock, None when there is none any more. Raises NoAnswer."""
         name = lock_name(namespace)
-        return recognise(self._cache.get(name=name) or await in_time(self._client.get(name=name)))
+        return recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
 
     def left(self, lock: Lock) -> float:
         """Seconds that it lasts at most, infinite when that is not known."""
-        return lock.lasts - age_of(lock, self._clock()) if lock.lasts else math.inf
+        return lock.lasts - age_of(lock, self.clock()) if lock.lasts else math.inf

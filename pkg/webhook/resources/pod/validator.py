@@ -13,8 +13,7 @@ from typing import Final
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.migration import is_finished
-from pkg.util.kubevirt.migration_pods import migration_of
+from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage

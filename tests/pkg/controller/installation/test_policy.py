@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from pkg.controller.installation.policy import POLICIES, problems
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import virt_controllers
 from tests.pkg.controller.installation.shipped import SHIPPED
 
 CREATED, CHANGED = POLICIES

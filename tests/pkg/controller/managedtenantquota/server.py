@@ -212,6 +212,12 @@ class Process:
             await asyncio.sleep(max(0.01, again))
         raise AssertionError("it never settles")
 
+    async def rest(self) -> None:
+        """Settle, and the controller manager copies the limits, until nothing more comes of it."""
+        for _ in range(3):
+            await self.settle()
+            self.cluster.enforce()
+
 
 def wire(management: Management, events: Events, **options: Any) -> None:
     index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
@@ -227,6 +233,4 @@ async def open_window(cluster: Cluster, process: Process) -> None:
 async def close_window(cluster: Cluster, process: Process) -> None:
     cluster.enforce()
     cluster.admit()
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
+    await process.rest()

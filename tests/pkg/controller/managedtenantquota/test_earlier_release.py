@@ -45,9 +45,7 @@ async def test_it_is_closed(case: dict[str, Any], fate: str, seconds: float) -> 
     else:
         cluster.migrations.gone("ns1/migration-of-vm1")
     process = Process(cluster)
-    for _ in range(3):
-        await process.settle()
-        cluster.enforce()
+    await process.rest()
     assert not cluster.locked
     assert by_value(cluster.hard) == by_value(FULL)
     assert "headroom.harvesterhci.io/originals" not in cluster.quotas.now("ns1/quota").annotations
@@ -66,12 +64,8 @@ async def test_a_migration_that_still_waits_is_released(case: dict[str, Any], se
     cluster = left_by(case)
     await asyncio.sleep(seconds)
     process = Process(cluster)
-    for _ in range(3):
-        await process.settle()
-        cluster.enforce()
+    await process.rest()
     assert cluster.hard["limits.cpu"] in {"4030m", "5015m"}
     cluster.admit()
-    for _ in range(3):
-        await process.settle()
-        cluster.enforce()
+    await process.rest()
     assert cluster.at_rest

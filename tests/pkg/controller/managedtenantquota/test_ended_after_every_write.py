@@ -56,16 +56,12 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
     if fate == "the migration is gone":
         cluster.migrations.gone("ns1/migration-of-vm1")
     process = Process(cluster)
-    for _ in range(3):
-        await process.settle()
-        cluster.enforce()
+    await process.rest()
     # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
     rests = number == WRITES // 2 and downtime > Policy().lock_limit
     if fate == "it waits still" and not admitted and not rests:
         assert by_value(cluster.hard) == by_value(GRANTED)
         cluster.admit()
-        for _ in range(3):
-            await process.settle()
-            cluster.enforce()
+        await process.rest()
     assert cluster.at_rest
     assert by_value(cluster.quotas.now("ns1/pods").hard) == by_value(PODS)

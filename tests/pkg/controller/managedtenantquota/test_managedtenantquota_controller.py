@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,31 +28,49 @@ from tests.pkg.controller.managedtenantquota.server import (
     open_window,
     wire,
 )
-from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, TWICE, budget, quota
+from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, HOOK, RAISED, budget, quota
 
 pytestmark = pytest.mark.virtual_time
 
 
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"headroom_mtq_{name}", labels) or 0.0
+
+
+def metrics() -> list[float]:
+    added = metric("quota_released_total", resource="limits.cpu")
+    return [metric("lock_seconds_sum"), metric("lock_seconds_count"), added, metric("writes_total", step="MakeLock")]
+
+
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
-    process = Process(cluster)
-    seconds, released = "headroom_mtq_lock_seconds_sum", "headroom_mtq_quota_released_total"
-    before = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
+    process, before = Process(cluster), metrics()
+    await process.look()
+    lock = recognise(cluster.locks.now("lock.ns1.com"))
+    assert lock is not None
+    assert lock.holder == f"headroom (system:serviceaccount:headroom:headroom) on {socket.gethostname()}"
+    assert (lock.namespace, lock.since, lock.lasts, lock.reason) == ("ns1", START + now(), 130.0, "vm1")
+    assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
     await open_window(cluster, process)
     assert cluster.server.made == OPENING
-    assert set(cluster.status) == {
-        "originalBlockingResourceQuotas",
-        "migrationsToBlockingResourceQuotas",
-        "additionalMigrationResources",
-    }
     await close_window(cluster, process)
     assert cluster.server.made == OPENING + CLOSING
     assert cluster.at_rest
-    after = [REGISTRY.get_sample_value(seconds) or 0.0, _released(released)]
-    assert [each - was for was, each in zip(before, after, strict=True)] == pytest.approx([now(), 2.015])
+    assert [after - was for was, after in zip(before, metrics(), strict=True)] == pytest.approx([now(), 1, 2.015, 1])
+    told = [(key, kind, reason) for key, kind, reason, _ in process.events.recorded]
+    assert told == [
+        ("ns1/budget", "Normal", "NamespaceLocked"),
+        ("ns1/budget", "Normal", "ResourceQuotaRaised"),
+        ("ns1/migration-of-vm1", "Normal", "ResourceQuotaRaised"),
+        ("ns1/budget", "Normal", "NamespaceUnlocked"),
+    ]
 
 
-def _released(name: str) -> float:
-    return REGISTRY.get_sample_value(name, {"resource": "limits.cpu"}) or 0.0
+@pytest.mark.parametrize("gone", ["budgets/ns1/budget", "migrations/ns1/migration-of-vm1"])
+async def test_a_namespace_without_budget_or_migration_costs_no_request(cluster: Cluster, gone: str) -> None:
+    kind, _, key = gone.partition("/")
+    getattr(cluster, kind).gone(key)
+    assert await Process(cluster).look() is None
+    assert [*cluster.server.made, *cluster.quotas.calls, *cluster.budgets.calls] == []
 
 
 WAITED_FOR = {
@@ -83,56 +103,6 @@ async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, s
     await management.stop()
 
 
-async def test_unlocked_only_when_admission_goes_by_the_restored_limits(cluster: Cluster) -> None:
-    process = Process(cluster)
-    await open_window(cluster, process)
-    cluster.enforce()
-    cluster.admit()
-    assert await process.look() == 1.0
-    assert by_value(cluster.hard) == by_value(FULL)
-    assert cluster.locked
-    cluster.enforce()
-    await process.look()
-    assert not cluster.locked
-
-
-async def test_people_are_told(cluster: Cluster) -> None:
-    process = Process(cluster)
-    await open_window(cluster, process)
-    await close_window(cluster, process)
-    told = [(key, reason) for key, _, reason, _ in process.events.recorded]
-    assert told == [
-        ("ns1/budget", "NamespaceLocked"),
-        ("ns1/budget", "ResourceQuotaRaised"),
-        ("ns1/migration-of-vm1", "ResourceQuotaRaised"),
-        ("ns1/budget", "NamespaceUnlocked"),
-    ]
-
-
-async def test_the_lock_says_who_since_when_and_for_whom(cluster: Cluster) -> None:
-    await Process(cluster).look()
-    lock = recognise(cluster.locks.now("lock.ns1.com"))
-    assert lock is not None
-    assert lock.namespace == "ns1"
-    assert "system:serviceaccount:headroom:headroom" in lock.holder
-    assert lock.since == START + now()
-    assert lock.reason == "vm1"
-    assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
-
-
-async def test_a_namespace_without_budget_or_lock_costs_no_request(cluster: Cluster) -> None:
-    cluster.budgets.gone("ns1/budget")
-    assert await Process(cluster).look() is None
-    assert cluster.server.made == []
-    assert cluster.quotas.calls == []
-
-
-async def test_a_namespace_at_rest_costs_no_request() -> None:
-    cluster = Cluster()
-    assert await Process(cluster).look() is None
-    assert cluster.budgets.calls == []
-
-
 async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cluster) -> None:
     cluster.budgets.given(budget({"limits.cpu": "1"}))
     process = Process(cluster)
@@ -147,51 +117,44 @@ async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cl
     await open_window(cluster, process)
 
 
-async def test_only_the_blocking_quotas_are_raised(cluster: Cluster) -> None:
-    cluster.quotas.given(quota(TWICE, name="roomy"))
-    cluster.quotas.given(quota({"pods": "0"}, {}, name="other", scopes=["BestEffort"]))
-    await open_window(cluster, Process(cluster))
-    assert cluster.quotas.now("ns1/roomy").hard == TWICE
-    assert cluster.quotas.now("ns1/other").hard == {"pods": "0"}
-    assert cluster.server.made == OPENING
+def _not_reached(cluster: Cluster) -> None:
+    cluster.server.reactors.clear()
 
 
-async def test_more_than_one_budget_is_an_error(cluster: Cluster) -> None:
-    cluster.budgets.given(budget(name="other"))
-    process = Process(cluster)
-    assert await process.settle() == 30.0
-    assert cluster.server.made == []
-    assert set(process.events.reasons) == {"MultipleMigrationResourceQuotas"}
+CANNOT = {
+    "no webhook is registered": (lambda it: it.locks.gone("headroom.harvesterhci.io"), "are not registered ("),
+    "there is no probe": (lambda it: it.addresses.gone("headroom-probe.harvesterhci.io"), "are not registered ("),
+    "the probe is not answered": (_not_reached, "the API server does not reach headroom's webhook: "),
+    "another's configuration has the name": (
+        lambda it: it.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []}),
+        "there is a ValidatingWebhookConfiguration lock.ns1.com that is not a lock",
+    ),
+}
 
 
-async def test_where_no_webhook_is_registered_nothing_is_raised(cluster: Cluster) -> None:
-    cluster.locks.gone("headroom.harvesterhci.io")
-    process = Process(cluster)
-    assert await process.settle() == 2.0
-    assert cluster.server.made == []
-    assert process.events.reasons == ["LockUnavailable"]
-
-
-async def test_a_configuration_of_that_name_that_is_no_lock_is_not_touched(cluster: Cluster) -> None:
-    cluster.locks.given({"metadata": {"name": "lock.ns1.com", "uid": "theirs"}, "webhooks": []})
+@sentences(CANNOT)
+async def test_where_nothing_can_be_locked_nothing_is_raised(
+    case: tuple[Callable[[Cluster], object], str], cluster: Cluster
+) -> None:
+    spoil, why = case
+    spoil(cluster)
     process = Process(cluster)
     assert await process.settle() == 2.0
     assert cluster.server.made == []
-    assert process.events.reasons == ["LockUnavailable"]
+    assert [reason for _, _, reason, message in process.events.recorded if why in message] == ["LockUnavailable"]
 
 
 async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
-    process = Process(cluster)
+    process, before = Process(cluster), metric("lock_limit_reached_total")
     await open_window(cluster, process)
     cluster.enforce()
     await asyncio.sleep(121)
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
+    await process.rest()
     assert cluster.at_rest
     assert [reason for reason in process.events.reasons if reason == "LockLimitReached"] == ["LockLimitReached"] * 2
     await process.settle()
     assert cluster.at_rest, "locked again at once"
+    assert metric("lock_limit_reached_total") == before + 1
 
 
 async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster) -> None:
@@ -215,9 +178,7 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     cluster.budgets.given(budget(saved={"quota": FULL}))
     cluster.quotas.given(quota(RAISED))
     process = Process(cluster)
-    await process.settle()
-    cluster.enforce()
-    await process.settle()
+    await process.rest()
     assert cluster.at_rest
 
 
@@ -251,7 +212,5 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
     for vm in ("vm1", "vm2"):
         cluster.enforce()
         cluster.admit(vm)
-        await process.settle()
-    cluster.enforce()
-    await process.settle()
+        await process.rest()
     assert cluster.server.made == OPENING + CLOSING

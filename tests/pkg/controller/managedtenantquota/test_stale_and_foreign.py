@@ -30,10 +30,7 @@ class TestStaleCaches:
         # By its caches there is nothing to close: nothing was ever opened.
         assert cluster.server.made == OPENING
         cluster.catch_up()
-        cluster.enforce()
-        await process.settle()
-        cluster.enforce()
-        await process.settle()
+        await process.rest()
         assert cluster.at_rest
 
     async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
@@ -59,8 +56,7 @@ class TestStaleCaches:
         await process.look()  # cached: locked, nothing saved, nothing wanted → unlock. Live: raised.
         assert by_value(cluster.hard) == by_value(FULL)
         assert cluster.locked, "unlocked while admission goes by the raised limits"
-        cluster.enforce()
-        await process.settle()
+        await process.rest()
         assert cluster.at_rest
 
     async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
@@ -74,8 +70,7 @@ class TestStaleCaches:
         cluster.migrations.gone("ns1/migration-of-vm1")
         await process.look()
         assert by_value(cluster.hard) == by_value(FULL)
-        cluster.enforce()
-        await process.settle()
+        await process.rest()
         assert cluster.at_rest
 
 

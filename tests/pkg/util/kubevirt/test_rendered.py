@@ -15,7 +15,7 @@ from kubeloop.api.meta import Object
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
 from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
-from pkg.util.kubevirt.target import Side, largest_launcher, target_usage
+from pkg.util.kubevirt.target import Side, bound_of, target_usage
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.resource_list import ResourceList
@@ -54,7 +54,7 @@ def test_every_target_counts_to_the_byte_what_kubevirt_renders(mode: str) -> Non
 
 def largest(vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec) -> ResourceList:
     """Whatever release is configured."""
-    return largest_launcher(vmi, replace(how, profile=DEFAULT_PROFILE))
+    return bound_of(vmi, replace(how, profile=DEFAULT_PROFILE), spec).launcher
 
 
 def test_no_launcher_is_larger_than_the_largest_of_its_spec() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
 
-from kubeloop.api.core import PodSpec
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirt
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import memory_limits_ratio, rendering
@@ -31,46 +29,28 @@ def installed(version: str, developer: Mapping[str, Any], phase: str = "Deployed
     return msgspec.convert(body, KubeVirt)
 
 
-def launcher_of(vmi: VirtualMachineInstance, kubevirt: KubeVirt) -> PodSpec:
-    return render_containers(vmi, rendering([kubevirt], None, ()), overhead=0)
-
-
-@dataclass(frozen=True)
-class Gated:
-    """A release and its gates; whether a container disk is an image volume there, without a container of its own."""
-
-    version: str
-    image_volume: bool
-    developer: Mapping[str, Any] = field(default_factory=dict)
-
-
-GATED = {
-    "1.8 leaves beta gates off": Gated("v1.8.4", image_volume=False),
-    "1.8 with the gate named": Gated("v1.8.4", image_volume=True, developer={"featureGates": ["ImageVolume"]}),
-    "1.9 switches beta gates on": Gated("v1.9.0", image_volume=True),
-    "1.10, with a suffix": Gated("v1.10.0-alpha.0.55", image_volume=True),
-    "1.9 with the gate disabled": Gated(
-        "v1.9.0", image_volume=False, developer={"disabledFeatureGates": ["ImageVolume"]}
-    ),
-    "named beats disabled": Gated(
-        "v1.9.0",
-        image_volume=True,
-        developer={"featureGates": ["ImageVolume"], "disabledFeatureGates": ["ImageVolume"]},
-    ),
-    "other gates change nothing": Gated(
-        "v1.9.0", image_volume=True, developer={"featureGates": ["A"], "disabledFeatureGates": ["B"]}
-    ),
-    "1.5 has not that gate, whatever its CR names": Gated(
-        "v1.5.3", image_volume=False, developer={"featureGates": ["ImageVolume"]}
-    ),
-    "an unknown version leaves them off": Gated("latest", image_volume=False),
+ON = {"featureGates": ["ImageVolume"]}
+OFF = {"disabledFeatureGates": ["ImageVolume"]}
+OTHERS = {"featureGates": ["A"], "disabledFeatureGates": ["B"]}
+GATED: dict[str, tuple[str, Mapping[str, Any], bool]] = {
+    "1.8 leaves beta gates off": ("v1.8.4", {}, False),
+    "1.8 with the gate named": ("v1.8.4", ON, True),
+    "1.9 switches beta gates on": ("v1.9.0", {}, True),
+    "1.10, with a suffix": ("v1.10.0-alpha.0.55", {}, True),
+    "1.9 with the gate disabled": ("v1.9.0", OFF, False),
+    "named beats disabled": ("v1.9.0", ON | OFF, True),
+    "other gates change nothing": ("v1.9.0", OTHERS, True),
+    "1.5 has not that gate, whatever its CR names": ("v1.5.3", ON, False),
+    "an unknown version leaves them off": ("latest", {}, False),
 }
+"""A release and its gates; whether a container disk is an image volume there, without a container of its own."""
 
 
 @sentences(GATED)
-def test_container_disks_by_release_and_gates(case: Gated) -> None:
-    rendered = launcher_of(WITH_CONTAINER_DISK, installed(case.version, case.developer))
-    assert ("volumedisk" in [c.name for c in rendered.containers]) is not case.image_volume
+def test_container_disks_by_release_and_gates(case: tuple[str, Mapping[str, Any], bool]) -> None:
+    version, developer, image_volume = case
+    rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None, ()), overhead=0)
+    assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:

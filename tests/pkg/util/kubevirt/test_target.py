@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -42,34 +42,27 @@ def test_a_recorded_source_tells_what_its_recorded_target_counts_to_the_byte(pro
     assert predicted["requests.devices.kubevirt.io/kvm"] == Quantity.parse(1)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """A recorded pod, the ratio now, and the bytes that a pod rendered now has more."""
-
-    pod: str
-    ratio: str
-    more: int
-
-
 RECORDED_CHANGES = {
-    "no ratio, then 1.5, is what the other recorded pod has": Changed("vm1-t8vc9", "1.5", 473954537 - 315969537),
-    "no ratio, then 4.5": Changed("vm1-t8vc9", "4.5", 1421864537 - 315969537),
-    "1.5, then 4.5": Changed("vm2-gcg5l", "4.5", 1421864537 - 473954537),
-    "1.5, then none": Changed("vm2-gcg5l", "", 315969537 - 473954537),
-    "1.5 as ever": Changed("vm2-gcg5l", "1.5", 0),
+    "no ratio, then 1.5, is what the other recorded pod has": ("vm1-t8vc9", "1.5", 473954537 - 315969537),
+    "no ratio, then 4.5": ("vm1-t8vc9", "4.5", 1421864537 - 315969537),
+    "1.5, then 4.5": ("vm2-gcg5l", "4.5", 1421864537 - 473954537),
+    "1.5, then none": ("vm2-gcg5l", "", 315969537 - 473954537),
+    "1.5 as ever": ("vm2-gcg5l", "1.5", 0),
 }
+"""A recorded pod, the ratio now, and the bytes that a pod rendered now has more."""
 
 
 @pytest.mark.parametrize("profile", ["1.8", "main"])
 @sentences(RECORDED_CHANGES)
-def test_a_ratio_changed_since_a_recorded_pod(case: Changed, profile: str) -> None:
+def test_a_ratio_changed_since_a_recorded_pod(case: tuple[str, str, int], profile: str) -> None:
     """The pods' constants are those of "main"; it is found out also where the KubeVirt CR says 1.8."""
+    name, ratio, more = case
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
-    source = running(recorded(case.pod, Pod))
+    source = running(recorded(name, Pod))
     before = pod_usage(source)
-    after = launcher_usage(instance, Side(source), Rendering(case.ratio, PROFILES[profile]), UNSCOPED)
+    after = launcher_usage(instance, Side(source), Rendering(ratio, PROFILES[profile]), UNSCOPED)
     for name in ALL_MEMORY:
-        assert after[name] == before[name] + Quantity.parse(case.more)
+        assert after[name] == before[name] + Quantity.parse(more)
     assert {n: q for n, q in after.items() if n not in ALL_MEMORY} == {
         n: q for n, q in before.items() if n not in ALL_MEMORY
     }
@@ -98,20 +91,13 @@ def test_with_the_ratio_unchanged_the_source_is_the_answer_to_the_byte(
     assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source)
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """The ratio when the source was rendered, and now."""
-
-    then: str
-    now: str
-
-
 CHANGES = {
-    "1.5 to 4.5": Ratios("1.5", "4.5"),
-    "none to 1.5": Ratios("", "1.5"),
-    "1.25 to 2.75": Ratios("1.25", "2.75"),
-    "4.5 back to 1.5": Ratios("4.5", "1.5"),
+    "1.5 to 4.5": ("1.5", "4.5"),
+    "none to 1.5": ("", "1.5"),
+    "1.25 to 2.75": ("1.25", "2.75"),
+    "4.5 back to 1.5": ("4.5", "1.5"),
 }
+"""The ratio when the source was rendered, and now."""
 
 
 @shapes
@@ -120,11 +106,11 @@ CHANGES = {
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
 @pytest.mark.parametrize("profile", ["1.6.4", "1.7", "1.8", "main"])
 def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
-    case: Ratios, instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool, profile: str
+    case: tuple[str, str], instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool, profile: str
 ) -> None:
     """Of every known release, whichever the KubeVirt CR says; under every name that quota counts."""
     render: dict[str, Any] = {"profile": PROFILES[profile], "limited": limited}
-    then, now = (Rendering(ratio, kubevirt=LIMITING, quota_limits=limited) for ratio in (case.then, case.now))
+    then, now = (Rendering(ratio, kubevirt=LIMITING, quota_limits=limited) for ratio in case)
     source = launcher(instance, rendering=then, annotated=annotated, **render)
     real = pod_usage(launcher(instance, rendering=now, **render))
     predicted = launcher_usage(instance, Side(source), now, UNSCOPED)

@@ -5,7 +5,7 @@ Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4G
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, admitting, lock_body, lock_webhook, recognise, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.managedtenantquota.releases import Releases
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write
 from pkg.util.managedtenantquota.sequence import next_step as of_window
 from pkg.util.managedtenantquota.window import Window
@@ -54,6 +53,7 @@ def quota(
     name: str = "quota",
     enforced: Resources | None = None,
     annotations: Mapping[str, str] | None = None,
+    deleting: bool = False,
     **spec: Any,
 ) -> ResourceQuota:
     """Filled by one side unless told otherwise; `enforced` is status.hard where that lags behind."""
@@ -65,6 +65,7 @@ def quota(
         {"hard": dict(enforced or hard), "used": dict(FULL if used is None else used)},
         resourceVersion="7",
         annotations=dict(annotations or {}),
+        deletionTimestamp="2026-01-01T00:00:00Z" if deleting else None,
     )
 
 
@@ -232,21 +233,3 @@ def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> 
         names.append(step.name)
         observed = after(observed, step)
     raise AssertionError(f"no end: {names}")
-
-
-def look(
-    quotas: Sequence[ResourceQuota] | None = None,
-    around: Facts | None = None,
-    *,
-    additional: Resources = ENOUGH,
-    originals: Mapping[str, Resources] | None = None,
-    members: Collection[str] = (),
-    policy: Policy = AT_ONCE,
-    **more: Any,
-) -> Releases:
-    """A look at the refused migrations of the namespace."""
-    records = {name: Record(hard, {}) for name, hard in (originals or {}).items()}
-    seen: Observed = observed(quotas, [budget(additional)], around, **more)
-    found = Releases(seen, policy)
-    found.find(records, members, closed=False)
-    return found

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.lock import admitted_by
-from pkg.util.managedtenantquota.model import Observed, Policy
-from pkg.util.managedtenantquota.record import is_in_use
-from pkg.util.managedtenantquota.sequence import Wait
+from pkg.util.managedtenantquota.lock import admitted_by, admitting, lock_body
+from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.sequence import Wait, Write
 from tests.decisions import by_value, sentences
 from tests.objects import vmim
 from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
+    FOR_VM1,
     FULL,
     GRANTED,
     HOOK,
@@ -27,9 +30,7 @@ from tests.pkg.util.managedtenantquota.objects import (
     after,
     budget,
     lock,
-    name_of,
     next_step,
-    next_write,
     observed,
     quota,
     refused,
@@ -38,8 +39,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     window,
 )
 
-ROW = tuple[Observed, str]
-MIRRORED = {"additionalMigrationResources": ENOUGH}
 DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
 
@@ -54,209 +53,242 @@ TWO_BLOCK = [quota(RAISED, annotations=RECORD), quota({"pods": "1"}, {"pods": "1
 UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
 
-@sentences(
-    {
-        "a refused migration and nothing else: lock": (observed(), "MakeLock"),
-        "a lock that another client made: replace it": (
-            observed(lock=lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})),
-            "UpdateLock",
+NEXT: Mapping[str | float, Mapping[str, Observed]] = {
+    0.09: {"a lock that was made just now": observed(lock=lock(age=0.01))},
+    "Save": {
+        "saved, and something else would be added": observed(budgets=[budget(saved=SAVED)], lock=lock()),
+        "a migration that another quota blocks joins": observed(
+            TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()
         ),
-        "a lock that was made just now: wait until it holds": (observed(lock=lock(age=0.01)), "Wait"),
-        "a lock and an empty status: save": (observed(lock=lock()), "Save"),
-        "saved and not raised: raise": (observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock()), "Raise"),
-        "saved, and something else would be added: save": (
-            observed(budgets=[budget(saved=SAVED)], lock=lock()),
-            "Save",
+    },
+    30.0: {
+        "raised": raised(lock=lock()),
+        "upstream's controller runs: nothing is begun": observed(upstream="it"),
+        "upstream's controller runs: its window is its own": raised(
+            quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"
         ),
-        "raised: wait for the target pod": (raised(lock=lock()), "Wait"),
-        "raised and the target pod is there: restore": (raised(around=DONE, lock=lock()), "Restore"),
-        "raised and the migration went away: restore": (raised(around=surroundings([]), lock=lock()), "Restore"),
-        "restored, and admission goes by the raised limits still: wait": (
-            raised(quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()),
-            "Wait",
+    },
+    "Restore": {
+        "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
+        "raised without a lock, it was deleted": raised(),
+        "the budget is on its way out, raised": raised(
+            budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()
         ),
-        "restored: clear": (raised(quotas=[quota()], around=DONE, lock=lock()), "Clear"),
-        "cleared: unlock": (observed(around=DONE, lock=lock()), "Unlock"),
-        "unlocked: nothing": (observed(around=DONE), "Wait"),
-        "saved and nothing to do, without a raise: clear": (
-            observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()),
-            "Clear",
+        "raised without a lock, and it cannot be locked": raised(why_not="not reached"),
+        "two budgets, one of them in use": raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
+        "the limit is reached": raised(lock=lock(age=120)),
+        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), not_unlocked=True),
+        "the same, and a person has changed the quota: it stays, its record goes": raised(
+            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked=True
         ),
-        "a lock and nothing to do: unlock": (observed(around=surroundings([]), lock=lock()), "Unlock"),
-        "raised without a lock, it was deleted: back first": (raised(), "Restore"),
-        "saved without a lock: clear, then anew": (observed(budgets=[budget(saved=SAVED)]), "Clear"),
-        "what upstream leaves in an idle status is nothing": (
-            observed(budgets=[budget(added=ENOUGH)], around=DONE),
-            "Wait",
+        "a restore was refused, the other quota can": observed(
+            [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
+            [budget(saved={"quota": FULL, "second": FULL})],
+            DONE,
+            lock=lock(),
+            not_restored=["quota"],
         ),
-        "a saved quota that is gone: clear": (raised(quotas=[], around=DONE, lock=lock()), "Clear"),
-        "no budget any more, but a lock: unlock": (observed(budgets=[], lock=lock()), "Unlock"),
-        "the budget is on its way out, raised: restore": (
-            raised(budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()),
-            "Restore",
+        "the status is garbage, the quota has recorded it: go on by that": raised(
+            budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()
         ),
-        "the namespace is on its way out: nothing is begun": (observed(exists=False), "Wait"),
-        "the namespace is on its way out, locked: unlock": (observed(exists=False, lock=lock()), "Unlock"),
-        "it cannot be locked: nothing is touched": (observed(why_not="no webhook"), "Wait"),
-        "raised under a lock, while the webhook is away: it stays": (
-            raised(lock=lock(), why_not="not reached"),
-            "Wait",
+        "raised and the budget is gone": raised(budgets=[], lock=lock()),
+        "the budget is gone and the lock had to end": raised(budgets=[]),
+        "and a person has changed it since: it stays, its record goes": observed(
+            [quota(TWICE, annotations=RECORD)], []
         ),
-        "raised without a lock, and it cannot be locked: restore": (raised(why_not="not reached"), "Restore"),
-        "locked for one, nothing raised yet, the webhook away: unlock": (
-            observed([quota()], [budget()], lock=lock(), why_not="not reached"),
-            "Unlock",
+        "raised, and the budget was made anew: first back to what was": observed(
+            [quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]
         ),
-        "two budgets: nothing is touched": (observed(budgets=[budget(), budget(name="other")]), "Wait"),
-        "two budgets, one of them in use: restore": (
-            raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
-            "Restore",
+        "the same under the lock: what it records is not overwritten": observed(
+            [quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()
         ),
-        "the limit is reached: restore": (raised(lock=lock(age=120)), "Restore"),
-        "the clock was set back by an hour: unlock": (raised(lock=lock(age=-3600)), "Unlock"),
-        "a migration that another quota blocks joins: save that": (
-            observed(TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()),
-            "Save",
+        "the first saved quota is gone": observed(
+            [quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE
         ),
-        "past the limit and its grace: unlock, whatever is raised": (raised(lock=lock(age=130)), "Unlock"),
-        "past them, and two budgets: unlock": (
-            observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
-            "Unlock",
+        "it was none at all before": observed(
+            [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
         ),
-        "past them, and the status is garbage: unlock": (
-            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)),
-            "Unlock",
+        "upstream's controller is said to run: what we locked is closed": raised(lock=lock(), upstream="it"),
+        "upstream's controller is said to run: what we raised is restored": raised(budgets=[budget()], upstream="it"),
+    },
+    1.0: {
+        "restored, and admission goes by the raised limits still": raised(
+            quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()
+        )
+    },
+    "Clear": {
+        "restored": raised(quotas=[quota()], around=DONE, lock=lock()),
+        "saved without a lock: clear, then anew": observed(budgets=[budget(saved=SAVED)]),
+        "a saved quota that is gone": raised(quotas=[], around=DONE, lock=lock()),
+        "the status is garbage and nothing else knows": observed(
+            [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)
         ),
-        "past them, and upstream's controller runs: unlock": (raised(lock=lock(age=130), upstream="it"), "Unlock"),
-        "past them, and the lock cannot be deleted: restore": (
-            raised(lock=lock(age=130), not_unlocked="no"),
-            "Restore",
+        "what may be added is not in the status": observed(budgets=[UNMIRRORED], around=DONE),
+        "nothing may be added any more, the status says otherwise": observed(
+            budgets=[budget({}, added=ENOUGH)], around=DONE
         ),
-        "the same, and a person has changed the quota, which the webhook admits by now: it stays, its record goes": (
-            raised(quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked="no"),
-            "Restore",
+        "under our lock what another client wrote stays": raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
+    },
+    math.inf: {
+        "unlocked": observed(around=DONE),
+        "the namespace is on its way out: nothing is begun": observed(exists=False),
+        "two budgets": observed(budgets=[budget(), budget(name="other")]),
+        "the budget is less than nothing": observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
+        "a restore was refused": raised(around=DONE, lock=lock(), not_restored=["quota"]),
+        "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
+        "it is not, and the budget or the namespace is on its way out": observed(
+            budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
         ),
-        "the budget is less than nothing: nothing is lowered by it": (
-            observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
-            "Wait",
+    },
+    "Unlock": {
+        "a lock and nothing to do": observed(around=surroundings([]), lock=lock()),
+        "no budget any more, but a lock": observed(budgets=[], lock=lock()),
+        "the namespace is on its way out, locked": observed(exists=False, lock=lock()),
+        "locked for one, nothing raised yet, the webhook away": observed(
+            [quota()], [budget()], lock=lock(), why_not="not reached"
         ),
-        "unlocked past them, still raised: restore": (raised(), "Restore"),
-        "a restore was refused: wait": (raised(around=DONE, lock=lock(), not_restored={"quota": "no"}), "Wait"),
-        "a restore was refused, the other quota can: restore that": (
-            observed(
-                [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
-                [budget(saved={"quota": FULL, "second": FULL})],
-                DONE,
-                lock=lock(),
-                not_restored={"quota": "no"},
-            ),
-            "Restore",
+        "the clock was set back by an hour": raised(lock=lock(age=-3600)),
+        "past them, and two budgets": observed(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock(age=130)),
+        "past them, and the status is garbage": raised(
+            budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
-        "the status is garbage, the quota has recorded it: go on by that": (
-            raised(budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()),
-            "Restore",
-        ),
-        "the status is garbage and nothing else knows: clear": (
-            observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)),
-            "Clear",
-        ),
-        "raised and the budget is gone: restore by what the quota has recorded": (
-            raised(budgets=[], lock=lock()),
-            "Restore",
-        ),
-        "raised, and nothing says by whom: unlock": (observed([quota(RAISED)], [], lock=lock()), "Unlock"),
-        "the budget is gone and the lock had to end: restore by what the quota records": (
-            raised(budgets=[]),
-            "Restore",
-        ),
-        "and a person has changed it since: it stays, its record goes": (
-            observed([quota(TWICE, annotations=RECORD)], []),
-            "Restore",
-        ),
-        "a record that is garbage says nothing": (
-            observed([quota(RAISED, annotations={ANNOTATION_ORIGINALS: "{"})], []),
-            "Wait",
-        ),
-        "the record of another quota says nothing": (
-            observed([quota(RAISED, name="other", annotations=RECORD)], []),
-            "Wait",
-        ),
-        "raised, and the budget was made anew: first back to what was": (
-            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]),
-            "Restore",
-        ),
-        "the same under the lock: what it records is not overwritten": (
-            observed([quota(RAISED, used=TWICE, annotations=RECORD)], [budget()], lock=lock()),
-            "Restore",
-        ),
-        "what may be added is not in the status: put it there": (observed(budgets=[UNMIRRORED], around=DONE), "Clear"),
-        "and no lock waits for that: unlock": (observed(budgets=[UNMIRRORED], around=DONE, lock=lock()), "Unlock"),
-        "nothing may be added any more, the status says otherwise: put it there": (
-            observed(budgets=[budget({}, added=ENOUGH)], around=DONE),
-            "Clear",
-        ),
-        "nothing may be added, and the status says nothing: nothing": (
-            observed(budgets=[budget({})], around=DONE),
-            "Wait",
-        ),
-        "it is not, and the budget or the namespace is on its way out: nothing": (
-            observed(budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE),
-            "Wait",
-        ),
-        "the first saved quota is gone: restore the second": (
-            observed([quota(RAISED, name="second")], [budget(saved={"gone": FULL, "second": FULL})], DONE),
-            "Restore",
-        ),
-        "under our lock what another client wrote stays: clear": (
-            raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
-            "Clear",
-        ),
-        "it was none at all before: restore": (
-            observed([quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE),
-            "Restore",
-        ),
-        "upstream's controller runs: nothing is begun": (observed(upstream="it"), "Wait"),
-        "upstream's controller runs: its window is its own": (
-            raised(quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"),
-            "Wait",
-        ),
-        "upstream's controller is said to run: what we locked is closed": (
-            raised(lock=lock(), upstream="it"),
-            "Restore",
-        ),
-        "upstream's controller is said to run: what we raised is restored": (
-            raised(budgets=[budget()], upstream="it"),
-            "Restore",
-        ),
-    }
-)
-def test_the_next_write(case: ROW) -> None:
-    seen, step = case
-    assert name_of(next_step(seen)) == step
+        "past them, and upstream's controller runs": raised(lock=lock(age=130), upstream="it"),
+        "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
+        "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
+    },
+    2.0: {
+        "it cannot be locked": observed(why_not="no webhook"),
+        "raised under a lock, while the webhook is away": raised(lock=lock(), why_not="not reached"),
+    },
+}
+"""By the next write, or for how many seconds it waits: what is observed."""
+
+
+@sentences({f"{sentence}: {step}": (seen, step) for step, rows in NEXT.items() for sentence, seen in rows.items()})
+def test_the_next_write(case: tuple[Observed, str | float]) -> None:
+    seen, expected = case
+    step = next_step(seen)
+    assert (step.name if isinstance(step, Write) else pytest.approx(step.seconds)) == expected
 
 
 def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
-    assert name_of(next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125))) == "Save"
-
-
-def test_what_is_saved_is_the_whole_spec_and_who_is_released_by_it() -> None:
-    scoped = quota(scopes=["NotBestEffort"])
-    step = next_write(observed([scoped], [budget()], lock=lock()))
+    step = next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125))
+    assert isinstance(step, Write)
     assert step.name == "Save"
-    assert step.body == {
-        "metadata": {"resourceVersion": "9"},
-        "status": {
-            "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": FULL, "scopes": ["NotBestEffort"]}}],
-            "migrationsToBlockingResourceQuotas": {"migration-of-vm1": ["quota"]},
-            "additionalMigrationResources": FULL,
-        },
+
+
+class Bodies(NamedTuple):
+    seen: Observed
+    name: str
+    body: Mapping[str, Any]
+    text: str = ""
+
+
+def status(saved: Any, members: Any, added: Any) -> dict[str, Any]:
+    """A patch that is bound to the version that was looked at."""
+    names = ("originalBlockingResourceQuotas", "migrationsToBlockingResourceQuotas", "additionalMigrationResources")
+    return {"metadata": {"resourceVersion": "9"}, "status": dict(zip(names, (saved, members, added), strict=True))}
+
+
+def hard(limits: Any, record: str | None) -> dict[str, Any]:
+    metadata = {"resourceVersion": "7", "annotations": {ANNOTATION_ORIGINALS: record}}
+    return {"metadata": metadata, "spec": {"hard": limits}}
+
+
+ORIGINAL = {"name": "quota", "spec": {"hard": FULL}}
+OTHERS_LOCK = lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})
+FOR_BOTH = lock(hook=admitting(HOOK, [f"uid-migration-of-{vm}/{vm}" for vm in ("vm1", "vm2")]))
+JOINED = observed(
+    [quota(RAISED, annotations=RECORD)],
+    [budget({"limits.cpu": "9", "limits.memory": "20Gi"}, saved=SAVED, added=ENOUGH)],
+    surroundings([refused(), refused("vm2")]),
+    lock=lock(age=5),
+)
+
+
+@sentences(
+    {
+        "the lock is for whom and until when": Bodies(
+            observed(holder="me"),
+            "MakeLock",
+            lock_body("ns1", FOR_VM1, now=NOW, holder="me", reason="vm1", longest=130.0),
+            "locked for the migration of vm1",
+        ),
+        "another's lock becomes ours": Bodies(
+            observed(lock=OTHERS_LOCK, holder="me"),
+            "UpdateLock",
+            {
+                "metadata": {
+                    "resourceVersion": "11",
+                    "labels": {"mtq-lock-server": "mtq-lock-server"},
+                    "annotations": {"headroom.harvesterhci.io/locked-by": "me"},
+                },
+                "webhooks": [FOR_VM1],
+            },
+            "lock lock.ns1.com updated",
+        ),
+        "the whole spec is saved, and who is released by it": Bodies(
+            observed([quota(name="b"), quota(name="a", scopes=["NotBestEffort"])], lock=lock()),
+            "Save",
+            status(
+                [
+                    {"name": "a", "spec": {"hard": FULL, "scopes": ["NotBestEffort"]}},
+                    {"name": "b", "spec": {"hard": FULL}},
+                ],
+                {"migration-of-vm1": ["a", "b"]},
+                FULL,
+            ),
+        ),
+        "what was once added is forgotten": Bodies(
+            observed(budgets=[budget(added={"pods": "7"})], lock=lock()),
+            "Save",
+            status(
+                [{"name": "quota", "spec": {"hard": FULL}}], {"migration-of-vm1": ["quota"]}, {**FULL, "pods": None}
+            ),
+        ),
+        "a second one joins: what is recorded stays, and what is added becomes more": Bodies(
+            replace(
+                JOINED, lock=lock(age=5, hook=admitting(HOOK, [f"uid-migration-of-{vm}/{vm}" for vm in ("vm1", "vm2")]))
+            ),
+            "Save",
+            status(
+                [ORIGINAL],
+                {"migration-of-vm1": ["quota"], "migration-of-vm2": ["quota"]},
+                {"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)},
+            ),
+        ),
+        "a quota is raised and records how it was": Bodies(
+            observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock()),
+            "Raise",
+            hard(TWICE, Record(FULL, FULL).text("quota")),
+            "resource quota quota raised until the target pods exist: limits.cpu 2015m -> 4030m, limits.memory "
+            "4797464313 -> 9594928626",
+        ),
+        "restored, it records nothing": Bodies(
+            raised(around=DONE, lock=lock()), "Restore", hard(FULL, None), "resource quota quota restored: limits.cpu"
+        ),
+        "as long as a status says otherwise, it does": Bodies(
+            raised(budgets=[budget(saved={"quota": TWICE})], around=DONE), "Restore", hard(FULL, *RECORD.values())
+        ),
+        "nothing is raised any more": Bodies(
+            observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()), "Clear", status(None, None, ENOUGH)
+        ),
+        "nothing may be added": Bodies(
+            observed(budgets=[budget({}, saved=SAVED)], around=DONE), "Clear", status(None, None, dict.fromkeys(ENOUGH))
+        ),
+        "unlocked": Bodies(
+            observed(around=DONE, lock=lock()), "Unlock", {}, "unlocked, the resource quotas are as before"
+        ),
+        "unlocked, although one is raised": Bodies(
+            raised(lock=lock(age=130)), "Unlock", {}, "unlocked, the resource quotas are still to be restored: quota"
+        ),
     }
-
-
-def test_a_budget_that_is_saved_anew_forgets_what_it_once_added() -> None:
-    step = next_write(observed(budgets=[budget(added={"pods": "7"})], lock=lock()))
-    assert step.name == "Save"
-    assert step.body["status"]["additionalMigrationResources"] == {**FULL, "pods": None}
+)
+def test_what_is_written(case: Bodies) -> None:
+    step = next_step(case.seen)
+    assert isinstance(step, Write)
+    assert (step.name, step.body) == (case.name, case.body)
+    assert step.text.startswith(case.text)
 
 
 LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
@@ -264,119 +296,170 @@ LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
 
 
 @pytest.mark.parametrize("locked", [True, False])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"saved": {"quota": dict.fromkeys(FULL, "0")}},
-        {"saved": {"quota": dict.fromkeys(FULL, "-5")}},
-        {"saved": {"quota": TWICE}},
-        {"saved": {"quota": {}}},
-        {"saved": {"quota": LESS}, "added": ENOUGH},
-        {"saved": SAVED, "added": {"limits.cpu": "1"}},
-    ],
+@sentences(
+    {
+        "nothing": {"saved": {"quota": dict.fromkeys(FULL, "0")}},
+        "less than nothing": {"saved": {"quota": dict.fromkeys(FULL, "-5")}},
+        "more": {"saved": {"quota": TWICE}},
+        "no limits": {"saved": {"quota": {}}},
+        "less, and more was added": {"saved": {"quota": LESS}, "added": ENOUGH},
+        "less was added": {"saved": SAVED, "added": {"limits.cpu": "1"}},
+    }
 )
-def test_a_status_that_is_wrong_is_not_restored_by(wrong: dict[str, Any], locked: bool) -> None:
+def test_a_status_that_is_wrong_is_not_restored_by(case: dict[str, Any], locked: bool) -> None:
     """What the raised quota records of itself counts, until the status that says otherwise is cleared."""
     held = lock() if locked else None
-    names, end = walked(raised(budgets=[budget(**wrong)], around=surroundings([]), lock=held))
-    contradicts = wrong["saved"] != SAVED
+    names, end = walked(raised(budgets=[budget(**case)], around=surroundings([]), lock=held))
+    contradicts = case["saved"] != SAVED
     assert names == ["Restore", "Clear", *["Restore"] * contradicts, *["Unlock"] * locked]
     assert by_value(end.quotas[0].hard) == by_value(FULL)
     assert end.lock is None
 
 
-def test_writes_are_bound_to_the_version_that_was_looked_at() -> None:
-    clear = next_write(observed(budgets=[budget(saved=SAVED)], around=DONE, lock=lock()))
-    assert clear.name == "Clear"
-    assert clear.body["metadata"] == {"resourceVersion": "9"}
-    assert clear.body["status"] == {
-        "originalBlockingResourceQuotas": None,
-        "migrationsToBlockingResourceQuotas": None,
-        "additionalMigrationResources": ENOUGH,
-    }
-
-
-def test_the_lock_names_the_vms_it_is_for() -> None:
-    step = next_write(observed([quota({"pods": "1"}, {"pods": "1"})], [budget({"pods": "20"})], _many(12)))
-    assert step.name == "MakeLock"
-    assert step.text.endswith(" of vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 2 more")
-
-
-def _many(count: int, **more: Any) -> Any:
-    return surroundings([refused(f"vm{number:02}") for number in range(count)], **more)
+@sentences({"twelve": (12, "vm08, vm09 and 2 more"), "ten": (10, "vm08, vm09"), "two": (2, "of vm00, vm01")})
+def test_the_lock_names_the_vms_it_is_for(case: tuple[int, str]) -> None:
+    around = surroundings([refused(f"vm{number:02}") for number in range(case[0])])
+    step = next_step(observed([quota({"pods": "1"}, {"pods": "1"})], [budget({"pods": "20"})], around))
+    assert isinstance(step, Write)
+    assert step.text.endswith(case[1])
 
 
 def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
-    quotas = [quota(RAISED, annotations=RECORD)]
-    both = surroundings([refused(), refused("vm2")])
-    members = budget({"limits.cpu": "9", "limits.memory": "20Gi"}, saved=SAVED, added=ENOUGH)
-    soon = observed(quotas, [members], both, lock=lock(age=5))
-    joined = after(soon, next_step(soon))
+    joined = after(JOINED, next_step(JOINED))
     assert joined.lock is not None
     assert admitted_by(joined.lock) == {"uid-migration-of-vm1/vm1", "uid-migration-of-vm2/vm2"}
-    assert name_of(next_step(joined)) == "Save"
-    on_its_way = replace(joined, facts=surroundings([vmim("Pending"), refused("vm2")]))
-    names, _ = walked(on_its_way)
-    assert "UpdateLock" not in names, "the target of one that was let in may be on its way"
-    names, _ = walked(observed(quotas, [members], both, lock=lock(age=11)))
+    names, _ = walked(replace(joined, facts=surroundings([vmim("Pending"), refused("vm2")])))
+    assert names == ["Save"], "the target of one that was let in may be on its way"
+    names, _ = walked(replace(JOINED, lock=lock(age=10)))
     assert names == [], "it is not for the second one"
     late = surroundings([vmim("Scheduling"), refused("vm2")])
-    assert name_of(next_step(observed(quotas, [members], late, lock=lock(age=11)))) == "Restore"
+    assert walked(replace(JOINED, lock=lock(age=11), facts=late), most=50)[0][0] == "Restore"
+    held_up = replace(joined, timers=Timers(paused={"uid-migration-of-vm2": NOW + 9}))
+    step = next_step(held_up)
+    assert isinstance(step, Write)
+    assert admitted_by(after(held_up, step).lock or lock()) == {"uid-migration-of-vm1/vm1"}
 
 
-class TestTheLimit:
-    """A lock that lasts too long is ended and said, and not made again at once."""
-
-    def seen(self, **more: Any) -> Observed:
-        return raised(**{"lock": lock(age=121), **more})
-
-    def test_it_is_said_to_both(self) -> None:
-        (problem,) = window(self.seen()).problems
-        assert problem.reason == "LockLimitReached"
-        assert [obj.name for obj in problem.about] == ["migration-of-vm1", "budget"]
-        assert "has been locked for 121 s" in problem.message
-        assert "the lock ends in 9 s at the latest" in problem.message
-        assert problem.message.endswith("the migrations are retried in 600 s")
-        (unraised,) = window(self.seen(quotas=[quota()])).problems
-        assert "retried" not in unraised.message
-
-    def test_everything_is_undone_and_the_migration_rests(self) -> None:
-        names, end = walked(self.seen())
-        assert names == ["Restore", "Clear", "Unlock"]
-        assert by_value(end.quotas[0].hard) == by_value(FULL)
-        assert name_of(next_step(replace(end, now=NOW + 599))) == "Wait"
-        assert name_of(next_step(replace(end, now=NOW + 601))) == "MakeLock"
-
-    def test_a_window_without_a_controller_is_opened_anew(self) -> None:
-        names, _ = walked(self.seen(quotas=[quota()]), most=50)
-        assert names == ["Clear", "Unlock", "MakeLock", "Save", "Raise"]
+class Said(NamedTuple):
+    seen: Observed
+    reason: str
+    message: str
+    about: str = "budget"
+    again: float = math.inf
 
 
-def test_upstreams_lock_is_looked_at_again_when_it_has_to_end() -> None:
-    step = next_step(replace(observed(lock=lock(age=125, ours=False)), upstream="it"))
-    assert isinstance(step, Wait)
-    assert step.seconds == pytest.approx(5.0)
+LIMIT = (
+    "namespace ns1 has been locked for {} s and no target pod has appeared for migration-of-vm1: the quotas are being "
+    "restored, the lock ends {}"
+)
+OTHER = [budget(), budget(name="other")]
 
 
-class TestProblems:
-    def test_two_budgets_are_an_error_on_both(self) -> None:
-        (problem,) = window(observed(budgets=[budget(), budget(name="other")])).problems
-        assert problem.reason == "MultipleMigrationResourceQuotas"
-        assert [obj.name for obj in problem.about] == ["budget", "other"]
+@sentences(
+    {
+        "two budgets": Said(
+            observed(budgets=OTHER),
+            "MultipleMigrationResourceQuotas",
+            "namespace ns1 has more than one (budget, other): none of them is used until one is left",
+            "budget other",
+        ),
+        "no lock": Said(
+            observed(why_not="no webhook"),
+            "LockUnavailable",
+            "namespace ns1 cannot be locked, its quotas are not raised: no webhook",
+            again=2.0,
+        ),
+        "upstream's controller": Said(
+            observed(upstream="it runs"),
+            "UpstreamControllerRunning",
+            "it runs: headroom leaves namespace ns1 to it; to migrate to headroom, remove that controller",
+            again=30.0,
+        ),
+        "garbage in the status": Said(
+            observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "x"}}, added={"pods": "y"})]),
+            "InvalidMigrationResourceQuota",
+            "the status of budget has no quantities for pods of what was added, limits.cpu of quota quota: compare "
+            "spec.hard with what it should be",
+        ),
+        "the limit, everything was raised": Said(
+            raised(lock=lock(age=121)),
+            "LockLimitReached",
+            LIMIT.format(121, "in 9 s at the latest; the migrations are retried in 600 s"),
+            "migration-of-vm1 budget",
+            600.0,
+        ),
+        "the limit, it was not": Said(
+            raised(quotas=[quota()], lock=lock(age=129.25)),
+            "LockLimitReached",
+            LIMIT.format(129, "in 1 s at the latest"),
+            "migration-of-vm1 budget",
+        ),
+        "the end": Said(
+            raised(quotas=[quota()], lock=lock(age=130)),
+            "LockLimitReached",
+            LIMIT.format(130, "now"),
+            "migration-of-vm1 budget",
+        ),
+    }
+)
+def test_what_people_are_told(case: Said) -> None:
+    made = window(case.seen)
+    (problem,) = made.problems
+    assert (problem.reason, problem.message) == (case.reason, case.message)
+    assert [obj.name for obj in problem.about] == case.about.split()
+    assert made.recheck_after == case.again
+    assert not made.wanted
 
-    def test_a_lock_that_cannot_be_had_is_said_with_the_reason(self) -> None:
-        made = window(observed(why_not="no webhook is registered"))
-        (problem,) = made.problems
-        assert problem.reason == "LockUnavailable"
-        assert "no webhook is registered" in problem.message
-        assert next_step(observed(why_not="no webhook is registered")) == Wait(2.0, "nothing to do")
 
-    def test_a_problem_is_told_apart_by_its_reason_and_not_by_what_the_api_server_names(self) -> None:
-        keys = {
-            window(observed(why_not=f"not {how}: events probe-{n} is forbidden")).problems[0].key
-            for how, n in (("reached", "a"), ("reached", "b"), ("reached", "c"), ("allowed", "a"))
-        }
-        assert len(keys) == 2
+def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_names() -> None:
+    whys = [f"not {how}: events probe-{n} is forbidden" for how, n in (("reached", 1), ("reached", 2), ("allowed", 1))]
+    locks = [replace(lock(age=121), uid=uid) for uid in ("a", "a", "b")]
+    for seen in ([observed(why_not=why) for why in whys], [raised(lock=each) for each in locks]):
+        first, same, other = (window(each).problems[0].key for each in seen)
+        assert first == same != other
+
+
+def test_at_the_limit_everything_is_undone_and_the_migration_rests() -> None:
+    names, end = walked(raised(lock=lock(age=121)))
+    assert names == ["Restore", "Clear", "Unlock"]
+    assert by_value(end.quotas[0].hard) == by_value(FULL)
+    assert isinstance(next_step(replace(end, now=NOW + 599)), Wait)
+    assert walked(replace(end, now=NOW + 600))[0][0] == "MakeLock"
+    # A window during which we did not run says nothing about the migration.
+    names, _ = walked(raised(quotas=[quota()], lock=lock(age=121)))
+    assert names == ["Clear", "Unlock", "MakeLock", "Save", "Raise"]
+
+
+@sentences(
+    {
+        "at first": (0, None, 0.5),
+        "the second time": (1, None, 1.0),
+        "ever after": (6, None, 30.0),
+        "a thousand times": (2000, None, 30.0),
+        "the lock stood for long": (0, 12.0, 12.0),
+        "again": (1, 12.0, 24.0),
+        "and again": (9, 12.0, 600.0),
+    }
+)
+def test_a_write_that_is_refused(case: tuple[int, float | None, float]) -> None:
+    """Its window is closed, and the migration left alone for ever longer."""
+    refusals, age, seconds = case
+    held = None if age is None else lock(age=age - 8)
+    made = window(observed(lock=held, timers=Timers(refusals=refusals, paused={"another": NOW + 5})))
+    made.refused("no: because", NOW + 8)
+    assert made.timers.paused == {"another": NOW + 5, "uid-migration-of-vm1": NOW + 8 + seconds}
+    assert made.timers.refusals == refusals + 1
+    assert (made.wanted, made.recheck_after) == ((), seconds)
+    (problem,) = made.problems
+    assert problem.message.endswith(f"the migrations are retried in {seconds:.1f} s: no: because")
+    assert (problem.reason, problem.key) == ("LockUnavailable", "LockUnavailable/no")
+
+
+def test_once_everything_is_raised_refusals_are_forgotten() -> None:
+    refusals = Timers(refusals=3)
+    assert window(raised(lock=lock(), timers=refusals)).timers.refusals == 0
+    assert window(observed(lock=lock(), timers=refusals)).timers.refusals == 3
+    assert window(observed(around=DONE, timers=refusals)).timers.refusals == 3
 
 
 def test_the_whole_way() -> None:
@@ -387,10 +470,6 @@ def test_the_whole_way() -> None:
     names, closed = walked(replace(open_, facts=DONE))
     assert names == ["Restore", "Restore", "Clear", "Unlock"]
     assert closed.lock is None
-    assert not is_in_use(closed.budgets[0])
-    assert msgspec.to_builtins(closed.budgets[0].status) == MIRRORED
-    assert {q.name: by_value(q.hard) for q in closed.quotas} == {
-        "quota": by_value(FULL),
-        "second": by_value(FULL),
-        "roomy": by_value(TWICE),
-    }
+    assert msgspec.to_builtins(closed.budgets[0].status) == {"additionalMigrationResources": ENOUGH}
+    limits = {q.name: by_value(q.hard) for q in closed.quotas}
+    assert limits == {"quota": by_value(FULL), "second": by_value(FULL), "roomy": by_value(TWICE)}

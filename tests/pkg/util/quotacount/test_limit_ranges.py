@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from kubeloop.api.core import LimitRange, Pod
-from pkg.util.quotacount.usage import apply_limit_ranges
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from tests.decisions import sentences
 
 
 def pod(resources: dict[str, Any], **spec: Any) -> Pod:
@@ -19,84 +19,47 @@ def ranges(*items: dict[str, Any]) -> list[LimitRange]:
     return [msgspec.convert({"spec": {"limits": [{"type": "Container"} | item]}}, LimitRange) for item in items]
 
 
+def cpu(amount: str) -> dict[str, str]:
+    return {"cpu": amount}
+
+
 NOTHING: dict[str, Any] = {}
+TWO = {"limits": cpu("2")}
+USUAL = {"default": cpu("1"), "defaultRequest": cpu("100m")}
+BOTH = {"cpu": "1", "memory": "1Gi"}
+COMPLETED: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, str] | None, dict[str, str] | None]] = {
+    "nothing asked for and no defaults": (NOTHING, [], None, None),
+    "a request becomes the limit": (TWO, [], cpu("2"), cpu("2")),
+    "unless it is given": (TWO | {"requests": cpu("1")}, [], cpu("2"), cpu("1")),
+    "default is the limit, defaultRequest the request": (NOTHING, [USUAL], cpu("1"), cpu("100m")),
+    "what the limit made the request comes before defaultRequest": (TWO, [USUAL], cpu("2"), cpu("2")),
+    "only what is missing is filled": ({"requests": cpu("5m")}, [{"default": BOTH}], BOTH, BOTH | cpu("5m")),
+    "max is the default's default": (NOTHING, [{"max": cpu("4")}], cpu("4"), cpu("4")),
+    "min is defaultRequest's last default": (NOTHING, [{"min": cpu("50m")}], None, cpu("50m")),
+    "default stands before max and min": (
+        NOTHING,
+        [{"max": cpu("4"), "default": cpu("2"), "min": cpu("1")}],
+        cpu("2"),
+        cpu("2"),
+    ),
+    "of several the first that has one": (NOTHING, [{"default": cpu("1")}, {"default": BOTH | cpu("9")}], BOTH, BOTH),
+    "limits of pods give no default": (NOTHING, [{"type": "Pod", "max": cpu("9")}], None, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("resources", "items", "limits", "requests"),
-    [
-        pytest.param(NOTHING, [], None, None, id="nothing asked for and no defaults"),
-        pytest.param({"limits": {"cpu": "2"}}, [], {"cpu": "2"}, {"cpu": "2"}, id="a request becomes the limit"),
-        pytest.param(
-            {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}, [], {"cpu": "2"}, {"cpu": "1"}, id="unless it is given"
-        ),
-        pytest.param(
-            NOTHING,
-            [{"default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}],
-            {"cpu": "1"},
-            {"cpu": "100m"},
-            id="default is the limit, defaultRequest the request",
-        ),
-        pytest.param(
-            {"limits": {"cpu": "2"}},
-            [{"default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}],
-            {"cpu": "2"},
-            {"cpu": "2"},
-            id="what the limit made the request comes before defaultRequest",
-        ),
-        pytest.param(
-            {"requests": {"cpu": "500m"}},
-            [{"default": {"cpu": "1", "memory": "1Gi"}}],
-            {"cpu": "1", "memory": "1Gi"},
-            {"cpu": "500m", "memory": "1Gi"},
-            id="only what is missing is filled",
-        ),
-        pytest.param(NOTHING, [{"max": {"cpu": "4"}}], {"cpu": "4"}, {"cpu": "4"}, id="max is the default's default"),
-        pytest.param(
-            NOTHING, [{"min": {"cpu": "50m"}}], None, {"cpu": "50m"}, id="min is defaultRequest's last default"
-        ),
-        pytest.param(
-            NOTHING,
-            [{"max": {"cpu": "4"}, "default": {"cpu": "2"}, "min": {"cpu": "1"}}],
-            {"cpu": "2"},
-            {"cpu": "2"},
-            id="default stands before max and min",
-        ),
-        pytest.param(
-            NOTHING,
-            [{"default": {"cpu": "1"}}, {"default": {"cpu": "9", "memory": "1Gi"}}],
-            {"cpu": "1", "memory": "1Gi"},
-            {"cpu": "1", "memory": "1Gi"},
-            id="of several the first that has one",
-        ),
-        pytest.param(NOTHING, [{"type": "Pod", "max": {"cpu": "9"}}], None, None, id="limits of pods give no default"),
-    ],
-)
-def test_containers_are_completed(
-    resources: dict[str, Any],
-    items: list[dict[str, Any]],
-    limits: dict[str, str] | None,
-    requests: dict[str, str] | None,
-) -> None:
-    completed = apply_limit_ranges(pod(resources), ranges(*items)).spec.containers[0].resources
-    assert (completed.limits, completed.requests) == (limits, requests)
-
-
-def test_init_containers_are_completed_too() -> None:
-    made = pod(NOTHING, initContainers=[{"name": "i", "resources": {}}])
-    completed = apply_limit_ranges(made, ranges({"default": {"cpu": "1"}}))
-    assert completed.spec.init_containers is not None
-    assert completed.spec.init_containers[0].resources.limits == {"cpu": "1"}
+@sentences(COMPLETED)
+def test_containers_are_completed(case: tuple[Any, ...]) -> None:
+    resources, items, limits, requests = case
+    made = pod(resources, initContainers=[{"name": "i", "resources": resources}])
+    before = msgspec.json.encode(made)
+    spec = apply_limit_ranges(made, ranges(*items)).spec
+    for completed in (*spec.containers, *(spec.init_containers or ())):
+        assert (completed.resources.limits, completed.resources.requests) == (limits, requests)
+    assert len(spec.init_containers or ()) == 1
+    assert msgspec.json.encode(made) == before
 
 
 def test_the_last_item_of_one_limit_range_wins() -> None:
-    limit_range = msgspec.convert(
-        {"spec": {"limits": [{"type": "Container", "default": {"cpu": n}} for n in ("1", "2")]}}, LimitRange
-    )
-    assert apply_limit_ranges(pod(NOTHING), [limit_range]).spec.containers[0].resources.limits == {"cpu": "2"}
-
-
-def test_the_pod_given_stays_as_it_is() -> None:
-    made = pod({"limits": {"cpu": "2"}})
-    apply_limit_ranges(made, ranges({"default": {"memory": "1Gi"}}))
-    assert made == pod({"limits": {"cpu": "2"}})
+    items = [{"type": "Container", "default": cpu(amount)} for amount in ("1", "2")]
+    limit_range = msgspec.convert({"spec": {"limits": items}}, LimitRange)
+    assert apply_limit_ranges(pod(NOTHING), [limit_range]).spec.containers[0].resources.limits == cpu("2")

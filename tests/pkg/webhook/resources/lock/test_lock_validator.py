@@ -34,10 +34,12 @@ SINCE = 1_800_000_000.0
 ACCOUNTS = Accounts([ME], lambda: [VIRT])
 
 
-def granting(answer: bool) -> Any:
-    """`is_granted` of a window that adds enough for every target, or for none."""
+def granting(answer: bool | None) -> Any:
+    """`is_granted` of a window that adds enough for every target, or for none; None: nothing answers."""
 
     async def is_granted(_namespace: str, _pod: Pod) -> bool:
+        if answer is None:
+            raise NoAnswer
         return answer
 
     return is_granted
@@ -198,9 +200,11 @@ async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     assert "since 2027-01-15T08:00:00Z" in decision.message
 
 
-@pytest.mark.parametrize("granted", [True, False], ids=["no larger than its source", "larger"])
+@pytest.mark.parametrize("granted", [True, False, None], ids=["no larger than its source", "larger", "no answer"])
 @pytest.mark.parametrize("vm", ["vm1", "vm2"])
-async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(vm: str, granted: bool) -> None:
+async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(
+    vm: str, granted: bool | None
+) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
     hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
     kind = Locked()
@@ -208,7 +212,7 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
     kind.given(lock_body("ns1", named, now=SINCE, holder="", reason="vm1", longest=130))
     found = Validator(locks_of(kind), ACCOUNTS, granting(granted))
     decision = await found.validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
-    assert decision.allowed is (granted or vm == "vm1")
+    assert decision.allowed is (granted is True or vm == "vm1")
     assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
 
 

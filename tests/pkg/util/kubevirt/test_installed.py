@@ -1,4 +1,4 @@
-"""Whose pods are KubeVirt's: exact names only."""
+"""Whose pods are KubeVirt's: exact names only; and why a migration has to wait for others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from pkg.api.kubevirt import KubeVirt
 from pkg.cmd.webhook import exact
-from pkg.util.kubevirt.accounts import virt_controllers
+from pkg.util.kubevirt.installed import Limits, hindrance, virt_controllers
 
 IN_KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 IN_HARVESTER = "system:serviceaccount:harvester-system:kubevirt-controller"
@@ -51,3 +51,24 @@ def test_a_pattern_is_no_account(user: str) -> None:
     with pytest.raises(ValueError, match="not an exact user name"):
         exact(user)
     assert exact(IN_KUBEVIRT) == IN_KUBEVIRT
+
+
+HINDRANCES = {
+    "nothing runs": ([], Limits(5, 2), ""),
+    "one leaves the node": ([{"n1"}], Limits(5, 2), ""),
+    "two leave the node": ([{"n1"}, {"n1"}], Limits(5, 2), "2 migrations leave n1, 2 may"),
+    "two leave another node": ([{"n2"}, {"n2"}], Limits(5, 2), ""),
+    "a VMI that has moved on counts where it came from": (
+        [{"n1", "n3"}, {"n1"}],
+        Limits(5, 2),
+        "2 migrations leave n1, 2 may",
+    ),
+    "five run": ([{"n2"}] * 5, Limits(5, 9), "5 migrations run, 5 may"),
+    "the cluster's limit comes first": ([{"n1"}] * 5, Limits(5, 2), "5 migrations run, 5 may"),
+    "none may": ([], Limits(0, 2), "0 migrations run, 0 may"),
+}
+
+
+@pytest.mark.parametrize(("running_", "limits", "reason"), HINDRANCES.values(), ids=HINDRANCES.keys())
+def test_hindrance(running_: list[set[str]], limits: Limits, reason: str) -> None:
+    assert hindrance([frozenset(nodes) for nodes in running_], "n1", limits) == reason

@@ -1,0 +1,329 @@
+"""Which refused migrations a budget releases, which quotas are in their way, and what is added to those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kubeloop.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.managedtenantquota.missing_targets import with_largest_defaults, with_running
+from pkg.util.managedtenantquota.model import Policy, Timers
+from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.releases import Releases
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.observe import Listed, Source
+from tests.decisions import sentences
+from tests.objects import (
+    Resources,
+    attachment,
+    claim,
+    ended,
+    launcher,
+    limit_range,
+    plugged,
+    running_vmi,
+    vmim,
+    with_state,
+)
+from tests.pkg.util.managedtenantquota.objects import (
+    ENOUGH,
+    FULL,
+    NOW,
+    SIDE,
+    TWICE,
+    budget,
+    observed,
+    quota,
+    refused,
+    source,
+    surroundings,
+    target,
+)
+
+Migration = VirtualMachineInstanceMigration
+CPU = {"limits.cpu": "2015m"}
+UID = "uid-migration-of-vm1"
+SHORT = Policy().shortage
+BEST_EFFORT: dict[str, Any] = {"scopes": ["BestEffort"]}
+OF_HIGH_PRIORITY: dict[str, Any] = {
+    "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
+}
+
+
+@dataclass
+class Case:
+    """One refused migration and a quota that one side fills, unless a case says otherwise. `vms`: whose migrations are
+    released, in order; `short`: parts of what is reported; `again`: seconds."""
+
+    quotas: Sequence[ResourceQuota] = field(default_factory=lambda: [quota()])
+    blocking: str = ""
+    vms: str | None = None
+    short: Sequence[str] = ()
+    additional: Resources = field(default_factory=lambda: ENOUGH)
+    around: Facts | None = None
+    added: Mapping[str, str] | None = None
+    waiting: str = ""
+    again: float = math.inf
+    originals: Mapping[str, Resources] = field(default_factory=dict)
+    members: Collection[str] = ()
+    closed: bool = False
+    policy: Policy = field(default_factory=lambda: Policy(shortage=0.0))
+    timers: Timers = field(default_factory=Timers)
+
+
+def full(hard: Resources, **more: Any) -> list[ResourceQuota]:
+    """A quota without anything left."""
+    return [quota(hard, hard, **more)]
+
+
+def of_a_pod(vms: str, *migrations: Migration, **more: Any) -> Case:
+    """Every target lacks room for a pod."""
+    around = surroundings(list(migrations), **more)
+    return Case(full({"pods": "1"}), "quota" if vms else "", vms, around=around, additional={"pods": "9"})
+
+
+def hindered(why: str, **more: Any) -> Case:
+    """By KubeVirt's parallel limits, where there is a reason."""
+    around = surroundings(**more)
+    if not why:
+        return Case(blocking="quota", around=around)
+    return Case(waiting=f"KubeVirt's limits: {why}", again=2.0, around=around)
+
+
+def attaching(pods: str, additional: str, blocking: str, *more: Pod, short: Sequence[str] = ()) -> Case:
+    """A VM with a hotplugged volume: KubeVirt creates the target's second pod once its first runs."""
+    migration = vmim("Pending") if more else refused()
+    around = surroundings([migration], instances=[plugged()], pods=[source(), attachment(source()), *more])
+    return Case(full({"pods": pods}), blocking, short=short, additional={"pods": additional}, around=around)
+
+
+def grown(vm: str = "vm1") -> VirtualMachineInstance:
+    """CPUs were plugged into it: the target has 4."""
+    condition = {"type": "HotVCPUChange", "status": "True"}
+    return running_vmi(vm, limits={"cpu": "4", "memory": "4Gi"}, conditions=[condition])
+
+
+def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **more: Any) -> Case:
+    """A quota for CPUs alone."""
+    around = surroundings([refused(each.name) for each in instances], instances=instances)
+    quotas = [quota({"limits.cpu": hard}, {"limits.cpu": used})]
+    given: dict[str, Any] = {"additional": {"limits.cpu": "47"}, "around": around, **more}
+    return Case(quotas, "quota" if vms else "", vms, **given)
+
+
+def beside(hard: str, used: str, vms: str, second: VirtualMachineInstance, **more: Any) -> Case:
+    """vm1 runs on both sides, vm2 is refused."""
+    around = surroundings(
+        [vmim("Running"), refused("vm2")],
+        instances=[running_vmi("vm1"), second],
+        pods=[source("vm1"), RUNNING, source("vm2")],
+    )
+    return cpus(hard, used, vms, around=around, **more)
+
+
+RUNNING = target(vmim("Pending"), "Running")
+BEFORE = target(refused(name="before"), "Running")
+STATEFUL = with_state(running_vmi())
+OF_STATE = replace(surroundings(instances=[STATEFUL], pods=[launcher(STATEFUL)]), claims={"state-1": claim("state-1")})
+MOVED = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
+TAKEN = "resource quota quota still holds what was added for migrations by annotations"
+RESTS = Timers(paused={UID: NOW + 9})
+ROOM_FOR_A_POD = {"limits.cpu": "1500m", **ENOUGH}
+BLOCKING = {
+    "a full quota blocks": Case(blocking="quota"),
+    "one with room does not": Case([quota(TWICE)]),
+    "of several quotas only the full ones block": Case(
+        [quota(name="c"), quota(TWICE, name="b"), quota(name="a")], "a c"
+    ),
+    "a quota for other pods never blocks": Case([quota({"pods": "0"}, {}, **BEST_EFFORT)]),
+    "one for pods of a priority class that the VM has not neither": Case(
+        [quota({"pods": "0"}, {}, **OF_HIGH_PRIORITY)]
+    ),
+    "one for pods that ask for something does": Case([quota(scopes=["NotBestEffort"])], "quota"),
+    "one that is being deleted does not": Case([quota(deleting=True)]),
+    "a budget that is too small releases nothing, and says in what": Case(
+        short=[
+            "budget does not have enough resources to release migration migration-of-vm1 of VM vm1: limits.memory "
+            "of quota quota: requested 4.5Gi, used 4.5Gi, limited 4.5Gi, with what may be added 5.5Gi"
+        ],
+        additional={"limits.cpu": "3", "limits.memory": "1Gi"},
+    ),
+    "it need not name what has room": Case(
+        [quota({"limits.cpu": "9", "limits.memory": FULL["limits.memory"]})],
+        "quota",
+        additional={"limits.memory": "5Gi"},
+    ),
+    "a quota that is full of something the budget does not name cannot be released": Case(
+        full({**FULL, "pods": "1"}), short=["pods of quota"]
+    ),
+    "one quota that cannot be raised enough keeps all of them as they are": Case(
+        [quota(name="a"), *full({"pods": "1"}, name="b")], short=["pods of quota b"]
+    ),
+    "a budget that names nothing of a resource is none": Case(blocking="quota", additional={**ENOUGH, "pods": "0"}),
+    "exactly enough is enough": Case(blocking="quota", additional=FULL),
+    "a byte less is not": Case(short=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
+    "a quota that limits nothing does nothing": Case(full({})),
+    "a budget that does not name storage says so": Case(
+        full({"requests.storage": "10Mi"}), short=["requests.storage of quota"], around=OF_STATE
+    ),
+    "one with scopes counts no storage": Case(
+        full({"requests.storage": "10Mi", "limits.cpu": "1"}, scopes=["NotBestEffort"]), "quota", around=OF_STATE
+    ),
+    "a quota that is raised is not in the way by what it says": Case([quota({"limits.cpu": "9", "pods": "9"})]),
+    "and is, by what it was": Case(
+        [quota({"limits.cpu": "9", "limits.memory": "20Gi"})], "quota", originals={"quota": FULL}
+    ),
+    "a budget that is no quantity is reported": Case(
+        short=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
+    ),
+    "and one that is less than nothing": Case(
+        short=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
+    ),
+} | {
+    f"{name} counts": Case(full({name: SIDE[name]}), "quota", additional={name: SIDE[name]})
+    for name in ("requests.memory", "requests.devices.kubevirt.io/kvm", "pods", "count/pods")
+}
+REFUSED = {
+    "oldest first": of_a_pod("soon late", refused("late", created="2026-01-02T00:00:00Z"), refused("soon")),
+    "not refused": of_a_pod("", vmim("Pending")),
+    "new": of_a_pod("", vmim("")),
+    "without a phase": of_a_pod("", vmim(None)),
+    "past it": of_a_pod("", vmim("Scheduling", refused=True)),
+    "being aborted": of_a_pod("", refused(abort=True)),
+    "being deleted": of_a_pod("", refused(deleting=True)),
+    "without its VMI": of_a_pod("", refused(), instances=[]),
+    "its target pod was created": of_a_pod("", refused(), pods=[source(), target(refused())]),
+    "its target pod has failed": of_a_pod("", refused(), pods=[source(), target(refused(), "Failed")]),
+    "KubeVirt waits for an earlier pod to end": of_a_pod("", refused(), pods=[source(), BEFORE]),
+    "which it has": of_a_pod("vm1", refused(), instances=[MOVED], pods=[ended(source()), BEFORE]),
+    "or failed": of_a_pod("vm1", refused(), instances=[MOVED], pods=[ended(source(), "Failed"), BEFORE]),
+}
+WAITING = {
+    "four migrations run": hindered("", running=["a", "b", "c", "d"]),
+    "five run": hindered("5 migrations run, 5 may", running=["a", "b", "c", "d", "e"]),
+    "one leaves the node": hindered("", running=["node-1"]),
+    "two leave it": hindered("2 migrations leave node-1, 2 may", running=["node-1"] * 2),
+    "the CR lets more run": hindered(
+        "",
+        running=["a", "b", "c", "node-1", "node-1"],
+        parallel={"parallelMigrationsPerCluster": 6, "parallelOutboundMigrationsPerNode": 3},
+    ),
+    "or fewer": hindered(
+        "1 migrations leave node-1, 1 may", running=["node-1"], parallel={"parallelOutboundMigrationsPerNode": 1}
+    ),
+    "or none": hindered("0 migrations run, 0 may", parallel={"parallelMigrationsPerCluster": 0}),
+    "one that rests is left alone until its time": Case(
+        timers=RESTS, waiting="a window for it was closed without a target pod, it is retried in 9 s", again=9.0
+    ),
+    "and no longer": Case(blocking="quota", timers=Timers(paused={UID: NOW})),
+    "a window is open for others": Case(
+        closed=True, waiting="a window is open for other migrations: it is for the next one", again=30.0
+    ),
+    "or for it": Case(blocking="quota", closed=True, members=["migration-of-vm1"]),
+    "a shortage is believed once it lasts": Case(policy=Policy(), additional={}, again=SHORT),
+    "until then it keeps its part in the window": Case(
+        blocking="quota", policy=Policy(), additional={}, again=SHORT, members=["migration-of-vm1"], added={}
+    ),
+    "not quite": Case(policy=Policy(), additional={}, again=0.25, timers=Timers(short_since={UID: NOW - SHORT + 0.25})),
+    "it has lasted": Case(
+        policy=Policy(), additional={}, short=["limits.cpu of"], timers=Timers(short_since={UID: NOW - SHORT})
+    ),
+} | {
+    f"the other strategy has {what} there": Case([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
+    for what, key in {
+        "an entry by name": "harvesterhci.io/migrating-vm1",
+        "an entry by uid": "harvesterhci.io/migratingUID-uid",
+        "a compensation": "harvesterhci.io/migratingCompensation",
+        "its mark": "headroom.harvesterhci.io/owner",
+    }.items()
+}
+ADDED = {
+    "a budget without room for the attachment pod starts nothing": attaching("2", "1", "", short=["pods of quota"]),
+    "one with room for both does": attaching("2", "2", "quota"),
+    "a quota with room for the first pod alone is not in its way": replace(
+        attaching("3", "2", ""), quotas=[quota({"pods": "3"}, {"pods": "2"})]
+    ),
+    "the attachment pod waits for the first": attaching("3", "1", "", target(vmim("Pending"))),
+    "then it is released by itself": attaching("3", "1", "quota", RUNNING),
+    "and not when it is there": attaching("4", "1", "", RUNNING, attachment(RUNNING)),
+    "what a VM has grown by has to fit the base": cpus(
+        "3", "2015m", "", grown(), short=["limited 3, with what may be added 5015m"]
+    ),
+    "it is not what is added for another VM": cpus(
+        "6", "5930m", "vm2", grown(), running_vmi("vm2"), added=CPU, short=["VM vm1"]
+    ),
+    "no more than the budget": cpus(
+        "4030m",
+        "4030m",
+        "vm1",
+        running_vmi(),
+        running_vmi("vm2"),
+        additional={"limits.cpu": "3"},
+        added=CPU,
+        short=["VM vm2"],
+    ),
+    "VMs whose sides both run keep theirs": beside(
+        "4030m", "6045m", "vm2", running_vmi("vm2"), added={"limits.cpu": "4030m"}
+    ),
+    # It has just ended: status.used shows it, and the cache does not.
+    "growth does not fit into what another's target leaves": beside("5", "4030m", "", grown("vm2"), short=["VM vm2"]),
+    "but into the base": beside("6030m", "4030m", "vm2", grown("vm2")),
+}
+
+
+@sentences(BLOCKING | REFUSED | WAITING | ADDED)
+def test_what_is_released(case: Case) -> None:
+    seen = observed(case.quotas, [budget(case.additional)], case.around, timers=case.timers)
+    found = Releases(seen, case.policy)
+    records = {name: Record(hard, {}) for name, hard in case.originals.items()}
+    found.find(records, case.members, closed=case.closed)
+    assert found.added.keys() == set(case.blocking.split())
+    released = ("vm1" if case.blocking else "") if case.vms is None else case.vms
+    assert [each.migration.spec.vmi_name for each in found.releasable] == released.split()
+    assert all(each.blocking == case.blocking.split() for each in found.releasable)
+    said = [problem.message for problem in found.problems]
+    assert len(said) == len(case.short), said
+    assert all(map(str.__contains__, said, case.short)), said
+    assert (case.added is None) or found.added == {"quota": case.added}
+    assert found.waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
+    assert found.recheck_after == case.again
+
+
+def test_who_runs() -> None:
+    phases = {
+        "waits": "Pending",
+        "has-its-pod": "Pending",
+        "runs": "Running",
+        "over": "Succeeded",
+        "new-phase": "WaitingForSync",
+        "new": "",
+    }
+    migrations = [vmim(phase, vm) for vm, phase in phases.items()] + [vmim("Running", "unknown")]
+    moved = running_vmi("runs", "new-node", migrationState={"sourceNode": "old-node"})
+    vmis = [moved, *(running_vmi(vm, vm) for vm in phases if vm != "runs")]
+    pods = [target(migrations[1]), target(migrations[3])]
+    listed = Source(migrations=Listed(migrations), instances=Listed(vmis), pods=Listed(pods))
+    found = with_running(Facts(ResourceQuota(), migrations=[vmim("Pending", "own")]), listed).running
+    assert sorted(map(sorted, found)) == [[], ["has-its-pod"], ["new-node", "old-node"], ["new-phase"]]
+    assert with_running(Facts(ResourceQuota(), migrations=[vmim("Running")]), listed).running == ()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_limit_ranges_the_largest_default_is_reckoned_with(order: int) -> None:
+    small = limit_range({"cpu": "1", "memory": "3Gi"})
+    ranges = (small, limit_range({"cpu": "1500m", "memory": "2Gi"}, {"cpu": "5m"}))[::order]
+    (merged,) = with_largest_defaults(Rendering(limit_ranges=ranges)).limit_ranges
+    (item,) = merged.spec.limits
+    assert (item.type, item.default, item.default_request) == (
+        "Container",
+        {"cpu": "1500m", "memory": "3Gi"},
+        {"cpu": "5m"},
+    )
+    alone = Rendering(limit_ranges=(small,))
+    assert with_largest_defaults(alone) is alone
