@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.registry import Resource
 from kubeloop.client.errors import NotServed, ServerError
 from kubeloop.testing.fake.objects import Request
+from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.managed import annotation_of
@@ -19,22 +18,27 @@ from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import NoAnswer, deadline
 from pkg.webhook.view import View, defaults
 from tests import kinds
+from tests.decisions import sentences
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 
 pytestmark = pytest.mark.virtual_time
 
 
 class Server(kinds.Server):
-    """`slow` makes every answer too late."""
+    """`slow` makes every answer too late, `failing` an error."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slow = False
+        self.slow = self.failing = False
+        self.asked_for: list[Request] = []
         self.reactors.append(self._wait)
 
-    async def _wait(self, _: Request) -> None:
+    async def _wait(self, request: Request) -> None:
+        self.asked_for.append(request)
         if self.slow:
             await asyncio.sleep(10)
+        if self.failing:
+            raise ServerError("broken", status=500)
 
 
 def made(server: Server) -> View:
@@ -70,11 +74,9 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
 @pytest.mark.parametrize("moment", range(1, 5))
 async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(server: Server, moment: int) -> None:
     """1,000 migrations with the webhook restarted all the time: 3 of 1,506 pods were refused because of it."""
-    made_now: list[Request] = []
 
-    async def migrate(request: Request) -> None:
-        made_now.append(request)
-        if len(made_now) == moment:
+    async def migrate(_: Request) -> None:
+        if len(server.asked_for) == moment:
             server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Running", "vm9"))
             server.kind(registry.PODS).given(launcher(vmi("vm9"), migration=vmim("Running", "vm9")))
 
@@ -82,7 +84,7 @@ async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(se
     found = await made(server).observe_live(quota())
     assert found is not None
     assert {vm_of(pod) for pod in found.pods} <= {each.spec.vmi_name for each in found.migrations}
-    assert len(made_now) == 4
+    assert len(server.asked_for) == 4
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
@@ -106,49 +108,28 @@ async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) ->
     assert await view.namespace_live("ns1") is None
 
 
-@pytest.mark.parametrize("how", ["it fails", "it is too slow"])
-async def test_no_answer_is_not_nothing(server: Server, how: str) -> None:
-    view = made(server)
-    looks: list[Callable[[], Awaitable[object]]] = [
-        lambda: view.observe_live(quota()),
-        lambda: view.quotas_live("ns1"),
-        lambda: view.namespace_live("ns1"),
-    ]
-    for look in looks:
-        if how == "it is too slow":
-            server.slow = True
-        kinds: tuple[Resource[Any], ...] = (
-            registry.NAMESPACES,
-            registry.RESOURCE_QUOTAS,
-            VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-            VIRTUAL_MACHINE_INSTANCES,
-        )
-        for resource in kinds:
-            server.kind(resource).errors = {verb: [ServerError("broken", status=500)] * 4 for verb in ("get", "list")}
-        with pytest.raises(NoAnswer), deadline(0.05):
-            await look()
+LOOKS: dict[str, Callable[[View], Awaitable[object]]] = {
+    "everything": lambda view: view.observe_live(quota()),
+    "a quota": lambda view: view.quota_live(quota()),
+    "quotas": lambda view: view.quotas_live("ns1"),
+    "pods": lambda view: view.pods_live("ns1"),
+    "the namespace": lambda view: view.namespace_live("ns1"),
+}
 
 
-async def test_without_any_time_nothing_is_asked(server: Server) -> None:
-    view = made(server)
-    with deadline(0.0):
-        with pytest.raises(NoAnswer):
-            await view.namespace_live("ns1")
-        with pytest.raises(NoAnswer):
-            await view.quota_live(quota())
-    assert not server.kind(registry.NAMESPACES).calls
-    assert not server.kind(registry.RESOURCE_QUOTAS).calls
-
-
-async def test_all_looks_of_a_review_have_one_deadline(server: Server) -> None:
-    server.slow = True
-    view = made(server)
-    began = asyncio.get_running_loop().time()
-    with deadline(0.1):
+@pytest.mark.parametrize(("slow", "seconds"), [(False, 0.1), (True, 0.1), (True, 0.0)], ids=["fails", "slow", "late"])
+@sentences(LOOKS)
+async def test_no_answer_is_not_nothing(
+    case: Callable[[View], Awaitable[object]], slow: bool, seconds: float, server: Server
+) -> None:
+    """All looks of a review have one deadline, and without any time nothing is asked."""
+    server.slow, server.failing = slow, True
+    with deadline(seconds):
         for _ in range(5):
             with pytest.raises(NoAnswer):
-                await view.namespace_live("ns1")
-    assert asyncio.get_running_loop().time() - began < 0.4
+                await case(made(server))
+    assert now() <= seconds
+    assert bool(server.asked_for) is (seconds > 0)
 
 
 async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server) -> None:

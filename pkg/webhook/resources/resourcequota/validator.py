@@ -87,7 +87,7 @@ class Guard:
         if request.sub_resource == "status":
             old, quota = _as_enforced(old), _as_enforced(quota)
         if switched_off(quota):
-            names = () if switched_off(old) or not is_served(old) else self.view.migrating(old)
+            names = self.view.migrating(old) if is_served(old) else ()
             return switching_off(f"resource quota {quota.key}", names)
         if lowest := await self._too_low(old, quota):
             wants = (
@@ -95,7 +95,7 @@ class Guard:
                 for name, value in lowest.items()
             )
             return self._denied(quota, f"{', '.join(wants)} until they are done")
-        later = "" if quota.deleting else self._after_the_migrations(old, quota)
+        later = self._after_the_migrations(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
     def _after_the_migrations(self, old: ResourceQuota, new: ResourceQuota) -> str:

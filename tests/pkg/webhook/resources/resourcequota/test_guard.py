@@ -60,7 +60,7 @@ class Write:
         return quota(self.to, left)
 
 
-FINE_WRITES = {
+WRITES = {
     "nothing changes": Write(dict(RAISED)),
     "another spelling of the same": Write({"limits.cpu": "5000m", "limits.memory": "9980344313000m"}),
     "it is raised": Write({"limits.cpu": "50", "limits.memory": "1Ti"}),
@@ -81,9 +81,7 @@ FINE_WRITES = {
     "an entry goes with its headroom, beside Harvester": Write(
         dict(HARD), annotations={by_uid(): ENTRY}, removes=(by_uid(),), policy=ASSIST
     ),
-}
-
-TOO_LOW = {
+    # Too low:
     "back to the base": Write(dict(HARD), dict(RAISED)),
     "one of the two limits": Write({**RAISED, "limits.cpu": "3"}, {"limits.cpu": "5"}),
     "a thousandth of a CPU": Write({**RAISED, "limits.cpu": "4999m"}, {"limits.cpu": "5"}),
@@ -108,13 +106,8 @@ TOO_LOW = {
 }  # fmt: skip
 
 
-@sentences(FINE_WRITES)
-def test_nothing_is_said_about(case: Write) -> None:
-    assert not too_low(case.old, case.new, case.limits, case.policy)
-
-
-@sentences(TOO_LOW)
-def test_too_low(case: Write) -> None:
+@sentences(WRITES)
+def test_the_lowest_limits_of_a_write(case: Write) -> None:
     assert format_resource_list(too_low(case.old, case.new, case.limits, case.policy)) == case.lowest
 
 

@@ -53,6 +53,13 @@ def without(*marks: str, of: Mapping[str, str] = ONE) -> ResourceQuota:
     return quota(dict(RAISED), {key: text for key, text in of.items() if key not in marks})
 
 
+def switched_off_since() -> State:
+    found = State(STANDING)
+    metadata = replace(found.namespace.metadata, annotations={**found.namespace.annotations, LABEL_MANAGED: "false"})
+    found.namespace = replace(found.namespace, metadata=metadata)
+    return found
+
+
 AT_REST = State(quota(dict(RAISED), MARKS))
 SMALLER = State(STANDING, limits='{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}')
 KEPT = "resource quota ns1/default-abc holds headroom for migrating VMs (vm1): {} when they are done"
@@ -66,6 +73,9 @@ UPDATES: dict[str, tuple[ResourceQuota, ResourceQuota, State, State | None, str,
     ),
     "a new base is found before a write is refused by it": (
         STANDING, quota({**RAISED, "limits.cpu": "3"}, ONE), RUNNING, SMALLER, "", ["namespace"]
+    ),
+    "a namespace that was switched off since lets it be lowered": (
+        STANDING, LOWERED, RUNNING, switched_off_since(), "", ["namespace"]
     ),
     "a write that ends an entry may lower the limit, whatever a cache knows": (
         STANDING, quota(dict(HARD), MARKS), RUNNING, RUNNING, "", []
