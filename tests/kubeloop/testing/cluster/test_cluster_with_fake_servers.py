@@ -58,8 +58,8 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> subprocess.Popen[bytes]:
     """Another program that is about to wait for the API server of a cluster in `directory`."""
-    # Of a test run in the background SIGINT is ignored, and children inherit that.
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    # Of a test run in the background SIGINT is ignored, under nohup SIGHUP is, and children inherit that.
+    heard = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
     program = f"{heard}; import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     command = [sys.executable, "-c", program, str(directory)]
     running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
