@@ -259,6 +259,16 @@ async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
         await is_granted(FakeView(behind, None), "ns1", target)
 
 
+async def test_a_second_target_of_a_migration_is_not_granted() -> None:
+    there = State(
+        quota({"limits.cpu": "5"}, labels={}),
+        migrations=[vmim("Pending")],
+        instances=[vmi("vm1", nodeName="node1")],
+        pods=[plain_launcher(node="node1"), TARGET],
+    )
+    assert not await is_granted(FakeView(there, there), "ns1", TARGET)
+
+
 class GoneLive(FakeView):
     """A quota of that name is gone by now."""
 
