@@ -209,8 +209,9 @@ def _written(name: Literal["Raise", "Restore"], change: Change, what: str, about
         "resourceVersion": quota.metadata.resource_version,
         "annotations": {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None},
     }
-    changes = ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in hard.items())
-    return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, f"{what}: {changes}", about)
+    if changes := ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in hard.items()):
+        what = f"{what}: {changes}"
+    return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, what, about)
 
 
 def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Write:
