@@ -37,7 +37,7 @@ T = TypeVar("T")
 @dataclass
 class Soak:
     """What happened. `refused` are honest pods with room that got a 403; `retried` are calls that failed otherwise
-    (a webhook that is away, a quota that is busy) and succeeded on retry."""
+    (a webhook that is away, a quota that is busy or counts late) and succeeded on retry."""
 
     migrations: Counter[str] = field(default_factory=Counter)
     faults: int = 0
