@@ -112,7 +112,6 @@ LOCK_PATH: Final = "/lock"
 # managed-tenant-quota, and what we add to it
 LOCK_LABEL: Final = "mtq-lock-server"
 LOCK_LABELS: Final = {LOCK_LABEL: "mtq-lock-server"}
-LOCK_SELECTOR: Final = f"{LOCK_LABEL}={LOCK_LABEL}"
 ANNOTATION_SINCE: Final = "headroom.harvesterhci.io/locked-since"
 """On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none. Its age goes by that one."""
 ANNOTATION_UNTIL: Final = "headroom.harvesterhci.io/locked-until"

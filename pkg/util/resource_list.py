@@ -37,7 +37,7 @@ def marshal(resources: Mapping[str, Quantity]) -> str:
 
 
 def unmarshal(text: str) -> ResourceList:
-    """The list that an annotation holds. ValueError for text that is no JSON object, QuantityError for a bad
+    """The list that an annotation holds. ValueError for text that is not a JSON object, QuantityError for a bad
     quantity. A null value is zero, as for Go."""
     try:
         decoded = msgspec.json.decode(text)

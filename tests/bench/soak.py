@@ -25,7 +25,7 @@ from lab import bodies
 from lab.cluster import EmbeddedCluster
 from lab.namespace import Namespace, by_value
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.util.constants import LOCK_SELECTOR
+from pkg.util.constants import LOCK_LABEL
 from tests.bench.soak_parts import PARTS, Part, Soak, Stage, behind_one_address, kills, persistent, servers
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Budgeted, made
@@ -169,7 +169,9 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: St
 async def _check(admin: Admin, soak: Soak, managed: list[Namespace], windowed: Budgeted, full: dict[str, str]) -> None:
     with contextlib.suppress(AssertionError):
         await windowed.at_rest(full, seconds=30.0)
-    locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(label_selector=LOCK_SELECTOR)
+    locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
+        label_selector=f"{LOCK_LABEL}={LOCK_LABEL}"
+    )
     soak.left_locked = [lock.name for lock in locks]
     for namespace, quota, hard in [*((each, "", HARD) for each in managed), (windowed, "quota", full)]:
         try:
