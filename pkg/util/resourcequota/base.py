@@ -137,6 +137,7 @@ def is_scaled(name: str) -> bool:
     return name.startswith(("requests.", "limits.")) or counts_of_claims(name)
 
 
+@lru_cache(maxsize=4096)
 def counts_of_claims(name: str) -> bool:
     """Whether it is something that PersistentVolumeClaims or ResourceClaims use up."""
     return name in _OF_CLAIMS or any(part in name for part in _PARTS_OF_CLAIMS)
