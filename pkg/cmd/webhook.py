@@ -17,12 +17,11 @@ from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOp
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
 from pkg.util.constants import USER_AGENT
-from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.configurations import Endpoint, mutating, validating
 from pkg.webhook.leftovers import look_at_registered
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
 from pkg.webhook.register import Webhooks
-from pkg.webhook.serving_certificate import server_context
+from pkg.webhook.serving_certificate import CertificateFiles, server_context
 
 
 def webhook(
@@ -95,7 +94,7 @@ def checked(
     _check_patterns(policy, endpoint, options)
     files = None
     if flags.tls_cert_file and flags.tls_key_file:
-        files = CertificateFiles(flags.tls_cert_file, flags.tls_key_file, context, flags.tls_ca_file)
+        files = CertificateFiles(context, flags.tls_cert_file, flags.tls_key_file, flags.tls_ca_file)
     return Webhooks(
         policy.policy(),
         options,

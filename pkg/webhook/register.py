@@ -21,8 +21,6 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.certificate_files import CertificateFiles
-from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.options import Options
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources.lock import validator as lock
@@ -31,6 +29,7 @@ from pkg.webhook.resources.pod import validator as pod
 from pkg.webhook.resources.resourcequota import validator as resourcequota
 from pkg.webhook.resources.virtualmachine import validator as virtualmachine
 from pkg.webhook.server import Hook
+from pkg.webhook.serving_certificate import CertificateFiles, SharedCertificates
 from pkg.webhook.view import View
 
 
@@ -64,7 +63,7 @@ class Webhooks:
         registrar = Registrar(client, endpoint, options, tell=tell, inject_ca_from=self.inject_ca_from)
         return AdmissionServer(
             hooks(view, self.policy, options, endpoint, management, self.kubevirt_users),
-            self.files or SharedCertificates(secrets, own, self.secret_name, endpoint.hosts, self.context),
+            self.files or SharedCertificates(self.context, secrets, own, self.secret_name, endpoint.hosts),
             registrar if options.register else None,
             client_names=self.client_names,
             synced=management.wait_for_sync,

@@ -1,30 +1,46 @@
-"""The certificate of the listener, in an SSLContext that is in use: new handshakes get a new one, standing connections
-keep theirs."""
+"""The certificate of the listener, kept current by its source: the Secret that replicas share, or files. It is loaded
+into an SSLContext that is in use: new handshakes get a new one, standing connections keep theirs."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import logging
 import ssl
 import tempfile
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from kubeloop.api.core import Secret
 from kubeloop.api.meta import rfc3339
-from kubeloop.client.errors import ConfigError
-from pkg.webhook.certificates import CertificateError, KeyPair, expiry
+from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import retry_on_conflict
+from pkg.webhook.certificates import CertificateError, KeyPair, Material, check, expiry, issue, parse_bundle, step
 from pkg.webhook.metrics import CERTIFICATE_EXPIRY
 
 log = logging.getLogger(__name__)
 
+BUNDLE: Final = "ca.crt"
+AUTHORITY: Final = "authority.crt"
+AUTHORITY_KEY: Final = "authority.key"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+"""The names of the Secret. cert-manager puts the same ca.crt beside tls.crt and tls.key."""
 
+
+@dataclass(eq=False)
 class ServingCertificate(ABC):
-    """One that its source keeps current: the Secret that replicas share, or files."""
+    """What a listener serves, from a source."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.context = context
-        self.bundle: bytes | None = None
-        """PEM of the CAs to trust; None when cert-manager tells the API server."""
-        self.loaded: KeyPair | None = None
+    context: ssl.SSLContext
+    bundle: bytes | None = field(default=None, init=False)
+    """PEM of the CAs to trust; None when cert-manager tells the API server."""
+    loaded: KeyPair | None = field(default=None, init=False)
 
     @property
     def expires(self) -> float | None:
@@ -44,6 +60,118 @@ class ServingCertificate(ABC):
         self.loaded = pair
         CERTIFICATE_EXPIRY.set(until)
         log.info("serving certificate loaded, valid until %s", rfc3339(until))
+
+
+@dataclass(eq=False)
+class CertificateFiles(ServingCertificate):
+    """A certificate that another program makes (cert-manager), loaded again whenever it changes. Without a CA's file
+    `bundle` is None: the configurations' caBundle is left to cert-manager's CA injector."""
+
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+    """The CA's file; None: a `ca.crt` beside the certificate if there is one at the start."""
+
+    def __post_init__(self) -> None:
+        beside = self.certificate.parent / BUNDLE
+        self.authority = self.authority or (beside if beside.is_file() else None)
+
+    async def refresh(self) -> None:
+        """Raises ConfigError as long as nothing usable was ever there; later that is logged: a file may be half
+        written, and the certificate that is loaded still serves."""
+        try:
+            pair = KeyPair(self.certificate.read_bytes(), self.key.read_bytes())
+            if self.authority is not None:
+                bundle = self.authority.read_bytes()
+                parse_bundle(bundle)
+                self.bundle = bundle
+            self.serve(pair)
+        except (OSError, CertificateError) as exc:
+            reason = f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) else str(exc)
+            if self.loaded is None:
+                raise ConfigError(f"{self.certificate}: {reason}") from exc
+            log.warning("%s not loaded: %s", self.certificate, reason)
+
+
+@dataclass(eq=False)
+class SharedCertificates(ServingCertificate):
+    """One CA for all replicas, in a Secret: one writer wins, the others read what it wrote. In a dry run the
+    certificate stays in memory."""
+
+    secrets: ResourceClient[Secret]
+    namespace: str
+    name: str
+    hosts: Collection[str]
+    clock: Callable[[], float] = time.time
+    _material: Material | None = field(default=None, init=False)
+
+    async def refresh(self) -> None:
+        # Another replica may create, change or delete it meanwhile.
+        self._material = await retry_on_conflict(lambda _: self._shared(), tries=10, errors=(AlreadyExists, Conflict))
+        self.bundle = self._material.bundle
+        self.serve(self._material.serving)
+
+    async def _shared(self) -> Material:
+        """The Secret's content, with what was due done. Raises AlreadyExists, Conflict: read it again."""
+        now, secret = self.clock(), None
+        with contextlib.suppress(NotFound):
+            secret = await self.secrets.get(name=self.name, namespace=self.namespace)
+        if secret is None:
+            return await self._written(issue(self.hosts, now), None)
+        try:
+            found = _material(secret.data or {})
+            due = step(found, self.hosts, now)
+        except CertificateError as exc:
+            log.warning("secret %s/%s is replaced: %s", self.namespace, self.name, exc)
+            # As it was, for API servers and other replicas have that CA.
+            due = self._material or issue(self.hosts, now)
+        return found if due is None else await self._written(due, secret)
+
+    async def _written(self, material: Material, over: Secret | None) -> Material:
+        """What is shared from now on. Raises AlreadyExists, Conflict: another replica was first."""
+        data = _data(material)
+        try:
+            if over is None:
+                metadata = {"name": self.name, "labels": {"app.kubernetes.io/managed-by": "headroom"}}
+                body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+                await self.secrets.create(body, namespace=self.namespace)
+            else:
+                version = {"resourceVersion": over.metadata.resource_version, "uid": over.uid}
+                patch = {"metadata": version, "data": {**dict.fromkeys(over.data or {}), **data}}
+                await self.secrets.merge_patch(patch, name=self.name, namespace=self.namespace)
+        except ReadOnly:
+            return self._material or material
+        except NotFound as exc:
+            raise ConfigError(f"namespace {self.namespace} for the certificate's secret: {exc}") from exc
+        what = "created" if over is None else "certificates renewed"
+        log.info("secret %s/%s: %s", self.namespace, self.name, what)
+        return material
+
+
+def _data(material: Material) -> dict[str, str]:
+    fields = {
+        BUNDLE: material.bundle,
+        AUTHORITY: material.authority.certificate,
+        AUTHORITY_KEY: material.authority.key,
+        CERTIFICATE: material.serving.certificate,
+        KEY: material.serving.key,
+    }
+    return {name: base64.b64encode(content).decode("ascii") for name, content in fields.items()}
+
+
+def _material(data: Mapping[str, str]) -> Material:
+    """Raises CertificateError that says what is missing or invalid."""
+
+    def field(name: str) -> bytes:
+        try:
+            return base64.b64decode(data[name], validate=True)
+        except (KeyError, ValueError) as exc:
+            raise CertificateError(f"{name} is missing, or not base64") from exc
+
+    authority = KeyPair(field(AUTHORITY), field(AUTHORITY_KEY))
+    material = Material(authority, field(BUNDLE), KeyPair(field(CERTIFICATE), field(KEY)))
+    check(material)
+    return material
 
 
 def server_context(client_authority: Path | None = None) -> ssl.SSLContext:

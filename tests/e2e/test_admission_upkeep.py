@@ -33,12 +33,11 @@ from pkg.util.quantity import Quantity
 from pkg.webhook import admission_server, certificates
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.certificate_secret import SharedCertificates
 from pkg.webhook.configurations import VALIDATE_NAMESPACE, Endpoint
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
-from pkg.webhook.serving_certificate import server_context
+from pkg.webhook.serving_certificate import SharedCertificates, server_context
 from tests.bench.webhook import Line, post
 from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
 from tests.program import headroom, of_a_soak, program, run
@@ -144,7 +143,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     url = f"https://127.0.0.1:{port}"
     secrets = admin.client.resource(registry.SECRETS)
     hosts, clock = ["127.0.0.1"], lambda: time.time() + ahead
-    certificate = SharedCertificates(secrets, "default", "e2e-renewed", hosts, server_context(), clock)
+    certificate = SharedCertificates(server_context(), secrets, "default", "e2e-renewed", hosts, clock)
     options = Options(failure_policy=FailurePolicy.FAIL)
 
     async def allow(_: AdmissionRequest) -> Decision:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubeloop.client.errors import ConfigError
-from pkg.webhook.certificate_files import CertificateFiles
 from pkg.webhook.certificates import Material, issue
-from pkg.webhook.serving_certificate import server_context
+from pkg.webhook.serving_certificate import CertificateFiles, server_context
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,7 +25,7 @@ def made() -> Material:
 
 
 def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
-    return CertificateFiles(folder / "tls.crt", folder / "tls.key", server_context(), authority)
+    return CertificateFiles(server_context(), folder / "tls.crt", folder / "tls.key", authority)
 
 
 @pytest.mark.parametrize(

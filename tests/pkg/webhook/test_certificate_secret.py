@@ -12,9 +12,8 @@ import pytest
 from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, NotFound
-from pkg.webhook.certificate_secret import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates
 from pkg.webhook.certificates import DAY
-from pkg.webhook.serving_certificate import server_context
+from pkg.webhook.serving_certificate import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates, server_context
 from tests.kinds import Clock, Kind
 
 pytestmark = pytest.mark.virtual_time
@@ -54,7 +53,7 @@ def replica(secrets: Secrets, clock: Clock) -> Replicas:
     """Makes one."""
 
     def made(*hosts: str) -> SharedCertificates:
-        return SharedCertificates(secrets.client, "default", NAME, hosts or ("127.0.0.1",), server_context(), clock)
+        return SharedCertificates(server_context(), secrets.client, "default", NAME, hosts or ("127.0.0.1",), clock)
 
     return made
 
