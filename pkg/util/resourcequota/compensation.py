@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
+from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import factor_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, positive, total
@@ -86,13 +86,10 @@ def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
 
 
 def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    overhead = overhead_of(vmi, rendering)
-
-    def at(ratio: str) -> ResourceList:
-        pod = rendered_pod(vmi, rendering, overhead.at(ratio).value())
-        return pod_usage(pod, releases=rendering.kubernetes)
-
-    before, now = at(rendering.usual_ratio), at(rendering.ratio)
+    before, now = (
+        pod_usage(rendered_pod(vmi, replace(rendering, ratio=ratio)), releases=rendering.kubernetes)
+        for ratio in (rendering.usual_ratio, rendering.ratio)
+    )
     return positive({name: now[name] - before[name] for name in now if name in before})
 
 
