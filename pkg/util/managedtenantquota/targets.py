@@ -137,7 +137,7 @@ def missing_targets(facts: Facts) -> list[Missing]:
         else:
             # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
             # status.activePods lists ended pods too).
-            is_missing = is_refused(migration) and len(pods.live(vmi.uid)) <= 1
+            is_missing = is_refused(migration) and len(pods.live[vmi.uid]) <= 1
         if is_missing:
             found.append(Missing(migration, vmi, source, launcher=not targets))
     return found
@@ -205,7 +205,7 @@ def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
     """KubeVirt creates it once the target runs; no condition says that quota refused it."""
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
-    sides = [side for side in pods.of(vmi.uid) if side.launcher.uid in running]
+    sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
 
 
