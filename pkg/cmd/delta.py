@@ -16,7 +16,7 @@ from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
-from pkg.util.kubevirt.backend_storage import claim_to_come
+from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.launcher import overhead_of
 from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
