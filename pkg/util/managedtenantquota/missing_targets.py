@@ -11,12 +11,12 @@ from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.backend_storage import backend_storage
+from pkg.util.kubevirt.claims import state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
-from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resource_list import ResourceList, add, format_resource_list, maximum, parse_resource_list
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Source
@@ -51,7 +51,7 @@ class Missing:
             return Need(attachments, attachments)
         launcher = launcher_usage(self.vmi, self.source, rendering, spec)
         if facts.claims is not None and not has_scopes(spec):
-            claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
+            claim = state_claims(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
             launcher = add(launcher, claim)
         return Need(launcher, add(launcher, attachments))
 
