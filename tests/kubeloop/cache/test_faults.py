@@ -174,7 +174,7 @@ FAULTS: dict[str, Fault] = {
     "one that does not decode is deleted among the initial events": Fault(
         [
             watch(*START, error(410, "Expired")),
-            watch(added(BAD), deleted(BAD), added(B), bookmark("98", initial_events_end=True), *LAST),
+            watch(added(BAD), deleted(sent("a", "7")), added(B), bookmark("98", initial_events_end=True), *LAST),
         ],
         told=[("delete", "ns/a@1", True)],
         held=["ns/b@1"],
