@@ -19,6 +19,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.admission import BadReview
+from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
@@ -143,7 +144,7 @@ async def test_a_pod_that_came_and_went_holds_up_none(view: FakeView) -> None:
     first = pod("1")
     checked = validator(view)
     assert await allowed(checked, first) == [True]
-    view.gone = [first.uid]
+    view.ended = {first.uid: first}
     assert await allowed(checked, pod("1", name="next")) == [True]
     assert now() == 0.0
 
@@ -347,22 +348,24 @@ async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
 
 async def test_what_has_just_ended_is_not_waited_for() -> None:
     """status.used follows a second later; the place is free."""
-    before = state(pod("1"), used="3")
+    over = pod("1")
+    before = state(over, used="3")
     view = FakeView(before, before)
     checked = validator(view)
     assert await allowed(checked, pod("1m")) == [False]
     view.cached, view.live = state(used="3"), state(used="3")
+    view.ended = {over.uid: over}
     assert await allowed(checked, pod("1")) == [True]
     assert now() == 0.0
 
 
 async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> None:
     """It shows that a pod has ended, and not yet the one that took its place: which has not ended too."""
-    new = pod("1", name="new")
-    view = FakeView(state(pod("1", name="old"), used="3"), state(new, used="3"))
+    old, new = pod("1", name="old"), pod("1", name="new")
+    view = FakeView(state(old, used="3"), state(new, used="3"))
     checked = validator(view)
     assert await allowed(checked, pod("1m")) == [False]
-    view.cached = state(used="3")
+    view.cached, view.ended = state(used="3"), {old.uid: old}
     assert await allowed(checked, pod("1m")) == [False]
 
 
@@ -386,7 +389,7 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
     migrations, live.migrations = live.migrations, []
 
     class View(FakeView):
-        async def pods_live(self, namespace: str) -> list[Pod]:
+        async def pods_live(self, namespace: str) -> Pods:
             live.migrations, live.pods = migrations, state(target=True).pods
             return await super().pods_live(namespace)
 
@@ -431,7 +434,7 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
     for number in range(100):
         assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
     assert set(view.looked) == {"quotas"}
-    assert not checked._ledger._pending
+    assert not checked._ledger._entries
 
 
 async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing(view: FakeView) -> None:
@@ -441,8 +444,8 @@ async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing
         assert (await checked.validate(forged)).allowed
     assert not (await checked.validate(request(pod("1001m"), authenticated=False))).allowed
     assert view.looked == []
-    assert not checked._ledger._pending
-    assert not checked._reads._running
+    assert not checked._ledger._entries
+    assert not checked._by_watch._running
 
 
 @pytest.mark.parametrize("authenticated", [True, False])
