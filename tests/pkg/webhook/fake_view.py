@@ -71,10 +71,11 @@ class State:
         self.namespace = annotated_namespace(limits, deleting=deleting)
         self.limits = limits
         self.now = 0.0
+        self.off = False
 
     def observe(self, quota: ResourceQuota) -> Facts:
         found = observed(quota, self.migrations, self.instances, limits=self.limits, now=self.now)
-        return replace(found, pods=self.pods)
+        return replace(found, pods=self.pods, namespace_off=self.off)
 
 
 class FakeView(View):
@@ -86,6 +87,8 @@ class FakeView(View):
         self.live = live
         self.looked: list[str] = []
         self.watched = True
+        self.asked_of: set[str] = set()
+        """The namespaces whose pods are watched."""
         self.ended: dict[str, Pod] = {}
         """The pods that the watch saw end a moment ago."""
         self.runs = NEWEST
@@ -103,6 +106,7 @@ class FakeView(View):
         return self.cached.quotas
 
     async def pods(self, namespace: str) -> Pods | None:
+        self.asked_of.add(namespace)
         return Pods(list(self.cached.pods), self.ended) if self.watched else None
 
     def releases(self) -> Releases:

@@ -75,6 +75,7 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     ready = {"type": "Ready", "status": "False", "reason": "PodCompleted", **since}
     kind = Kind(PODS)
     kind.given(pod("2", phase="Succeeded", conditions=[ready]))
+    kind.given(pod("1", conditions=[ready]))  # it has just become unready
     pods = NamespacePods(kind.client, Clock(DATE))
     found = await pods.of("ns1")
     assert found is not None

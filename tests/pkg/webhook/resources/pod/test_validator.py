@@ -178,6 +178,11 @@ def beside(used: str) -> State:
     return there
 
 
+def switched_off(there: State) -> State:
+    there.off = True
+    return there
+
+
 def of_other_pods(used: str) -> State:
     there = holding(used)
     spec = msgspec.structs.replace(there.quotas[0].spec, scopes=["Terminating"])
@@ -195,6 +200,7 @@ FULL, UNANSWERED = state(used="4"), None
 BOTH = {
     "status.used that misses pods does not share them out again": (state(pod("1"), used="2"), "1m", False),
     "the base counts also before the limit is raised": (state(pod("1"), used="3", hard="3"), "1m", False),
+    "the whole namespace is switched off": (switched_off(state()), "9", True),
     "a scope that does not match is no limit": (of_other_pods("5"), "9", True),
 }
 CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, passes) in BOTH.items()} | {
@@ -212,6 +218,9 @@ CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, pass
     "a quota that no cache knows yet has a base": (State(limits=LIMITS), state(), "1001m", False),
     "and it fits into that": (State(limits=LIMITS), state(), "1", True),
     "no cache knows yet what its namespace says": (State(*state().quotas, limits=""), state(), "1001m", False),
+    "a cache has nothing readable of what it says": (
+        State(*state().quotas, limits="garbage"), state(), "1001m", False
+    ),
     "and it fits into what it says": (State(*state().quotas, limits=""), state(), "1", True),
     "a raise that the cache does not show is not rest": (resting("2"), state(pod("900m"), used="2900m"), "900m", False),
     "another quota that a cache has as full is asked for": (beside("2"), beside("0"), "100m", True),
@@ -253,6 +262,9 @@ Seen = tuple[State, State | None]
 WAITS: dict[str, tuple[Seen, Seen, bool]] = {
     "a pod has just gone, as our count knows and status.used does not yet": (
         (state(), state(used="3")), (state(), state(used="2")), True
+    ),
+    "also where a watch still shows it, and the API server does not": (
+        (state(pod("1", name="gone"), used="3"), state(used="3")), (state(), state(used="2")), True
     ),
     "there is no answer any more": ((state(), state(used="3")), (state(), UNANSWERED), False),
     "the quota was read before it was raised: its target is there already": (
@@ -433,7 +445,7 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
     checked = validator(view)
     for number in range(100):
         assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
-    assert set(view.looked) == {"quotas"}
+    assert (set(view.looked), view.asked_of) == ({"quotas"}, set())
     assert not checked._ledger._entries
 
 
