@@ -49,13 +49,14 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it arrived. `verb` as in a route; `body` as sent."""
+    """A request as it arrived. `verb` as in a route; `body` as sent; `at` by the loop's clock."""
 
     verb: str
     path: str
     query: Mapping[str, str]
     headers: CIMultiDictProxy[str]
     body: bytes
+    at: float = 0.0
 
     @property
     def json(self) -> Any:
@@ -128,7 +129,8 @@ class ScriptedServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         watching = request.method == "GET" and request.query.get("watch") in ("true", "1")
         verb = WATCH if watching else request.method
-        seen = Seen(verb, request.path, dict(request.query), request.headers, await request.read())
+        at = asyncio.get_running_loop().time()
+        seen = Seen(verb, request.path, dict(request.query), request.headers, await request.read(), at)
         self.requests.append(seen)
         async with self._arrived:
             self._arrived.notify_all()

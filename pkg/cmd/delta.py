@@ -17,7 +17,7 @@ from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.backend_storage import claim_to_come
-from pkg.util.kubevirt.observed_overhead import overhead_of
+from pkg.util.kubevirt.launcher import overhead_of
 from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import Rendering, harvester_ratio
@@ -99,7 +99,7 @@ class _Calculator:
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         target = format_resource_list(self._target(vmi, rendering))
         return line | {
-            "overhead": overhead_of(vmi, rendering).at(rendering.ratio).value(),
+            "overhead": overhead_of(vmi, rendering),
             "delta": {name: target[name] for name in target if name not in _ALIASES},
             "target": target,
         }

@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.lock import age_of, moment, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, readable_total
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.observe import Reader, Source
 
@@ -86,13 +86,13 @@ class StateMetrics(Collector):
         for quota in quotas:
             if not any(key.startswith(_MARKS) for key in quota.annotations):
                 continue
-            entries, namespace = Entries(quota.annotations), quota.namespace
-            amounts, begun = _added(quota, entries), self._begun(entries, namespace)
-            for key in (entry.key for entry in entries):
+            keys, namespace = entry_keys(quota.annotations), quota.namespace
+            amounts, begun = _added(quota), self._begun(quota)
+            for key in keys:
                 seen[quota.uid, key] = min(self._seen.get((quota.uid, key), now), begun.get(key, now))
                 ages[namespace].append(now - seen[quota.uid, key])
                 states[namespace].append("migrating" if key in begun else "held")
-            if amounts or list(entries):
+            if amounts or keys:
                 added[namespace].append(amounts)
         self._seen = seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
@@ -101,16 +101,16 @@ class StateMetrics(Collector):
         yield _gauge("headroom_quota_entries", _counts(states))
         yield _gauge("headroom_quota_added", _sums(added))
 
-    def _begun(self, entries: Entries, namespace: str) -> dict[str, float]:
+    def _begun(self, quota: ResourceQuota) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
         found: dict[str, float] = {}
-        for migration in self.source.migrations.list(namespace):
+        for migration in self.source.migrations.list(quota.namespace):
             if is_finished(migration):
                 continue
             name = migration.spec.vmi_name
-            vmi = self.source.instances.get(name=name, namespace=namespace)
+            vmi = self.source.instances.get(name=name, namespace=quota.namespace)
             created = moment(migration.metadata.creation_timestamp)
-            for key in entries.keys_of(name, vmi):
+            for key in keys_of(quota.annotations, name, vmi):
                 found[key] = min(created, found.get(key, created))
         return found
 
@@ -134,11 +134,11 @@ class StateMetrics(Collector):
         )
 
 
-def _added(quota: ResourceQuota, entries: Entries) -> ResourceList:
+def _added(quota: ResourceQuota) -> ResourceList:
     """What stands in spec.hard beside the base: entries, the compensation, and what a window adds."""
     hard, record = parse_resource_list(quota.hard), record_of(quota)
     window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
-    amounts = add(entries.readable(), window)
+    amounts = add(readable_total(quota.annotations), window)
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 

@@ -30,7 +30,6 @@ from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
-from pkg.util.resourcequota.entries import Entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.plan import Plan
@@ -172,8 +171,7 @@ def _does(raises: str, said: str, left: str, *, would: bool) -> str:
 def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[Vm]) -> str:
     if _missing(needs):
         return "nothing: the namespace's annotation grants none of what is missing"
-    entries = Entries(observed.quota.annotations)
-    entered = any(entries.keys_of(vm.name, vm.vmi) for vm in vms)
+    entered = any(key in observed.quota.annotations for vm in vms for key in vm.keys)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 

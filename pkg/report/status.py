@@ -14,7 +14,15 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import base_of, is_scaled
-from pkg.util.resourcequota.entries import Entries, Entry, has_migrating_vm
+from pkg.util.resourcequota.entries import (
+    Entry,
+    compensation,
+    entries,
+    has_migrating_vm,
+    read,
+    readable_compensation,
+    readable_total,
+)
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
@@ -82,11 +90,11 @@ def kept_by(observed: Facts, mode: Mode) -> str:
 
 
 def _status(observed: Facts, policy: Policy) -> QuotaStatus:
-    quota, entries = observed.quota, Entries(observed.quota.annotations)
+    quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy)
-    unreadable = _unreadable(entries)
-    rows = _rows(quota, base.limits or {}, entries.readable())
+    unreadable = _unreadable(annotations)
+    rows = _rows(quota, base.limits or {}, readable_total(annotations))
     keeper = kept_by(observed, policy.mode)
     problems = [*map(str, base.problems), *unreadable.values(), *_contradictions(rows)]
     if "headroom" in keeper:
@@ -96,20 +104,19 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(observed, entries, [entry for entry in entries if entry.key not in unreadable]),
-        compensation=entries.compensation_or_none(),
+        additions=_additions(observed, [each for each in entries(annotations) if each.key not in unreadable]),
+        compensation=readable_compensation(annotations),
         problems=list(dict.fromkeys(problems)),
     )
 
 
-def _unreadable(entries: Entries) -> dict[str, str]:
+def _unreadable(annotations: Mapping[str, str]) -> dict[str, str]:
     """What is wrong, by annotation."""
-    key, found = constants.ANNOTATION_MIGRATING_COMPENSATION, {}
-    for entry in (*entries, Entry(key, entries.get(key) or "{}")):
-        try:
-            entry.resources  # noqa: B018  (reads it)
-        except InvalidEntry as exc:
-            found[entry.key] = str(exc)
+    found = {key: str(error) for key, error in read(annotations)[1].items()}
+    try:
+        compensation(annotations)
+    except InvalidEntry as exc:
+        found[constants.ANNOTATION_MIGRATING_COMPENSATION] = str(exc)
     return found
 
 
@@ -131,11 +138,11 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict
     }
 
 
-def _additions(observed: Facts, entries: Entries, readable: Sequence[Entry]) -> list[Addition]:
+def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
     by_key: dict[str, Vm] = {}
     base = base_of(observed.quota, observed.limits, EXACT)
     for vm in vms_of(observed, EXACT, base)[0]:
-        by_key |= dict.fromkeys(entries.keys_of(vm.name, vm.vmi), vm)
+        by_key |= dict.fromkeys(vm.keys, vm)
     return [_addition(entry, by_key.get(entry.key)) for entry in readable]
 
 

@@ -33,6 +33,12 @@ def migrating_uid_key(vmi_uid: str) -> str:
     return ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
 
 
+def migrating_keys(vm_name: str, vmi_uid: str) -> list[str]:
+    """All forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
+    keys = {ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
+    return sorted(keys | {migrating_uid_key(vmi_uid)} if vmi_uid else keys)
+
+
 def _fitting(name: str) -> str:
     if len(name) <= _ROOM and _VALID.fullmatch(name) and not _HASHED.fullmatch(name):
         return name

@@ -51,12 +51,6 @@ def test_what_is_applied_by_hand_pulls_nothing_by_accident() -> None:
     assert IMAGE.partition("/")[0].endswith(".invalid")
 
 
-@pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
-def test_the_controller_removes_the_registration_where_no_webhook_is_served(values: tuple[str, ...]) -> None:
-    (container,) = pods(rendered(*values))["headroom-controller"]["containers"]
-    assert ("--remove-webhooks" in container["args"]) is ("webhook.enabled=false" in values)
-
-
 def test_pods_are_placed_and_labelled_as_given_and_still_selected() -> None:
     objects = rendered(*RENDERINGS["placed"])
     for each in objects:
@@ -129,13 +123,12 @@ def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
-def test_objects_are_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
-    assert {each["metadata"].get("namespace", "headroom-system") for each in rendered(*values)} == {"headroom-system"}
-
-
-@pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
-def test_every_pod_is_hardened(values: tuple[str, ...]) -> None:
-    for pod in pods(rendered(*values)).values():
+def test_every_pod_is_hardened_and_all_stands_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
+    objects = rendered(*values)
+    assert {each["metadata"].get("namespace", "headroom-system") for each in objects} == {"headroom-system"}
+    (controller,) = pods(objects)["headroom-controller"]["containers"]
+    assert ("--remove-webhooks" in controller["args"]) is ("webhook.enabled=false" in values), "it serves none"
+    for pod in pods(objects).values():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["priorityClassName"] == "system-cluster-critical"

@@ -11,7 +11,7 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import standing
 from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[ResourceQuotaError]:
     """For each VM that is refused although it has an entry: the devices that the quota's base lacks."""
-    quota, entries = observed.quota, Entries(observed.quota.annotations)
+    quota = observed.quota
     refused = {each.spec.vmi_name: each for each in observed.migrations if is_refused(each)}
     try:
         found = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
@@ -29,7 +29,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         return []
     problems = []
     for name, migration in sorted(refused.items()):
-        entry = entries.of(name, observed.instances.get(name))
+        entry = standing(quota.annotations, name, observed.instances.get(name))
         said = _last(found, name, migration.metadata.creation_timestamp or "")
         if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
             problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))

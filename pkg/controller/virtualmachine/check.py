@@ -19,7 +19,7 @@ from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
@@ -78,6 +78,6 @@ def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     base = base_of(observed.quota, observed.limits, EXACT)
     pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
     try:
-        return maximum(Entries(observed.quota.annotations).added(compensated=False), pods)
+        return maximum(added(observed.quota.annotations), pods)
     except InvalidEntry:
         return pods

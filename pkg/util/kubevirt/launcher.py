@@ -1,4 +1,4 @@
-"""The containers of a virt-launcher pod, with the resources that KubeVirt gives them.
+"""A virt-launcher pod: its containers with the resources that KubeVirt gives them.
 
 Source: KubeVirt's template service (pkg/virt-controller/services: template, renderresources, serialconsolelog,
 virtiofs; pkg/container-disk; pkg/network/netbinding), releases 1.1 to master, with the API server's defaulting on
@@ -7,21 +7,22 @@ top.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import structs
 
-from kubeloop.api.core import Container, PodSpec, ResourceRequirements
+from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.overhead import is_pinned
+from pkg.util.kubevirt.overhead import is_pinned, memory_overhead
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Format, Quantity
-from pkg.util.quotacount.limit_ranges import default_requirements
+from pkg.util.quotacount.limit_ranges import apply_limit_ranges, default_requirements
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
@@ -29,6 +30,14 @@ COMPUTE = "compute"
 HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
+_CONSOLE_LOG, _DISK_BINARY, _DISK, _VIRTIOFS, _SIDECAR = (
+    "guest-console-log",
+    "container-disk-binary",
+    "volume",
+    "virtiofs-",
+    "hook-sidecar-",
+)
+"""How the names of support containers begin, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +57,35 @@ def _of(cpu: str, memory: str) -> ResourceList:
 
 _STORAGE = {"ephemeral-storage": Quantity.parse("50M")}
 _KINDS = {
-    "guest-console-log": _Kind("guest-console-log", _of("5m", "35M"), _of("15m", "60M")),
-    "container-disk-binary": _Kind(_CONTAINER_DISK, _of("10m", "1M"), _of("100m", "40M"), pinned=_of("10m", "40M")),
-    "volume": _Kind(_CONTAINER_DISK, _of("1m", "1M") | _STORAGE, _of("10m", "40M")),
-    "virtiofs-": _Kind("virtiofs", _of("10m", "1M"), _of("100m", "80M")),
-    "hook-sidecar-": _Kind("sidecar", {}, {}, pinned=_of("200m", "64M")),
+    _CONSOLE_LOG: _Kind(_CONSOLE_LOG, _of("5m", "35M"), _of("15m", "60M")),
+    _DISK_BINARY: _Kind(_CONTAINER_DISK, _of("10m", "1M"), _of("100m", "40M"), pinned=_of("10m", "40M")),
+    _DISK: _Kind(_CONTAINER_DISK, _of("1m", "1M") | _STORAGE, _of("10m", "40M")),
+    _VIRTIOFS: _Kind("virtiofs", _of("10m", "1M"), _of("100m", "80M")),
+    _SIDECAR: _Kind("sidecar", {}, {}, pinned=_of("200m", "64M")),
 }
-"""By how the names of the containers begin."""
 _NO_KIND = _Kind("", {}, {})
+
+
+def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: int | None = None) -> Pod:
+    """A migration's target as KubeVirt would render it and the API server would complete it, now or with another
+    overhead (bytes)."""
+    overhead = overhead_of(vmi, rendering) if overhead is None else overhead
+    spec = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
+    priority_class_name = vmi.spec.priority_class_name
+    spec = structs.replace(spec, overhead=rendering.pod_overhead or None, priority_class_name=priority_class_name)
+    return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
+
+
+def attachment_pod(vmi: VirtualMachineInstance, rendering: Rendering) -> Pod:
+    """The pod of hotplugged volumes, likewise."""
+    spec = PodSpec(containers=[attachment_container(rendering)], priority_class_name=vmi.spec.priority_class_name)
+    return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
+
+
+def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
+    """Bytes of memory that KubeVirt adds to a launcher of the VMI now."""
+    plugins = rendering.kubevirt.binding_plugins
+    return memory_overhead(vmi.spec, ratio=rendering.ratio, profile=rendering.profile, plugins=plugins)
 
 
 def render_containers(
@@ -63,43 +93,38 @@ def render_containers(
 ) -> PodSpec:
     """The containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first.
 
-    `overhead` is bytes, `memory_overhead`'s or an observed pod's. A migration's target differs from its source in one
+    `overhead` is bytes, `overhead_of`'s or an observed pod's. A migration's target differs from its source in one
     thing: the digests of the container disks' images are known. QuantityError if a quantity of the spec is none.
     """
-    kubevirt, profile = rendering.kubevirt, rendering.profile
-    pinned = is_pinned(vmi.spec.domain)
+    kubevirt, profile, pinned = rendering.kubevirt, rendering.profile, is_pinned(vmi.spec.domain)
+    names = _support_containers(vmi, kubevirt)
 
-    def support(names: Iterable[str], restart_policy: str | None = None) -> list[Container]:
-        return [_container(name, *_sized(_kind_of(name), kubevirt, pinned=pinned), restart_policy) for name in names]
+    def support(kind: str, restart_policy: str | None = None) -> list[Container]:
+        resources = _sized(_KINDS[kind], kubevirt, pinned=pinned)
+        return [Container(name=name, resources=resources, restart_policy=restart_policy) for name in names[kind]]
 
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     has_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
     spelled = Quantity.of(overhead, Format.DECIMAL_SI if has_tables else Format.BINARY_SI)
-    limits, requests = compute_resources(vmi, rendering, spelled)
-    containers, init_containers = [_container(COMPUTE, limits, requests)], []
-    log = ["guest-console-log"] if _has_console_log(vmi, kubevirt) else []
-    if profile.console_log_restarts:
-        init_containers += support(log, "Always")
-    disks = support(_container_disks(vmi))
-    if not rendering.has_gate(GATE_IMAGE_VOLUME):
+    containers = [Container(name=COMPUTE, resources=_completed(*compute_resources(vmi, rendering, spelled)))]
+    init_containers = support(_CONSOLE_LOG, "Always") if profile.console_log_restarts else []
+    if names[_DISK] and not rendering.has_gate(GATE_IMAGE_VOLUME):
+        disks = support(_DISK)
         containers += disks
-        init_containers += support(["container-disk-binary"] if disks else ())
-        init_containers += [msgspec.structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
+        init_containers += support(_DISK_BINARY)
+        init_containers += [structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
     elif profile.image_volume_fetched and not digests_known:
-        init_containers += disks
-    containers += support(_virtiofs(vmi))
+        init_containers += support(_DISK)
+    containers += support(_VIRTIOFS)
     if not profile.console_log_restarts:
-        containers += support(log)
-    containers += support(
-        f"hook-sidecar-{index}" for index in range(hook_sidecar_count(vmi) + _binding_sidecar_count(vmi, kubevirt))
-    )
-    return PodSpec(containers=containers, init_containers=init_containers)
+        containers += support(_CONSOLE_LOG)
+    return PodSpec(containers=[*containers, *support(_SIDECAR)], init_containers=init_containers)
 
 
 def attachment_container(rendering: Rendering) -> Container:
     """The container of a hotplug attachment pod."""
     kind = _Kind(HOTPLUG_DISK, _of(*rendering.profile.attachment_requests), _of("100m", "80M"))
-    return _container(HOTPLUG_DISK, *_sized(kind, rendering.kubevirt))
+    return Container(name=HOTPLUG_DISK, resources=_sized(kind, rendering.kubevirt))
 
 
 def todays_containers(
@@ -115,7 +140,7 @@ def todays_containers(
     if rendering.has_gate(GATE_IMAGE_VOLUME):
         containers = [each for each in containers if _kind_of(each.name).type != _CONTAINER_DISK]
     return [
-        msgspec.structs.replace(each, resources=_resources(*_sized(_kind_of(each.name), kubevirt, pinned=pinned)))
+        structs.replace(each, resources=_sized(_kind_of(each.name), kubevirt, pinned=pinned))
         if is_sized(_kind_of(each.name).type, kubevirt)
         else each
         for each in containers
@@ -124,9 +149,8 @@ def todays_containers(
 
 def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
     """Whether the CR's supportContainerResources name this kind of container."""
-    return container_type != "" and any(
-        entry.type == container_type for entry in kubevirt.support_container_resources or ()
-    )
+    sized = kubevirt.support_container_resources or ()
+    return container_type != "" and any(entry.type == container_type for entry in sized)
 
 
 def is_kubevirts(name: str) -> bool:
@@ -139,55 +163,50 @@ def _kind_of(name: str) -> _Kind:
     return next((kind for prefix, kind in _KINDS.items() if name.startswith(prefix)), _NO_KIND)
 
 
-def _sized(kind: _Kind, kubevirt: KubeVirtConfiguration, *, pinned: bool = False) -> tuple[ResourceList, ResourceList]:
-    """(limits, requests) by the defaults and the CR's supportContainerResources, of which the first that names a
-    resource wins; `pinned`: requests are the limits, so that the pod keeps its Guaranteed QoS."""
+def _sized(kind: _Kind, kubevirt: KubeVirtConfiguration, *, pinned: bool = False) -> ResourceRequirements:
+    """By the defaults and the CR's supportContainerResources, of which the first that names a resource wins; `pinned`:
+    requests are the limits, so that the pod keeps its Guaranteed QoS."""
     limits, requests = (kind.pinned if pinned else None) or kind.limits, kind.requests
     for entry in reversed(kubevirt.support_container_resources or ()):
         if entry.type == kind.type:
             limits, requests = limits | _given(entry.resources.limits), requests | _given(entry.resources.requests)
-    return limits, requests | limits if pinned else requests
+    return _completed(limits, requests | limits if pinned else requests)
 
 
 def _given(raw: RawResourceList | None) -> ResourceList:
     return {name: quantity for name, quantity in parse_resource_list(raw).items() if quantity and name in (CPU, MEMORY)}
 
 
-def _container(name: str, limits: ResourceList, requests: ResourceList, restart_policy: str | None = None) -> Container:
-    return Container(name=name, resources=_resources(limits, requests), restart_policy=restart_policy)
-
-
-def _resources(limits: ResourceList, requests: ResourceList) -> ResourceRequirements:
-    """As the API server completes them."""
-    rendered = ResourceRequirements(
-        limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests))
+def _completed(limits: ResourceList, requests: ResourceList) -> ResourceRequirements:
+    """As the API server does it."""
+    return default_requirements(
+        ResourceRequirements(limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests)))
     )
-    return default_requirements(rendered)
 
 
-def _has_console_log(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> bool:
-    devices, options = vmi.spec.domain.devices, kubevirt.virtual_machine_options
-    enabled = devices.log_serial_console
-    if enabled is None:
-        enabled = options is None or options.disable_serial_console_log is None
-    return enabled and devices.autoattach_serial_console is not False
-
-
-def _container_disks(vmi: VirtualMachineInstance) -> list[str]:
-    """The names of their containers."""
-    volumes = [volume.name for volume in vmi.spec.volumes or () if volume.container_disk is not None]
-    names = [name for name in volumes if name != _KERNEL_BOOT_VOLUME]
+def _support_containers(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> Mapping[str, list[str]]:
+    """The names of those that the VMI needs, by kind."""
+    devices, options, volumes = vmi.spec.domain.devices, kubevirt.virtual_machine_options, vmi.spec.volumes or ()
+    logs = devices.log_serial_console
+    if logs is None:
+        logs = options is None or options.disable_serial_console_log is None
+    disks = [
+        volume.name for volume in volumes if volume.container_disk is not None and volume.name != _KERNEL_BOOT_VOLUME
+    ]
     firmware = vmi.spec.domain.firmware
     if firmware and firmware.kernel_boot and firmware.kernel_boot.container is not None:
-        names.append(_KERNEL_BOOT_VOLUME)
-    return [f"volume{name}" for name in names]
-
-
-def _virtiofs(vmi: VirtualMachineInstance) -> list[str]:
-    """The names of the containers that serve file systems."""
-    shared = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems or ()}
-    volumes = [volume for volume in vmi.spec.volumes or () if volume.container_path is None]
-    return [f"virtiofs-{volume.name}" for volume in volumes if volume.name in shared]
+        disks.append(_KERNEL_BOOT_VOLUME)
+    shared = {filesystem.name for filesystem in devices.filesystems or ()}
+    served = [volume.name for volume in volumes if volume.container_path is None and volume.name in shared]
+    bound = {interface.binding.name for interface in devices.interfaces or () if interface.binding is not None}
+    plugins = [plugin for name, plugin in kubevirt.binding_plugins.items() if name in bound and plugin.sidecar_image]
+    return {
+        _CONSOLE_LOG: [_CONSOLE_LOG] if logs and devices.autoattach_serial_console is not False else [],
+        _DISK_BINARY: [_DISK_BINARY],
+        _DISK: [_DISK + name for name in disks],
+        _VIRTIOFS: [_VIRTIOFS + name for name in served],
+        _SIDECAR: [f"{_SIDECAR}{index}" for index in range(hook_sidecar_count(vmi) + len(plugins))],
+    }
 
 
 def hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
@@ -197,9 +216,3 @@ def hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return 0
     return len(sidecars) if isinstance(sidecars, list) else 0
-
-
-def _binding_sidecar_count(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> int:
-    """One sidecar for each network binding plugin in use that has an image."""
-    bound = {i.binding.name for i in vmi.spec.domain.devices.interfaces or () if i.binding is not None}
-    return sum(bool(p.sidecar_image) for name, p in kubevirt.binding_plugins.items() if name in bound)

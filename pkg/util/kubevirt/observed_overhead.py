@@ -15,9 +15,9 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.launcher import COMPUTE
-from pkg.util.kubevirt.overhead import MAX_RATIO, OverheadParts, overhead_parts, parse_ratio
-from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
+from pkg.util.kubevirt.launcher import COMPUTE, overhead_of
+from pkg.util.kubevirt.overhead import MAX_RATIO, Parts, at_ratio, overhead_parts, parse_ratio
+from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import NANOS, ZERO, Quantity
 from pkg.util.resource_list import parse_resource_list
@@ -34,11 +34,6 @@ _PERIODS = range(-2, 8)
 _NEAR = 64 * MI
 """How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged; and how far
 unknown constants may be, where the ratio has to be guessed as well."""
-
-
-def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering, profile: Profile | None = None) -> OverheadParts:
-    """The overhead of the VMI's next launcher pod, by the installed release or another one."""
-    return overhead_parts(vmi.spec, profile or rendering.profile, rendering.kubevirt.binding_plugins)
 
 
 def compute_container(pod: Pod) -> Container | None:
@@ -65,8 +60,7 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     may have given the pod more. What the annotation says is believed only as far as the
     compute container bears it out: a tenant who wrote a smaller number there would be given the difference.
     """
-    now = overhead_of(vmi, rendering).at(rendering.ratio).value()
-    told = list(_told(vmi, pod, rendering))
+    now, told = overhead_of(vmi, rendering), list(_told(vmi, pod, rendering))
     if not told:
         return 0
     grown = now - told[0]
@@ -109,48 +103,49 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
     ratio.
     """
-    ratio = rendering.ratio
+    ratio, plugins = rendering.ratio, rendering.kubevirt.binding_plugins
 
-    def more(parts: OverheadParts) -> int:
-        return parts.at(ratio).value() - rendered
+    def more(parts: Parts) -> int:
+        return at_ratio(parts, ratio).value() - rendered
 
-    installed = overhead_of(vmi, rendering)
+    installed = overhead_parts(vmi.spec, rendering.profile, plugins)
     if not more(installed) or _ratio_then(installed, rendered) is not None:
         return more(installed)
     # A release that knows no ratio gives any VM what a newer one gives it without.
-    others = [overhead_of(vmi, rendering, p) for p in PROFILES.values() if p.has_ratio or not ratio]
+    others = [overhead_parts(vmi.spec, each, plugins) for each in PROFILES.values() if each.has_ratio or not ratio]
     moved = list(_moved(installed, rendered))
     if not all(map(more, (*others, *moved))):
         return 0
     for parts in others:
         if _ratio_then(parts, rendered) is not None:
             return more(parts)
-    near = [p for p in moved if -_NEAR <= (p.multiplied - installed.multiplied).value() <= _NEAR]
+    near = [each for each in moved if -_NEAR <= (each[0] - installed[0]).value() <= _NEAR]
     ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
     for decimals in _RATIO_DECIMALS:
         for parts, then in ratios:
-            if parts.at(f"{then:.{decimals}f}").value() == rendered:
+            if at_ratio(parts, f"{then:.{decimals}f}").value() == rendered:
                 return more(parts)
     return None
 
 
-def _ratio_then(parts: OverheadParts, rendered: int) -> float | None:
+def _ratio_then(parts: Parts, rendered: int) -> float | None:
     """The ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as much."""
-    plain = parts.multiplied.value()
-    added = rendered - plain - parts.on_top.value()
-    if not plain or added % _KILO or not 0 <= added <= (MAX_RATIO - 1) * plain:
+    multiplied, on_top = (part.value() for part in parts)
+    added = rendered - multiplied - on_top
+    if not multiplied or added % _KILO or not 0 <= added <= (MAX_RATIO - 1) * multiplied:
         return None
-    return 1 + added / plain
+    return 1 + added / multiplied
 
 
-def _moved(parts: OverheadParts, rendered: int) -> Iterator[OverheadParts]:
+def _moved(parts: Parts, rendered: int) -> Iterator[Parts]:
     """The parts with unknown constants, nearest to the known ones first.
 
     What the ratio adds is whole kilobytes, so the last three digits say by how many MiB the constants moved, but for
     multiples of 125 MiB.
     """
-    last_digits = rendered - parts.multiplied.value() - parts.on_top.value()
+    multiplied, on_top = parts
+    last_digits = rendered - multiplied.value() - on_top.value()
     first = next((mib for mib in range(_PERIOD) if (last_digits - mib * MI) % _KILO == 0), None)
     moves = [] if first is None else [first + n * _PERIOD for n in _PERIODS]
     for mib in sorted(moves, key=abs):
-        yield OverheadParts(Quantity(parts.multiplied.nanos + mib * MI * NANOS), parts.on_top)
+        yield multiplied + Quantity.of(mib * MI), on_top

@@ -11,30 +11,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineInstanceSpec
+from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, LaunchSecurity, VirtualMachineInstanceSpec
 from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
 from pkg.util.quantity import NANOS, ZERO, Format, Quantity, parse_wire
 from pkg.util.resource_list import ResourceList, parse_resource_list
 
 _KILO = 1000 * NANOS
-_PER_VCPU = 8 * MI
-_IO_THREAD = 8 * MI
-_ARM64_PFLASH = 128 * MI
-_VFIO = 1024 * MI
-_DOWNWARD_METRICS = 1 * MI
-_PROBE = 10 * MI
-_PROBE_ONCE = 100 * MI
-_SEV = 256 * MI
-_TPM = 53 * MI
 MIN_RATIO, MAX_RATIO = 1.0, 10.0
 """What Harvester's setting may be."""
 LARGEST_CONFIGURED = 1e6
 """KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+Parts = tuple[Quantity, Quantity]
+"""A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
 
 
 def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
@@ -57,58 +49,6 @@ def factor_of(ratio: str) -> float:
     return parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
 
 
-@dataclass(frozen=True, slots=True)
-class OverheadParts:
-    """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
-
-    multiplied: Quantity
-    on_top: Quantity
-
-    def at(self, ratio: str) -> Quantity:
-        """The overhead at a ratio as configured, "" for none. In floats and cut to whole kilobytes, as KubeVirt does
-        it."""
-        kilobytes = -(-self.multiplied.nanos // _KILO)
-        added = Quantity.of(int(float(kilobytes) * (factor_of(ratio) - 1.0)) * 1000, Format.BINARY_SI)
-        return self.multiplied + added + self.on_top
-
-
-def overhead_parts(
-    spec: VirtualMachineInstanceSpec,
-    profile: Profile = DEFAULT_PROFILE,
-    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
-) -> OverheadParts:
-    """What a VM's memory overhead consists of. A release that knows no ratio multiplies nothing.
-
-    `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
-    QuantityError if one of the spec's quantities is none.
-    """
-    domain = spec.domain
-    requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
-    kilobytes = -(-requests.get(MEMORY, ZERO).nanos // _KILO)
-    vcpus = number_of_vcpus(domain.cpu) if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
-    plain = (
-        kilobytes * 1000 // 512  # page tables: one bit for every 512 bits of the requested memory
-        + profile.launcher_monitor
-        + profile.launcher
-        + profile.virtlogd
-        + profile.virtqemud
-        + profile.qemu
-        + max(vcpus, 1) * _PER_VCPU
-        + _IO_THREAD
-        + (0 if domain.devices.autoattach_graphics_device is False else profile.video)
-        + (_ARM64_PFLASH if spec.architecture == "arm64" else 0)
-        + _devices_and_probes(spec, profile)
-    )
-    qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
-    multiplied = Quantity.of(plain) + _reserved(domain, profile)
-    on_top = ZERO if plugins is None else _network_bindings(domain, profile, plugins)
-    if profile.ratio_covers_qos:
-        multiplied += qos
-    else:
-        on_top += qos
-    return OverheadParts(multiplied, on_top) if profile.has_ratio else OverheadParts(ZERO, multiplied + on_top)
-
-
 def memory_overhead(
     spec: VirtualMachineInstanceSpec,
     *,
@@ -117,30 +57,90 @@ def memory_overhead(
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> int:
     """Bytes that KubeVirt adds to the VM's memory. `ratio` as configured, "" for none; the rest as `overhead_parts`."""
-    return overhead_parts(spec, profile, plugins).at(ratio).value()
+    return at_ratio(overhead_parts(spec, profile, plugins), ratio).value()
+
+
+def at_ratio(parts: Parts, ratio: str) -> Quantity:
+    """The overhead at a ratio as configured, "" for none. In floats and cut to whole kilobytes, as KubeVirt does it."""
+    multiplied, on_top = parts
+    kilobytes = -(-multiplied.nanos // _KILO)
+    added = Quantity.of(int(float(kilobytes) * (factor_of(ratio) - 1.0)) * 1000, Format.BINARY_SI)
+    return multiplied + added + on_top
+
+
+def overhead_parts(
+    spec: VirtualMachineInstanceSpec,
+    profile: Profile = DEFAULT_PROFILE,
+    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
+) -> Parts:
+    """What a VM's memory overhead consists of. A release that knows no ratio multiplies nothing.
+
+    `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
+    QuantityError if one of the spec's quantities is none.
+    """
+    domain = spec.domain
+    reserved = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
+    multiplied = Quantity.of(sum(times * amount for times, amount in _amounts(spec, profile)))
+    if reserved is not None and reserved.added_overhead is not None:
+        multiplied += parse_wire(reserved.added_overhead)
+    on_top = ZERO if plugins is None else _network_bindings(domain, profile, plugins)
+    qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
+    if profile.ratio_covers_qos:
+        multiplied += qos
+    else:
+        on_top += qos
+    return (multiplied, on_top) if profile.has_ratio else (ZERO, multiplied + on_top)
+
+
+def _amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[int, int]]:
+    """How often each amount of memory counts, and its bytes."""
+    domain, devices = spec.domain, spec.domain.devices
+    requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
+    kilobytes = -(-requests.get(MEMORY, ZERO).nanos // _KILO)
+    vcpus = number_of_vcpus(domain.cpu) if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
+    interfaces, tpm, security = devices.interfaces or (), devices.tpm, domain.launch_security
+    vfio = devices.gpus or devices.host_devices or any(each.sriov is not None for each in interfaces)
+    probes = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
+    return [
+        (1, kilobytes * 1000 // 512),  # page tables: one bit for every 512 bits of the requested memory
+        (1, profile.processes),
+        (max(vcpus, 1), 8 * MI),
+        (1, 8 * MI),  # the IO thread
+        (devices.autoattach_graphics_device is not False, profile.video),
+        (spec.architecture == "arm64", 128 * MI),  # its firmware's flash
+        (bool(vfio), 1024 * MI),
+        (any(volume.downward_metrics is not None for volume in spec.volumes or ()), 1 * MI),
+        (security is not None and is_sev(security, profile), 256 * MI),
+        (tpm is not None and not (profile.tpm_can_be_disabled and tpm.enabled is False), 53 * MI),
+        (sum(each.passt is not None and not each.ports for each in interfaces), profile.passt_all_ports),
+        (probes, 10 * MI),
+        (probes > 0, 100 * MI),
+    ]
+
+
+def _network_bindings(domain: DomainSpec, profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]) -> Quantity:
+    """The passt binding, and each binding plugin in use once."""
+    interfaces = domain.devices.interfaces or ()
+    found = Quantity.of(profile.passt if any(each.passt_binding is not None for each in interfaces) else 0)
+    for name in {each.binding.name for each in interfaces if each.binding is not None}.intersection(plugins):
+        if (overhead := plugins[name].compute_resource_overhead) is not None:
+            found += parse_resource_list(overhead.requests).get(MEMORY, ZERO)
+    return found
 
 
 def is_pinned(domain: DomainSpec) -> bool:
     """Whether the VM has CPUs of its own, or asks for Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
-    if is_dedicated(domain):
+    if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         return True
-    requests = parse_resource_list(domain.resources.requests)
-    limits = parse_resource_list(domain.resources.limits)
-    memory_request, memory_limit = requests.get(MEMORY, ZERO), limits.get(MEMORY, ZERO)
-    cpu_request = requests.get(CPU, ZERO)
-    memory_wants = memory_request == memory_limit if memory_request else bool(memory_limit)
-    return memory_wants and bool(cpu_request) and cpu_request == limits.get(CPU, ZERO)
+    requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
+    memory, cpu = requests.get(MEMORY, ZERO), requests.get(CPU, ZERO)
+    memory_wants = not memory or memory == limits.get(MEMORY, ZERO)
+    return bool(limits.get(MEMORY)) and memory_wants and bool(cpu) and cpu == limits.get(CPU, ZERO)
 
 
-def is_dedicated(domain: DomainSpec) -> bool:
-    """Whether the VM has CPUs of its own."""
-    return domain.cpu is not None and domain.cpu.dedicated_cpu_placement
-
-
-def is_sev(domain: DomainSpec, profile: Profile) -> bool:
+def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
     """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
-    security = domain.launch_security
-    return security is not None and (security.sev is not None or (profile.knows_snp and security.snp is not None))
+    return security.sev is not None or (profile.knows_snp and security.snp is not None)
 
 
 def number_of_vcpus(cpu: DomainCPU) -> int:
@@ -164,42 +164,5 @@ def harvester_delta(
     if cpu and LIMITS_CPU in hard:
         delta[LIMITS_CPU] = cpu
     if memory and LIMITS_MEMORY in hard:
-        delta[LIMITS_MEMORY] = memory + overhead_parts(spec, profile).at(ratio)
+        delta[LIMITS_MEMORY] = memory + at_ratio(overhead_parts(spec, profile), ratio)
     return delta
-
-
-def _devices_and_probes(spec: VirtualMachineInstanceSpec, profile: Profile) -> int:
-    devices = spec.domain.devices
-    interfaces = devices.interfaces or ()
-    sriov = any(interface.sriov is not None for interface in interfaces)
-    vfio = bool(devices.gpus or devices.host_devices or sriov)
-    metrics = any(volume.downward_metrics is not None for volume in spec.volumes or ())
-    tpm = devices.tpm is not None and not (profile.tpm_can_be_disabled and devices.tpm.enabled is False)
-    passt = sum(interface.passt is not None and not interface.ports for interface in interfaces)
-    execs = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
-    return (
-        vfio * _VFIO
-        + metrics * _DOWNWARD_METRICS
-        + is_sev(spec.domain, profile) * _SEV
-        + tpm * _TPM
-        + passt * profile.passt_all_ports
-        + execs * _PROBE
-        + bool(execs) * _PROBE_ONCE
-    )
-
-
-def _network_bindings(domain: DomainSpec, profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]) -> Quantity:
-    """The passt binding, and each binding plugin in use once."""
-    interfaces = domain.devices.interfaces or ()
-    found = Quantity.of(profile.passt if any(each.passt_binding is not None for each in interfaces) else 0)
-    for name in {each.binding.name for each in interfaces if each.binding is not None}.intersection(plugins):
-        if (overhead := plugins[name].compute_resource_overhead) is not None:
-            found += parse_resource_list(overhead.requests).get(MEMORY, ZERO)
-    return found
-
-
-def _reserved(domain: DomainSpec, profile: Profile) -> Quantity:
-    reserved = domain.memory.reserved_overhead if domain.memory else None
-    if not profile.has_reserved_overhead or reserved is None or reserved.added_overhead is None:
-        return ZERO
-    return parse_wire(reserved.added_overhead)

@@ -45,11 +45,8 @@ class Profile:
     """One KubeVirt release: amounts of memory in bytes, and its rules. The defaults are those of 0.54."""
 
     # The memory overhead: GetMemoryOverhead.
-    launcher_monitor: int = 25 * MI
-    launcher: int = 75 * MI
-    virtlogd: int = 17 * MI
-    virtqemud: int = 33 * MI
-    qemu: int = 30 * MI
+    processes: int = 180 * MI
+    """virt-launcher-monitor, virt-launcher, virtlogd, virtqemud and QEMU."""
     video: int = 16 * MI
     qos: int = 0
     """For dedicated CPUs or asked-for Guaranteed QoS."""
@@ -95,17 +92,17 @@ _IMAGE, _BETA = frozenset({GATE_IMAGE_VOLUME}), frozenset({GATE_IMAGE_VOLUME, GA
 
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "0.54": {},
-    "0.55": {"launcher": 100 * MI},
-    "0.57": {"virtlogd": 18 * MI, "virtqemud": 35 * MI},
-    "0.59": {"virtlogd": 20 * MI, "passt_all_ports": 800 * MI},
+    "0.55": {"processes": 205 * MI},
+    "0.57": {"processes": 208 * MI},
+    "0.59": {"processes": 210 * MI, "passt_all_ports": 800 * MI},
     "1.0": {"has_ratio": True},
     "1.1": {"qos": 100 * MI, "even_parity": True},  # EmulatorThreadCompleteToEvenParity
     "1.2": {"attachment_requests": ("10m", "2M")},  # hotplugContainerRequests
     "1.3": {"passt_all_ports": 0},
     "1.4": {"target_claims": True},  # CreatePVCForMigrationTarget
-    "1.4.1": {"virtqemud": 40 * MI, "tpm_can_be_disabled": True},  # pkg/tpm HasDevice
+    "1.4.1": {"processes": 215 * MI, "tpm_can_be_disabled": True},  # pkg/tpm HasDevice
     "1.5": {  # WithIOThreads; AutoResourceLimitsGate is GA
-        "virtlogd": 25 * MI,
+        "processes": 220 * MI,
         "tpm_can_be_disabled": False,
         "supplemental_pool": SupplementalPool.IN_LIMITS,
         "gates": frozenset(),
@@ -126,7 +123,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
     "1.9": {"tdx_device": True, "gates": _BETA | {GATE_IOMMUFD}, "default_gates": _BETA},
     # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
-    "main": {"qemu": 50 * MI, "tracking_size": 512 * MI},
+    "main": {"processes": 240 * MI, "tracking_size": 512 * MI},
 }
 """What each release, patch releases included, changed of the one before."""
 
@@ -135,7 +132,7 @@ PROFILES = by_release(Profile(), _CHANGES)
 DEFAULT_PROFILE = PROFILES["1.8"]
 NEWEST = "main"
 
-_AMOUNTS = ("launcher_monitor", "launcher", "virtlogd", "virtqemud", "qemu", "video", "qos", "passt", "passt_all_ports")
+_AMOUNTS = ("processes", "video", "qos", "passt", "passt_all_ports")
 _AT_MOST = replace(
     PROFILES[NEWEST],
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},

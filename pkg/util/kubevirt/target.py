@@ -13,27 +13,21 @@ from functools import reduce
 
 import msgspec
 
-from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec
-from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.core import Container, Pod, ResourceQuotaSpec
+from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
-    attachment_container,
+    attachment_pod,
     is_kubevirts,
     is_sized,
-    render_containers,
+    rendered_pod,
     todays_containers,
 )
 from pkg.util.kubevirt.migration import without_state
-from pkg.util.kubevirt.observed_overhead import (
-    compute_container,
-    is_resized,
-    overhead_difference,
-    overhead_of,
-    rendered_overhead,
-)
+from pkg.util.kubevirt.observed_overhead import compute_container, is_resized, overhead_difference, rendered_overhead
 from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
@@ -108,17 +102,31 @@ def side_as_it_was(
     Raises QuantityError when a quantity of the VMI is none.
     """
     rendering = replace(rendering, limit_ranges=())
-    launcher = _follower_usage(vmi, source.launcher, rendering, spec, resized=False)
+    launcher = launcher_usage(vmi, source, rendering, spec, resized=False)
     return add(launcher, attachments_usage(vmi, source, rendering, spec))
 
 
 def launcher_usage(
-    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+    vmi: VirtualMachineInstance,
+    source: Side | None,
+    rendering: Rendering,
+    spec: ResourceQuotaSpec,
+    *,
+    resized: bool | None = None,
 ) -> ResourceList:
-    """The target's launcher pod; nothing when the quota's scopes leave it out."""
+    """The launcher pod that comes after the source's; nothing when the quota's scopes leave it out. `resized`: whether
+    CPUs or memory were plugged in, which the source has not; None: as the VMI says."""
     if source is None:
         return usage_of([rendered_pod(vmi, rendering)], spec, rendering.kubernetes)
-    return _follower_usage(vmi, source.launcher, rendering, spec, resized=is_resized(vmi))
+    pod, resized = source.launcher, is_resized(vmi) if resized is None else resized
+    if not counted(pod, spec, releases=rendering.kubernetes):
+        return {}
+    pod = _resized(vmi, pod, rendering) if resized else _as_of_today(vmi, pod, rendering)
+    if rendering.pod_overhead:  # of the RuntimeClass that the KubeVirt CR names now; else the source pod tells
+        pod = _with_spec(pod, overhead=rendering.pod_overhead)
+    # What a pod lacks, a LimitRange that came after it will give to the next one.
+    usage = _counts(apply_limit_ranges(pod, rendering.limit_ranges), rendering)
+    return usage if resized else add(usage, _overhead_since(vmi, source.launcher, usage, rendering))
 
 
 def attachments_usage(
@@ -129,7 +137,7 @@ def attachments_usage(
         return {}
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
         return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
-    return usage_of([_pod([attachment_container(rendering)], vmi, rendering)], spec, rendering.kubernetes)
+    return usage_of([attachment_pod(vmi, rendering)], spec, rendering.kubernetes)
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
@@ -141,46 +149,7 @@ def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     return any(source is not None and source.hotpluggable for source in sources)
 
 
-def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: int | None = None) -> Pod:
-    """A migration's target as KubeVirt would render it and the API server would complete it, now or with another
-    overhead (bytes)."""
-    if overhead is None:
-        overhead = overhead_of(vmi, rendering).at(rendering.ratio).value()
-    rendered = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
-    return _pod(rendered.containers, vmi, rendering, rendered.init_containers, rendering.pod_overhead)
-
-
-def _pod(
-    containers: list[Container],
-    vmi: VirtualMachineInstance,
-    rendering: Rendering,
-    init_containers: list[Container] | None = None,
-    overhead: RawResourceList | None = None,
-) -> Pod:
-    spec = PodSpec(
-        containers=containers,
-        init_containers=init_containers,
-        overhead=overhead or None,
-        priority_class_name=vmi.spec.priority_class_name,
-    )
-    return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
-
-
 # ---- from the source pod -------------------------------------------------------------------------------------
-
-
-def _follower_usage(
-    vmi: VirtualMachineInstance, source: Pod, rendering: Rendering, spec: ResourceQuotaSpec, *, resized: bool
-) -> ResourceList:
-    """The launcher pod that comes after `source`."""
-    if not counted(source, spec, releases=rendering.kubernetes):
-        return {}
-    pod = _resized(vmi, source, rendering) if resized else _as_of_today(vmi, source, rendering)
-    if rendering.pod_overhead:  # of the RuntimeClass that the KubeVirt CR names now; else the source pod tells
-        pod = _with_spec(pod, overhead=rendering.pod_overhead)
-    # What a pod lacks, a LimitRange that came after it will give to the next one.
-    usage = _counts(apply_limit_ranges(pod, rendering.limit_ranges), rendering)
-    return usage if resized else add(usage, _overhead_since(vmi, source, usage, rendering))
 
 
 def _resized(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:

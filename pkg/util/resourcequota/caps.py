@@ -24,9 +24,11 @@ MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""
 
 
-def refuse(caps: Collection[str], what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
-    """Why `added` altogether, or `size` bytes of annotations, is too much with `what` in it; None when not. A cap that
-    is garbage allows nothing: better to wait than to overrun it."""
+def refuse(
+    caps: Collection[str], what: str, added: Mapping[str, Quantity], annotations: Mapping[str, str] | None = None
+) -> ResourceQuotaError | None:
+    """Why `added` altogether, or these annotations, are too much with `what` in them; None when not. A cap that is
+    garbage allows nothing: better to wait than to overrun it."""
     try:
         limits = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in caps if text]
     except InvalidEntry as exc:
@@ -37,6 +39,7 @@ def refuse(caps: Collection[str], what: str, added: Mapping[str, Quantity], size
                 raised, most = shown(added[name], name), as_written(str(limit), name)
                 said = f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
                 return ResourceQuotaError(said, EVENT_CAP_REACHED)
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in (annotations or {}).items())
     if size <= MAX_ANNOTATION_BYTES:
         return None
     said = f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"

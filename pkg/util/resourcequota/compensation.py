@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
+from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.kubevirt.observed_overhead import overhead_of
 from pkg.util.kubevirt.overhead import factor_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import rendered_pod
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, positive, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import added, compensation, put, readable_compensation
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.vm import Vm
@@ -67,7 +67,7 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
     if constants.ANNOTATION_MIGRATING_COMPENSATION not in changes:
         return False
     after = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
-    stands, wanted = (Entries(each).compensation_or_none() for each in (annotations, after))
+    stands, wanted = readable_compensation(annotations), readable_compensation(after)
     return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
@@ -86,33 +86,31 @@ def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
 
 
 def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    overhead = overhead_of(vmi, rendering)
-
-    def at(ratio: str) -> ResourceList:
-        pod = rendered_pod(vmi, rendering, overhead.at(ratio).value())
-        return pod_usage(pod, releases=rendering.kubernetes)
-
-    before, now = at(rendering.usual_ratio), at(rendering.ratio)
+    before, now = (
+        pod_usage(rendered_pod(vmi, replace(rendering, ratio=ratio)), releases=rendering.kubernetes)
+        for ratio in (rendering.usual_ratio, rendering.ratio)
+    )
     return positive({name: now[name] - before[name] for name in now if name in before})
 
 
 def compensate_as_harvester(
-    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], entries: Entries
+    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], annotations: dict[str, str]
 ) -> None:
     """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
-    refused = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target and entries.keys_of(vm.name, vm.vmi)]
+    waiting = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target]
+    refused = [vm for vm in waiting if not annotations.keys().isdisjoint(vm.keys)]
     need = max(((vm.need or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
     limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
         return
     try:
-        stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
-        without = hard(base, entries.added())[LIMITS_MEMORY] - stands
+        stands = compensation(annotations).get(LIMITS_MEMORY, ZERO)
+        without = hard(base, added(annotations))[LIMITS_MEMORY]
     except InvalidEntry:  # as upstream, what is missing of the limit that there is
         stands, without = ZERO, limit
     wanted = compensation_for(used, without, stands, need)
     if wanted != stands:
-        entries.compensate({LIMITS_MEMORY: wanted})
+        put(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: wanted})
 
 
 def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: Quantity) -> Quantity:

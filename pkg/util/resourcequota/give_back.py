@@ -8,9 +8,9 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.names import migrating_uid_key
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, subtract
+from pkg.util.resource_list import ResourceList, add, subtract
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import added, changes, compensation, entry_keys, keys_of, readable_total, remove
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
@@ -32,27 +32,29 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
     if not is_ours(quota):
         return Plan()
     default = is_default(quota)
-    entries = Entries(quota.annotations)
+    annotations = dict(quota.annotations)
     if to_harvester and default:
-        hard = hand_over(facts, entries)
-        entries.set({constants.ANNOTATION_RESYNC_NEEDED: "true"})
+        hard = hand_over(facts, annotations)
+        annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
-        hard = lowered(facts, entries.readable())
-        entries.remove(*_WITH_ENTRIES, *(_MARKS if default else RECORDS), *(entry.key for entry in entries))
-    return Plan(annotations=entries.changes(), hard=hard)
+        hard = lowered(facts, readable_total(annotations))
+        remove(annotations, *_WITH_ENTRIES, *(_MARKS if default else RECORDS), *entry_keys(annotations))
+    return Plan(annotations=changes(quota.annotations, annotations), hard=hard)
 
 
-def hand_over(facts: Facts, entries: Entries) -> dict[str, str]:
+def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
     """Takes our marks off a default quota, and its entries but those of migrations under way, which get the key that
     Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
-    added = entries.readable()
-    _keep_under_way(facts, entries)
-    entries.remove(constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
+    before = readable_total(annotations)
+    _keep_under_way(facts, annotations)
+    remove(
+        annotations, constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
+    )
     try:
-        kept = {name: amount for name, amount in entries.added().items() if name in HARVESTERS}
+        kept = add(added(annotations), compensation(annotations))
     except InvalidEntry:  # Harvester leaves spec.hard alone too
         return {}
-    return lowered(facts, added, kept)
+    return lowered(facts, before, {name: amount for name, amount in kept.items() if name in HARVESTERS})
 
 
 def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None) -> dict[str, str]:
@@ -73,18 +75,18 @@ def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quan
     return difference(quota.hard, hard)
 
 
-def _keep_under_way(facts: Facts, entries: Entries) -> None:
+def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
     """Only entries of migrations under way, one a VM, under the VMI's uid; with the last one goes the compensation."""
     needed: set[str] = set()
     for migration in facts.migrations:
         vmi = facts.instances.get(migration.spec.vmi_name)
-        keys = entries.keys_of(migration.spec.vmi_name, vmi)
+        keys = keys_of(annotations, migration.spec.vmi_name, vmi)
         if is_finished(migration) or not keys:
             continue
         if vmi is not None and (ours := migrating_uid_key(vmi.uid)) not in needed:
-            entries.set({ours: entries.get(keys[0]) or ""})
+            annotations[ours] = annotations[keys[0]]
             keys = [ours]
         needed.update(keys)
-    entries.remove(*(entry.key for entry in entries if entry.key not in needed))
+    remove(annotations, *(key for key in entry_keys(annotations) if key not in needed))
     if not needed:  # Harvester removes it with the last entry only
-        entries.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
+        remove(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)

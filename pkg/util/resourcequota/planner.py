@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_default, is_managed, is_ours, is_served, switched_off
@@ -46,6 +46,5 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
-    entries = Entries(quota.annotations)
-    kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, entries, each)]
+    kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, each)]
     return Scaling(replace(facts, migrations=kept), replace(policy, mode=Mode.ASSIST)).plan()

@@ -7,7 +7,7 @@ Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pkg.util import constants
@@ -15,11 +15,20 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resource_list import ResourceList, add, maximum, minimum, subtract, total
+from pkg.util.resource_list import ResourceList, add, add_to, marshal, maximum, minimum, subtract, total
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, quantity_of
 from pkg.util.resourcequota.caps import idle, refuse
 from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import (
+    changes,
+    compensation,
+    is_by_uid,
+    put,
+    read,
+    readable_compensation,
+    remove,
+    together,
+)
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import hand_over, lowered
@@ -42,14 +51,9 @@ class Wanted(NamedTuple):
     value: ResourceList
     stands: ResourceList | None
 
-    @property
-    def grows(self) -> bool:
-        stands = self.stands or {}
-        return self.stands is None or any(q > stands.get(n, ZERO) for n, q in self.value.items())
-
 
 class Scaling:
-    """One decision about one quota; each step changes its `entries` and adds to its `problems`."""
+    """One decision about one quota; each step changes its `annotations` and adds to its `problems`."""
 
     def __init__(self, facts: Facts, policy: Policy, *, off: bool = False) -> None:
         """`off`: a person has switched auto-scaling off there, and only what is over goes."""
@@ -66,30 +70,47 @@ class Scaling:
         self.grace = float("inf") if off else policy.foreign_grace
         self.base = Base(None) if off else base_of(self.quota, facts.limits, policy)
         self.limits = self.base.limits or {}
-        self.entries = Entries(self.quota.annotations)
         self.vms, self.problems = vms_of(facts, policy, self.base)
+        self.annotations = dict(self.quota.annotations)
+        """As they shall be."""
+        self.handed = self._mark()
+        self.said, self.invalid = read(self.annotations)
+        """What each entry adds, by key, and why others add nothing: as they shall be."""
 
     def plan(self) -> Plan:
         """Marks, entries, compensation and spec.hard together."""
         now, held_since = self.facts.now, self._hold() if self.follows else {}
         self.problems += self.base.problems
-        handed = self._mark()
-        wanted = sorted(self._wanted(), key=lambda each: (each.stands is None, each.vm.since))
-        standing = list(self.entries)
+        found = self._followed() if self.follows else self._written_once()
+        wanted = sorted(found, key=lambda each: (each.stands is None, each.vm.since))
+        standing = len(self.annotations)
         unexplained = self._drop({each.key for each in wanted})
-        self._answer_harvester(dropped=not self.follows and list(self.entries) != standing)
+        self._answer_harvester(dropped=not self.follows and len(self.annotations) < standing)
         changed = self._raised(wanted)
-        graces = [at + self.grace for key, at in unexplained.items() if self.entries.get(key) is not None]
+        graces = [at + self.grace for key, at in unexplained.items() if key in self.annotations]
         ends = [at + self.policy.hold_limit for at in held_since.values()]
         charged = [max(now, at + _AFTER_GRACE) for vm in self.vms for at in vm.charged_until]
         due = min((*charged, *(at for at in (*graces, *ends) if at > now)), default=float("inf"))
         return Plan(
-            annotations=self.entries.changes(),
-            hard={name: to for name, to in handed.items() if name not in self.limits} | changed,
+            annotations=changes(self.quota.annotations, self.annotations),
+            hard={name: to for name, to in self.handed.items() if name not in self.limits} | changed,
             problems=self.problems,
             timers=Timers(unexplained, held_since),
             recheck_after=due - now if due < float("inf") else None,
         )
+
+    def _mark(self) -> Mapping[str, str]:
+        """The quota is ours: Harvester leaves it alone, or its base is recorded. One that mode takeover has left goes
+        back to Harvester: what changes of spec.hard with it."""
+        if self.marks:
+            self.annotations[constants.ANNOTATION_SKIP_AUTO_SCALING] = constants.TRUE
+            self.annotations[constants.ANNOTATION_OWNER] = constants.OWNER
+        elif self.follows:
+            if self.base.record is not None:
+                put(self.annotations, constants.ANNOTATION_BASE, self.base.record)
+        elif is_ours(self.quota):
+            return hand_over(self.facts, self.annotations)
+        return {}
 
     def _hold(self) -> Mapping[str, float]:
         """A side that never ends keeps its headroom for the hold limit at most, whatever else its VM does. Since when
@@ -105,29 +126,13 @@ class Scaling:
                 self.problems.append(ResourceQuotaError(said, EVENT_HOLD_LIMIT, vm=vm.name))
         return since
 
-    def _mark(self) -> Mapping[str, str]:
-        """The quota is ours: Harvester leaves it alone, or its base is recorded. One that mode takeover has left goes
-        back to Harvester: what changes of spec.hard with it."""
-        if self.marks:
-            marks = {constants.ANNOTATION_SKIP_AUTO_SCALING: "true", constants.ANNOTATION_OWNER: constants.OWNER}
-            self.entries.set(marks)
-        elif self.follows:
-            if self.base.record is not None:
-                self.entries.put(constants.ANNOTATION_BASE, self.base.record)
-        elif is_ours(self.quota):
-            return hand_over(self.facts, self.entries)
-        return {}
-
     # ---- entries ---------------------------------------------------------------------------------------------
-
-    def _wanted(self) -> Iterator[Wanted]:
-        return self._followed() if self.follows else self._written_once()
 
     def _written_once(self) -> Iterator[Wanted]:
         """Of what Harvester's formula scales, what the quota limits."""
         for vm in self.vms if self.limits else ():
             need = vm.need if vm.stage >= Stage.WANTED else None
-            if need is not None and not self.entries.keys_of(vm.name, vm.vmi):
+            if need is not None and self.annotations.keys().isdisjoint(vm.keys):
                 value = {name: need[name] for name in HARVESTERS if name in need and name in self.quota.hard}
                 yield Wanted(vm, migrating_uid_key(vm.uid), value, None)
 
@@ -136,7 +141,7 @@ class Scaling:
         once_more: Mapping[str, Quantity] = self.limits
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         for vm in self.vms:
-            stands = self.entries.of(vm.name, vm.vmi)
+            stands = together([self.said[key] for key in vm.keys if key in self.said])
             # An existing entry is kept as far as it is used, or will be if the migration continues.
             value = maximum(vm.wanted, minimum(stands, vm.upper_bound)) if stands else vm.wanted
             if vm.stage >= Stage.WANTED and (ended := min(vm.ended, beyond)):
@@ -155,7 +160,7 @@ class Scaling:
         granted = total(vm.granted for vm in self.vms).get(COUNT_PODS, ZERO)
         return max(ZERO, quantity_of(self.quota.used, COUNT_PODS) - granted - self.limits[COUNT_PODS])
 
-    def _drop(self, wanted: Collection[str]) -> Mapping[str, float]:
+    def _drop(self, wanted: Set[str]) -> Mapping[str, float]:
         """Remove the entries that nothing accounts for any longer: at once those of VMs whose migrations are over,
         other forms of the keys that are `wanted`, and our own that no migration explains; after the grace the others.
         Since when each of those is seen: also of one that goes, for that may not be written, and is then due at once.
@@ -165,36 +170,40 @@ class Scaling:
         """
         now, since = self.facts.now, self.facts.timers.unexplained
         ours = (constants.ANNOTATION_OWNER if self.default else constants.ANNOTATION_BASE) in self.quota.annotations
-        vms = {key: vm for vm in self.vms for key in self.entries.keys_of(vm.name, vm.vmi)}
+        vms = {key: vm for vm in self.vms for key in vm.keys}
         unknown = not self.follows and any(vm.vmi is None and vm.stage > Stage.FINISHED for vm in self.vms)
         seen: dict[str, float] = {}
-        for entry in [entry for entry in self.entries if entry.key not in wanted]:
-            vm = vms.get(entry.key)
+        for key in sorted({*self.said, *self.invalid} - wanted):
+            vm = vms.get(key)
             if vm is not None and self._stands(vm):
                 continue
             over = vm is not None and (vm.migrations or migrating_key(vm.name) in wanted)
-            if over or (ours and not entry.by_uid and entry.key not in since):
-                self.entries.remove(entry.key)
-            elif not (unknown and entry.by_uid):  # it may be the unknown VMI's
-                seen[entry.key] = since.get(entry.key, now)
-                if now - seen[entry.key] >= self.grace:
-                    self.entries.remove(entry.key)
+            if over or (ours and not is_by_uid(key) and key not in since):
+                self._remove(key)
+            elif not (unknown and is_by_uid(key)):  # it may be the unknown VMI's
+                seen[key] = since.get(key, now)
+                if now - seen[key] >= self.grace:
+                    self._remove(key)
         return seen
 
     def _stands(self, vm: Vm) -> bool:
         """Whether its entry stays as it was written, though none is wanted; or there is nothing to add it to."""
         return vm.stage >= Stage.ANNOUNCED and not self.limits if self.follows else vm.stage > Stage.FINISHED
 
+    def _remove(self, key: str) -> None:
+        for each in (self.annotations, self.said, self.invalid):
+            each.pop(key, None)
+
     def _answer_harvester(self, *, dropped: bool) -> None:
         """What an entry's end means beside Harvester: its compensation goes (as upstream), and where spec.hard is not
         looked at here, migratingScalingResyncNeeded orders its rq controller to compute again."""
         if dropped:
-            self.entries.remove(constants.ANNOTATION_MIGRATING_COMPENSATION)
+            self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
         ordered = self.quota.annotations.get(constants.ANNOTATION_RESYNC_NEEDED) == constants.TRUE
         if dropped and self.base.limits is None:
-            self.entries.set({constants.ANNOTATION_RESYNC_NEEDED: constants.TRUE})
+            self.annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
         elif ordered and self.base.limits is not None:
-            self.entries.set({constants.ANNOTATION_RESYNC_NEEDED: constants.FALSE})
+            self.annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.FALSE
 
     # ---- spec.hard -------------------------------------------------------------------------------------------
 
@@ -206,66 +215,80 @@ class Scaling:
         refused = [each for each in wanted if helps and each.vm.stage is Stage.REFUSED and each.vm.to_come]
         of_refused = [(each.vm.allowed, each.value) for each in refused]
         growth = promised(self.facts, self.base, of_refused) if refused else {}
-        stands = minimum(self.entries.compensation_or_none(), growth) if growth else {}
+        stands = minimum(readable_compensation(self.annotations), growth) if growth else {}
         added = self._enter(wanted, stands, caps)
-        self.problems += idle(*caps, self.quota.hard) if self.follows else ()
+        if self.follows and any(caps):
+            self.problems += idle(*caps, self.quota.hard)
         if not self.limits:
             return self._retired()
         try:
+            if not self.follows:  # as upstream also where an entry is invalid
+                compensate_as_harvester(self.quota, self.limits, self.vms, self.annotations)
+            for error in self.invalid.values():
+                raise error
             if self.follows:
-                without = hard(self.limits, self.entries.added(compensated=False))
-                lacking = lack(self.quota, self.vms, without, growth, stands) if growth else {}
-                if lacking != stands:
-                    names = ", ".join(f"VM {each.vm.name}" for each in refused)
-                    if refusal := refuse(caps, f"compensation for {names}", add(added, lacking)):
-                        self.problems.append(refusal)
-                        lacking = stands
-                self.entries.compensate(lacking)
-            else:  # as upstream also where an entry is invalid
-                compensate_as_harvester(self.quota, self.limits, self.vms, self.entries)
-            raised = hard(self.limits, self.entries.added())
+                self._compensate([each.vm.name for each in refused], added, growth, stands, caps)
+            raised = hard(self.limits, add(added, compensation(self.annotations)))
         except InvalidEntry as exc:
             self.problems.append(exc)
             return {}
         if self.follows and not self.marks:
             if raised == self.limits:
-                self.entries.remove(constants.ANNOTATION_APPLIED)
+                self.annotations.pop(constants.ANNOTATION_APPLIED, None)
             else:
-                self.entries.put(constants.ANNOTATION_APPLIED, raised)
+                put(self.annotations, constants.ANNOTATION_APPLIED, raised)
         return difference(self.quota.hard, raised)
 
-    def _enter(
-        self, wanted: Sequence[Wanted], compensation: Mapping[str, Quantity], caps: Sequence[str]
-    ) -> ResourceList:
-        """Write the entries, as long as the caps and the annotations have room; what all of them add up to."""
+    def _enter(self, wanted: Sequence[Wanted], stands: Mapping[str, Quantity], caps: Sequence[str]) -> ResourceList:
+        """Write the entries, as long as the caps and the annotations have room beside the compensation that `stands`;
+        what all of them add up to."""
         keys = {each.key for each in wanted}
-        added = total(
-            {n: q for n, q in entry.readable().items() if n in self.limits}
-            for entry in self.entries
-            if entry.key not in keys
-        )
+        others = (said for key, said in self.said.items() if key not in keys)
+        added = total({name: said[name] for name in self.limits if name in said} for said in others)
         for each in wanted:
             value: ResourceList | None = each.value
-            if each.grows:
-                size = self.entries.size_with(each.key, each.value) if each.stands is None else 0
-                most = total([added, each.value, compensation])
-                if refusal := refuse(caps, f"migration of VM {each.vm.name}", most, size):
+            if each.stands is None or any(q > each.stands.get(n, ZERO) for n, q in each.value.items()):
+                then = self.annotations | {each.key: marshal(each.value)} if each.stands is None else {}
+                most = total([added, each.value, stands])
+                if refusal := refuse(caps, f"migration of VM {each.vm.name}", most, then):
                     self.problems.append(refusal)
                     value = minimum(each.value, each.stands) if each.stands is not None else None
             if value is None:
-                self.entries.remove(each.key)
-            else:
-                self.entries.put(each.key, value)
-                added = add(added, value)
+                self._remove(each.key)
+                continue
+            if self.said.get(each.key) != value:
+                self.annotations[each.key] = marshal(value)
+            self.invalid.pop(each.key, None)
+            add_to(added, value)
         return added
+
+    def _compensate(
+        self,
+        refused: Sequence[str],
+        added: Mapping[str, Quantity],
+        growth: Mapping[str, Quantity],
+        stands: ResourceList,
+        caps: Sequence[str],
+    ) -> None:
+        lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands) if growth else {}
+        if lacking != stands:
+            names = ", ".join(f"VM {name}" for name in refused)
+            if refusal := refuse(caps, f"compensation for {names}", add(added, lacking)):
+                self.problems.append(refusal)
+                lacking = stands
+        if lacking:
+            put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking)
+        else:
+            self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
 
     def _retired(self) -> dict[str, str]:
         """The namespace lost its annotation: what we added is removed, and with it every entry of ours. One that was
         found when the quota was taken over has perhaps never been applied."""
         if self.base.limits is None or not self.marks or self.facts.limits or not is_ours(self.quota):
             return {}
-        before = Entries(self.quota.annotations)
-        ours = [each for each in before if not each.by_uid and each.key not in self.facts.timers.unexplained]
-        added = total([*(entry.readable() for entry in ours), before.compensation_or_none()])
-        self.entries.remove(constants.ANNOTATION_MIGRATING_COMPENSATION, *(entry.key for entry in ours))
+        before, invalid = read(self.quota.annotations)
+        ours = {key for key in (*before, *invalid) if not is_by_uid(key) and key not in self.facts.timers.unexplained}
+        of_ours = [said for key, said in before.items() if key in ours]
+        added = total([*of_ours, readable_compensation(self.quota.annotations)])
+        remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *ours)
         return lowered(self.facts, added)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, Entries
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, keys_of
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
@@ -69,13 +69,12 @@ def is_urgent(
 ) -> bool:
     """Whether a migration was refused, was just created, or is about to be tried and has no entry yet. `instance` gives
     a VMI by name."""
-    entries = Entries(annotations)
     for migration in migrations:
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left
         if migration.phase == constants.PHASE_PENDING:
             name = migration.spec.vmi_name
-            if not entries.keys_of(name, instance(name)):
+            if not keys_of(annotations, name, instance(name)):
                 return True
     return False
 

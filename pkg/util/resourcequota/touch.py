@@ -20,7 +20,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quantity import QuantityError
 from pkg.util.resource_list import parse_resource_list
-from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm, keys_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.plan import Plan
 
@@ -44,8 +44,8 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     after = {**quota.annotations, **made.annotations}
     if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
         return without_touch(quota, made)
-    shown, entries = not made.hard and _shown(quota), Entries(quota.annotations)
-    served = [each.uid for each in waiting if has_entry(facts, entries, each)]
+    shown = not made.hard and _shown(quota)
+    served = [each.uid for each in waiting if has_entry(facts, each)]
     refused = {uid: timers.refused.get(uid, now) for uid in served if shown or uid in timers.refused}
     if not refused:
         return made
@@ -91,9 +91,9 @@ def last_touch(annotations: Mapping[str, str]) -> Touched | None:
         return None
 
 
-def has_entry(facts: Facts, entries: Entries, migration: VirtualMachineInstanceMigration) -> bool:
+def has_entry(facts: Facts, migration: VirtualMachineInstanceMigration) -> bool:
     name = migration.spec.vmi_name
-    return bool(entries.keys_of(name, facts.instances.get(name)))
+    return bool(keys_of(facts.quota.annotations, name, facts.instances.get(name)))
 
 
 def _shown(quota: ResourceQuota) -> bool:

@@ -42,6 +42,7 @@ from pkg.util.kubevirt.target import (
     within,
 )
 from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, Move, doubled
+from pkg.util.names import migrating_keys
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
@@ -71,6 +72,8 @@ class Vm:
         self.name = name
         self.vmi = facts.instances.get(name)
         self.uid = self.vmi.uid if self.vmi else ""
+        self.keys = migrating_keys(name, self.uid)
+        """All that its entries may have."""
         self.migrations = migrations
         self.problems: list[ResourceQuotaError] = []
         self._sides, self._rendering, self._spec = sides, rendering, facts.quota.spec

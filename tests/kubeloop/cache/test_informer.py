@@ -9,11 +9,14 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
-from kubeloop.client.errors import BadRequest, NotFound
-from kubeloop.testing.virtual_time import settle, virtual_time
-from tests.kubeloop.cache.fake_client import FakeClient, Hang, bookmark, event, listing
+from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.scripted_server import Reply, listing, watch
+from kubeloop.testing.scripted_steps import added, bookmark, hang
+from kubeloop.testing.virtual_time import settle
+from tests.kubeloop.cache.informing import FIRST, NO_KIND, NOT_SERVED, REFUSED, running, sent
 from tests.kubeloop.cache.objects import Event, Recorder, at, pod
 
 pytestmark = pytest.mark.virtual_time
@@ -22,7 +25,7 @@ Informer = SharedIndexInformer[Pod]
 
 
 def informer(**options: object) -> Informer:
-    return SharedIndexInformer(FakeClient(), **options)  # type: ignore[arg-type]
+    return SharedIndexInformer(FakeCluster().client().resource(PODS), **options)  # type: ignore[arg-type]
 
 
 def listed(shared: Informer, *pods: Pod) -> None:
@@ -232,21 +235,23 @@ def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> 
 
 
 async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
-    shared = SharedIndexInformer(FakeClient(watches=[[event("ADDED", pod("a")), bookmark("1", end=True), Hang()]]))
     calls: list[Pod] = []
 
     def on_update(_: Pod, new: Pod) -> None:
         calls.append(new)
-        shared.remove_event_handler(registration)
+        run.informer.remove_event_handler(registration)
 
-    registration = shared.add_event_handler(ResourceEventHandlerFuncs(on_update=on_update), resync_period=10.0)
-    shared.start()
-    await asyncio.sleep(100)
+    async with running([watch(*FIRST, hang())]) as run:
+        handler = ResourceEventHandlerFuncs(on_update=on_update)
+        registration = run.informer.add_event_handler(handler, resync_period=10.0)
+        await asyncio.sleep(100)
     assert len(calls) == 1
 
 
 async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -> None:
-    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)], served=False))
+    cluster = FakeCluster()
+    cluster.install(PODS, installed=False)
+    missing = SharedIndexInformer(cluster.client().resource(PODS))
     registration = missing.add_event_handler(Recorder())
     assert (missing.has_synced(), registration.has_synced()) == (False, False)
     missing.start()
@@ -296,24 +301,18 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     assert all(obj.labels == {} for obj in told)
 
 
-LISTED = pod("a", labels={"x": "y"})
-CLIENTS = {
-    "a WatchList": FakeClient(watches=[[event("ADDED", LISTED), bookmark("1", end=True), Hang()]]),
-    "a list": FakeClient(watches=[BadRequest("no WatchList", status=400), [Hang()]], lists=[listing([LISTED], "1")]),
+LISTED = sent("a", labels={"x": "y"})
+LISTS: dict[str, tuple[Reply, list[Reply]]] = {
+    "a WatchList": (watch(added(LISTED), bookmark("1", initial_events_end=True), hang()), []),
+    "a list": (REFUSED, [listing([LISTED], "1")]),
 }
 
 
-@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-def test_a_transform_sees_the_objects_of_a_list(client: FakeClient) -> None:
-    @virtual_time
-    async def run() -> None:
-        shared = SharedIndexInformer(client, transform=without_labels)
-        shared.start()
-        await shared.wait_for_sync(1.0)
-        assert [obj.labels for obj in shared.indexer.list()] == [{}]
-        await shared.stop()
-
-    run()
+@pytest.mark.parametrize(("first", "lists"), LISTS.values(), ids=LISTS)
+async def test_a_transform_sees_the_objects_of_a_list(first: Reply, lists: list[Reply]) -> None:
+    async with running([first], lists, transform=without_labels) as run:
+        await run.informer.wait_for_sync(1.0)
+        assert [obj.labels for obj in run.informer.indexer.list()] == [{}]
 
 
 def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptureFixture) -> None:
@@ -327,7 +326,7 @@ def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptu
 
 
 async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:
-    shared = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True), Hang()]]), resync_period=60.0)
+    shared = informer(resync_period=60.0)
     default, own, never = Recorder(), Recorder(), Recorder()
     shared.add_event_handler(default)
     shared.add_event_handler(own, resync_period=25.0)
@@ -349,30 +348,31 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
 
 
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
-    quick = SharedIndexInformer(FakeClient(watches=[[bookmark("1", end=True)]]))
-    slow = SharedIndexInformer(FakeClient(watches=[[9.0, bookmark("1", end=True)]]))
-    missing = SharedIndexInformer(FakeClient(watches=[NotFound("no such kind", status=404)] * 9, served=False))
-    for each in (quick, slow, missing):
-        each.start()
-    assert not await wait_for_cache_sync(quick, slow, missing, timeout=8)
-    assert await wait_for_cache_sync(quick, missing, timeout=0.5)
-    assert await wait_for_cache_sync(quick, slow, missing, timeout=2)
-    assert (quick.installed, missing.installed, missing.has_synced()) == (True, False, True)
-    for each in (quick, slow, missing):
-        await each.stop()
+    synced = bookmark("1", initial_events_end=True)
+    async with (
+        running([watch(synced, hang())]) as quickly,
+        running([watch(9.0, synced, hang())]) as slowly,
+        running([NO_KIND], served=NOT_SERVED) as never,
+    ):
+        quick, slow, missing = quickly.informer, slowly.informer, never.informer
+        assert not await wait_for_cache_sync(quick, slow, missing, timeout=8)
+        assert await wait_for_cache_sync(quick, missing, timeout=0.5)
+        assert await wait_for_cache_sync(quick, slow, missing, timeout=2)
+        assert (quick.installed, missing.installed, missing.has_synced()) == (True, False, True)
 
 
 async def test_start_and_stop() -> None:
-    client = FakeClient(watches=[[bookmark("1", end=True), Hang()]])
-    shared = SharedIndexInformer(client)
+    cluster = FakeCluster()
+    shared = SharedIndexInformer(cluster.client().resource(PODS))
+    assert shared.problems(1e9) == [], "it was not started"
     shared.start()
     shared.start()
     await settle()
-    assert len(client.requests) == 1
+    assert len(cluster.requests) == 1
     await shared.stop()
     await shared.stop()
     await asyncio.sleep(1000)
-    assert len(client.requests) == 1
+    assert len(cluster.requests) == 1
 
 
 async def test_a_task_that_ended_is_a_problem() -> None:

@@ -15,7 +15,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import added
 from tests.decisions import observed
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim
 
@@ -81,7 +81,7 @@ def test_a_state_is_written_by_the_first_controller_and_not_again(
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone."""
-    granted, held = parse_base(base), Entries(rq.annotations).added(compensated=False)
+    granted, held = parse_base(base), added(rq.annotations)
     zero = Quantity.of(0)
     return any(
         amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - held.get(name, zero))

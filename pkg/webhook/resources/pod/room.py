@@ -24,7 +24,7 @@ from pkg.util.quotacount.usage import counted, is_live, unnamed
 from pkg.util.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
-from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm, readable_compensation, standing
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
@@ -85,11 +85,10 @@ class Room:
         vm = next((each for each in self.vms if each.name == name), None)
         if vm is None or not vm.allowed:
             return {}
-        entries = Entries(self.quota.annotations)
-        granted, standing = vm.allowed, entries.of(name, vm.vmi)
-        if standing is not None:
-            granted = minimum(granted, standing)
-        left = subtract(add(granted, entries.compensation_or_none()), vm.target)
+        annotations = self.quota.annotations
+        entry = standing(annotations, name, vm.vmi)
+        granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
+        left = subtract(add(granted, readable_compensation(annotations)), vm.target)
         return {name: amount for name, amount in left.items() if amount > ZERO}
 
     def _in_added_room(self) -> ResourceList:

@@ -16,7 +16,7 @@ from pkg.util import constants
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.base import base_of, hard
-from pkg.util.resourcequota.entries import Entries, has_migrating_vm
+from pkg.util.resourcequota.entries import has_migrating_vm, readable_total
 from pkg.util.resourcequota.managed import (
     annotation_of,
     is_default,
@@ -47,7 +47,7 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
     The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
     limit in the same write. The base is from before the write."""
     lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
-    added = Entries(new.annotations).readable()
+    added = readable_total(new.annotations)
     if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     names = {**new.hard, **old.hard} if is_default(old) else old.hard

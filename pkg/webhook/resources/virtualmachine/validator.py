@@ -19,7 +19,7 @@ from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
-from pkg.util.resourcequota.entries import Entries
+from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
 from pkg.util.resourcequota.managed import annotation_of
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
@@ -80,8 +80,7 @@ def decide(
 
 def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
     """Raises InvalidEntry."""
-    added = Entries(quota.annotations).added(compensated=False)
-    return Balance({REQUESTS_STORAGE: limit}, parse_resource_list(quota.used), added)
+    return Balance({REQUESTS_STORAGE: limit}, parse_resource_list(quota.used), added(quota.annotations))
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from kubeloop.testing.cluster.versions import KWOK
+
 Answer = bytes | int | Callable[[BaseHTTPRequestHandler], None]
 
 _GO = """#!/bin/sh
@@ -93,6 +95,13 @@ def tarball(member: str, content: bytes) -> bytes:
         info.size = len(content)
         tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def kwok_site(binary: Answer, checksum: Answer = b"") -> dict[str, Answer]:
+    """kwok's releases as `serve` takes them, by default with the right checksum."""
+    path = f"/{KWOK}/kwok-linux-amd64"
+    right = sha256(binary).encode() if isinstance(binary, bytes) else 404
+    return {path: binary, path + ".sha256": checksum or right}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from kubeloop.testing.cluster.errors import BuildError, ClusterError, UnknownRel
 from kubeloop.testing.cluster.versions import HELM_COMPONENT, KUBERNETES, KUBERNETES_DEFAULT, KWOK, KWOK_COMPONENT
 from kubeloop.testing.polling import eventually
 
-from .fakes import Answer, Notes, environment, go_calls, serve, sha256, versioned, write_executable
+from .fakes import Notes, environment, go_calls, kwok_site, serve, sha256, versioned, write_executable
 
 NAMES = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
 PACKAGES = [package for component in components_of(environ={}) for package in component.packages.values()]
@@ -195,11 +195,6 @@ def test_a_failed_build_leaves_no_binary_and_the_next_one_starts_afresh(tmp_path
     assert ensure_binaries(environ=environment(tmp_path)).kwok.is_file()
 
 
-def _site(binary: bytes, digest: str) -> dict[str, Answer]:
-    path = f"/{KWOK}/{KWOK_COMPONENT.name}-linux-amd64"
-    return {path: binary, path + ".sha256": digest.encode()}
-
-
 def _download_world(tmp_path: Path, address: str) -> dict[str, str]:
     """etcd and Kubernetes are there already, kwok's releases are at `address`."""
     assets = _assets(tmp_path / "assets", NAMES[:3])
@@ -214,7 +209,7 @@ def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("amd64")
 def test_a_release_that_can_be_reached_is_downloaded_and_executable(tmp_path: Path) -> None:
     program = b"#!/bin/sh\necho released\n"
-    with serve(_site(program, sha256(program))) as (address, _):
+    with serve(kwok_site(program)) as (address, _):
         environ = _download_world(tmp_path, address)
         binaries = ensure_binaries(environ=environ)
     assert subprocess.run([binaries.kwok], capture_output=True, text=True, check=True).stdout == "released\n"
@@ -224,7 +219,7 @@ def test_a_release_that_can_be_reached_is_downloaded_and_executable(tmp_path: Pa
 @pytest.mark.usefixtures("amd64")
 def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path) -> None:
     notes = Notes()
-    with serve(_site(b"tampered", sha256(b"program"))) as (address, _):
+    with serve(kwok_site(b"tampered", sha256(b"program").encode())) as (address, _):
         environ = _download_world(tmp_path, address)
         binaries = ensure_binaries(notes, environ=environ)
     assert binaries.kwok.read_text().startswith("#!/bin/sh\necho built")
@@ -233,7 +228,7 @@ def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path)
 
 @pytest.mark.usefixtures("amd64")
 def test_only_sites_of_missing_binaries_are_asked(tmp_path: Path) -> None:
-    with serve(_site(b"x", sha256(b"x"))) as (address, asked):
+    with serve(kwok_site(b"x")) as (address, asked):
         environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
         ensure_binaries(environ=environ)
     assert all("kwok" in path for path in asked)

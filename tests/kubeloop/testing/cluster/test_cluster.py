@@ -16,7 +16,6 @@ import pytest
 from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.binaries import components_of
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.cluster.errors import AlreadyRunning
 from kubeloop.testing.cluster.versions import ETCD, KWOK, minor_release
 from kubeloop.testing.polling import eventually
 from lab.cluster import EmbeddedCluster, Options
@@ -142,12 +141,6 @@ def test_the_nodes_asked_for_are_ready(api: Api) -> None:
     assert sorted(nodes) == ["node-1", "node-2"]
     assert nodes["node-1"]["status"]["allocatable"]["pods"] == "1k"
     assert "taints" not in nodes["node-1"]["spec"]
-
-
-def test_a_second_up_in_its_directory_is_refused(running: Cluster) -> None:
-    with pytest.raises(AlreadyRunning):
-        cluster.up(running.directory)
-    assert cluster.status(running.directory).ready
 
 
 def test_a_restarted_process_is_another_one_and_does_its_work(running: Cluster, api: Api) -> None:

@@ -209,23 +209,6 @@ def test_a_guard_that_is_called_off_leaves_the_cluster_running(directory: Path) 
     assert process.alive()
 
 
-@pytest.mark.parametrize("remove", [False, True])
-def test_a_guard_acts_when_its_parent_dies(remove: bool, directory: Path) -> None:
-    code = (
-        "from kubeloop.testing.cluster.guard import Guard; from kubeloop.testing.cluster import processes; import os;"
-        f"Guard(Path(sys.argv[1]), remove={remove}).__enter__();"
-        "processes.spawn('etcd', ['/bin/sleep', '600'], Path(sys.argv[1]));"
-        "os.kill(os.getpid(), 9)"
-    )
-    program = f"import sys; from pathlib import Path; {code}"
-    ended = subprocess.run([sys.executable, "-c", program, str(directory)], cwd=ROOT, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    if remove:
-        assert eventually(lambda: not directory.exists())
-    else:
-        assert eventually(lambda: processes.names(directory) == [])
-
-
 def test_a_guard_ends_with_its_parent_even_when_called_off_twice(directory: Path) -> None:
     guard = Guard(directory)
     with guard:

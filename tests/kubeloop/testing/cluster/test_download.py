@@ -26,7 +26,7 @@ from kubeloop.testing.cluster.versions import (
 )
 from kubeloop.testing.polling import PATIENCE
 
-from .fakes import Answer, Notes, cut_short, serve, sha256, tarball, trickle
+from .fakes import Answer, Notes, cut_short, kwok_site, serve, sha256, tarball, trickle
 
 KUBERNETES_COMPONENT = kubernetes(KUBERNETES_DEFAULT)
 KUBERNETES = KUBERNETES_COMPONENT.version
@@ -115,11 +115,6 @@ def test_a_checksum_is_read_from(text: str, expected: str) -> None:
     assert checksum_in(text, "etcd.tar.gz") == expected
 
 
-def _kwok_site(binary: Answer, checksum: Answer) -> dict[str, Answer]:
-    path = f"/{KWOK}/kwok-linux-amd64"
-    return {path: binary, path + ".sha256": checksum}
-
-
 def _fetch_kwok(answers: Mapping[str, Answer], scratch: Path) -> Path:
     with serve(answers) as (address, _):
         sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, Notes())
@@ -127,13 +122,13 @@ def _fetch_kwok(answers: Mapping[str, Answer], scratch: Path) -> Path:
 
 
 def test_a_binary_that_is_what_its_checksum_says_is_downloaded(tmp_path: Path) -> None:
-    path = _fetch_kwok(_kwok_site(b"program" * 1000, sha256(b"program" * 1000).encode()), tmp_path)
+    path = _fetch_kwok(kwok_site(b"program" * 1000), tmp_path)
     assert path.read_bytes() == b"program" * 1000
 
 
 def test_a_binary_that_is_not_what_its_checksum_says_is_refused_and_removed(tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch, match=f"its publisher names {sha256(b'program')}"):
-        _fetch_kwok(_kwok_site(b"tampered", sha256(b"program").encode()), tmp_path)
+        _fetch_kwok(kwok_site(b"tampered", sha256(b"program").encode()), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,12 +142,12 @@ def test_a_binary_that_is_not_what_its_checksum_says_is_refused_and_removed(tmp_
 )
 def test_a_download_fails_with_its_reason_when_the_file(answer: Answer, reason: str, tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=reason):
-        _fetch_kwok(_kwok_site(answer, sha256(b"program" * 1000).encode()), tmp_path)
+        _fetch_kwok(kwok_site(answer, sha256(b"program" * 1000).encode()), tmp_path)
 
 
 def test_a_file_whose_checksum_is_not_published_is_not_downloaded() -> None:
     notes = Notes()
-    with serve(_kwok_site(b"program", 404)) as (address, asked):
+    with serve(kwok_site(b"program", 404)) as (address, asked):
         sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, notes)
     assert sources == {}
     assert asked == [f"/{KWOK}/kwok-linux-amd64.sha256"]
@@ -215,7 +210,7 @@ def test_sites_that_accept_and_never_answer_are_given_up_together() -> None:
 
 
 def test_a_site_that_trickles_is_given_up_in_time() -> None:
-    with serve(_kwok_site(b"program", trickle)) as (address, _):
+    with serve(kwok_site(b"program", trickle)) as (address, _):
         began = time.monotonic()
         sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, Notes(), timeout=0.6)
         assert time.monotonic() - began < 12, "it trickles for 25 s"
@@ -232,7 +227,7 @@ def test_a_silent_site_does_not_hide_one_that_answers(tmp_path: Path) -> None:
         handler.wfile.write(sha256(b"program").encode())
         silent.close()
 
-    with silent, serve(_kwok_site(b"program", answer)) as (address, _):
+    with silent, serve(kwok_site(b"program", answer)) as (address, _):
         environ = _bases(f"http://127.0.0.1:{silent.getsockname()[1]}") | {"KUBELOOP_DOWNLOAD_KWOK": address}
         sources = release_sources(COMPONENTS, environ, Notes(), timeout=PATIENCE)
         assert list(sources) == ["kwok"]
@@ -253,7 +248,7 @@ def test_nothing_is_downloaded_from_a_site_that(base: str) -> None:
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", "false", "no"])
 def test_downloads_are_switched_off_by(value: str) -> None:
-    with serve(_kwok_site(b"program", sha256(b"program").encode())) as (address, asked):
+    with serve(kwok_site(b"program")) as (address, asked):
         environ = {"KUBELOOP_DOWNLOAD": value, "KUBELOOP_DOWNLOAD_KWOK": address}
         assert release_sources([KWOK_COMPONENT], environ, Notes()) == {}
     assert asked == []

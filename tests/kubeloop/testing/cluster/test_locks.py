@@ -19,48 +19,24 @@ with locked(Path(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> subprocess.Popen[str]:
-    """Another process that holds the lock at tmp_path/lock until its standard input ends."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(tmp_path / "lock")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4],
-    )  # fmt: skip
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
+def test_a_lock_is_given_when_its_holder_ends_however_that_happens_and_not_before(tmp_path: Path) -> None:
+    lock, waited = tmp_path / "lock", list[float]()
+    command = [sys.executable, "-c", _HOLDER, str(lock)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parents[4]) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ClusterError, match="is held by another process"), locked(lock, timeout=0.3):
+            pass
 
+        def waiting(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 3:
+                holder.kill()
 
-def test_a_lock_that_another_process_holds_is_not_given(tmp_path: Path, held: subprocess.Popen[str]) -> None:
-    with pytest.raises(ClusterError, match="is held by another process"), locked(tmp_path / "lock", timeout=0.3):
-        pass
-    held.communicate()
-
-
-def test_who_waits_is_told_for_how_long_and_gets_the_lock_at_its_end(
-    tmp_path: Path, held: subprocess.Popen[str]
-) -> None:
-    waited: list[float] = []
-
-    def waiting(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 3:
-            held.communicate()
-
-    with locked(tmp_path / "lock", timeout=60, waiting=waiting):
-        assert len(waited) >= 3
+        with pytest.raises(RuntimeError), locked(lock, timeout=60, waiting=waiting):
+            raise RuntimeError
+    assert len(waited) >= 3
     assert waited == sorted(waited)
-
-
-def test_a_killed_holder_frees_the_lock(tmp_path: Path, held: subprocess.Popen[str]) -> None:
-    held.kill()
-    held.communicate()
-    with locked(tmp_path / "lock", timeout=0):
-        pass
-
-
-def test_a_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), locked(tmp_path / "lock"):
-        raise RuntimeError
-    with locked(tmp_path / "lock", timeout=0):
+    with locked(lock, timeout=0):
         pass

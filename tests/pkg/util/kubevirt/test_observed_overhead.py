@@ -39,7 +39,7 @@ def test_any_ratio_is_recognised(vmi: VirtualMachineInstance, then: str, profile
 @pytest.mark.parametrize("moved", [-100, -7, 1, 20, 124, 300, 800])
 @pytest.mark.parametrize("then", ["", "1.5", "1.25", "4.5", "1.75"])
 def test_constants_that_moved_by_whole_mebibytes_are_found(moved: int, then: str) -> None:
-    unknown = replace(PROFILES["1.8"], launcher=PROFILES["1.8"].launcher + moved * MI)
+    unknown = replace(PROFILES["1.8"], processes=PROFILES["1.8"].processes + moved * MI)
     pod = rendered(FREE, then, unknown)
     assert overhead_difference(FREE, pod, Rendering(then)) == 0
     if abs(moved) <= 64:

@@ -125,7 +125,7 @@ def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
 def test_unknown_constants(grown: int, instance: VirtualMachineInstance, then: str, annotated: bool) -> None:
     """A release that came after ours: exact as long as the ratio stays, near to it afterwards."""
-    unknown = replace(PROFILES["main"], qemu=PROFILES["main"].qemu + grown * MI)
+    unknown = replace(PROFILES["main"], processes=PROFILES["main"].processes + grown * MI)
     now = replace(AT_1_5, ratio=then)
     source = launcher(instance, rendering=now, profile=unknown, annotated=annotated)
     assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, idle, refuse
-from pkg.util.resourcequota.entries import Entries
 from tests.decisions import by_value, sentences
 
 
@@ -61,9 +60,9 @@ def test_a_refusal_says_what_waits() -> None:
 
 def test_annotations_may_take_200_kib_by_bytes() -> None:
     key = "k" * 10
-    full = Entries({key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": ""})
-    assert refuse([], "x", {}, full.size_with("k", {})) is None
-    refusal = refuse([], "migration of VM vm1", {}, full.size_with("kk", {}))
+    full = {key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": "{}"}
+    assert refuse([], "x", {}, full) is None
+    refusal = refuse([], "migration of VM vm1", {}, full | {"ll": ""})
     assert refusal is not None
     assert refusal.reason == "TooManyMigrations"
     assert "204801 of 204800 bytes" in str(refusal)

@@ -1,0 +1,87 @@
+"""An informer of pods over a scripted API server, under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kubeloop.api.core import Pod
+from kubeloop.api.registry import PODS
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.client.client import Client
+from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, ScriptedServer, raw, resources, status
+from kubeloop.testing.scripted_steps import added, bookmark, obj
+from kubeloop.testing.virtual_time import now
+from tests.kubeloop.cache.objects import Recorder, at
+
+PATH, DISCOVERY = PODS.path(), "/api/v1"
+SERVED, NOT_SERVED = resources("v1", "pods"), resources("v1", "secrets")
+REFUSED = status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the feature gate is enabled")
+NO_KIND = raw(b"404 page not found\n", 404, {"Content-Type": "text/plain"})
+
+
+def sent(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:
+    """A pod in JSON."""
+    return obj(name, version, "ns", metadata=meta)
+
+
+FIRST = added(sent("a")), bookmark("5", initial_events_end=True)
+
+
+@dataclass
+class Run:
+    """An informer that runs, its server, and what it has told a handler."""
+
+    server: ScriptedServer
+    informer: SharedIndexInformer[Pod]
+    told: Recorder
+
+    def held(self) -> list[str]:
+        return sorted(at(each) for each in self.informer.indexer.list())
+
+    def asked(self) -> list[str]:
+        """Lists and watches so far, with resourceVersion or continue token; "initial" for a WatchList."""
+        return [f"{seen.verb} {_of(seen.query)}".strip() for seen in self.server.requests if seen.path == PATH]
+
+    def times(self) -> list[float]:
+        """When they came."""
+        return [seen.at for seen in self.server.requests if seen.path == PATH]
+
+    def discoveries(self) -> int:
+        return len(self.server.seen(GET, DISCOVERY))
+
+    def problems(self) -> list[str]:
+        return self.informer.problems(now())
+
+
+@asynccontextmanager
+async def running(
+    watches: Sequence[Reply],
+    lists: Sequence[Reply] = (),
+    *,
+    served: Reply = SERVED,
+    options: ReflectorOptions | None = None,
+    **more: Any,
+) -> AsyncIterator[Run]:
+    """`watches` and `lists` are answered in turn, then watches are silent; `served` is discovery's answer; `more` are
+    the informer's options."""
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        server.script(WATCH, PATH, *watches)
+        server.script(LIST, PATH, *lists)
+        server.always(GET, DISCOVERY, served)
+        run = Run(server, SharedIndexInformer(client.resource(PODS), options=options, **more), Recorder())
+        run.informer.add_event_handler(run.told)
+        run.informer.start()
+        try:
+            yield run
+        finally:
+            await run.informer.stop()
+
+
+def _of(query: Any) -> str:
+    if query.get("sendInitialEvents"):
+        return "initial"
+    return query.get("resourceVersion") or query.get("continue") or ""
