@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import Any
 
 from prometheus_client import REGISTRY
 
@@ -94,10 +94,11 @@ class Replica:
         register_all(management, management.recorder("headroom"), self.options)
         admission = await self.webhooks(replica, management) if self.webhooks else None
         checks.admission, checks.management = admission, management
-        leading = asyncio.Event() if elector is not None else None
-        election = asyncio.create_task(elector.run(leading.set)) if elector and leading else None
+        leading, leads = asyncio.Event(), elector.is_leader if elector else lambda: True
+        if elector is None:
+            leading.set()
+        election = asyncio.create_task(elector.run(leading.set) if elector else stop.wait())
         tasks = [asyncio.create_task(management.kubernetes.run(replica))]
-        leads = elector.is_leader if elector is not None else lambda: True
         state = self._state_metrics(management, leads)
         try:
             tasks.append(asyncio.create_task(self._publish(management, leading, checks)))
@@ -112,9 +113,9 @@ class Replica:
             if admission is not None:
                 await admission.stop()
             await management.stop(timeout=_drain_seconds(elector))
-            if elector is not None and election is not None:
-                election.cancel()
-                await asyncio.wait([election])
+            election.cancel()
+            await asyncio.wait([election])
+            if elector is not None:
                 await elector.release()
 
     def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
@@ -126,11 +127,10 @@ class Replica:
             management.source(), locks, lock_limit=self.options.lock_limit, leads=leads, clock=management.clock
         )
 
-    async def _publish(self, management: Management, leading: asyncio.Event | None, checks: Checks) -> None:
+    async def _publish(self, management: Management, leading: asyncio.Event, checks: Checks) -> None:
         """From the election on, also while the caches do not sync: then that is what there is to say."""
         policy, kubernetes = self.options.policy, management.kubernetes
-        if leading is not None:
-            await leading.wait()
+        await leading.wait()
         if not self.options.dry_run:
             await Publisher(
                 management.client,
@@ -140,7 +140,7 @@ class Replica:
                 kubernetes.changed,
             ).run()
 
-    async def _look_after(self, management: Management, leading: asyncio.Event | None, state: StateMetrics) -> None:
+    async def _look_after(self, management: Management, leading: asyncio.Event, state: StateMetrics) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""
         kubevirts = management.kubevirts.cache()
         upkeep = Upkeep(
@@ -153,8 +153,7 @@ class Replica:
         await management.wait_for_sync()
         REGISTRY.register(state)
         try:
-            if leading is not None:
-                await leading.wait()
+            await leading.wait()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(upkeep.run())
                 if self.beside is not None:
@@ -170,13 +169,12 @@ def _drain_seconds(elector: LeaderElector | None) -> float:
     return ELECTED_DRAIN_SECONDS if elector.is_leader() else 0.0
 
 
-async def _until(stop: asyncio.Event, election: asyncio.Task[NoReturn] | None) -> None:
+async def _until(stop: asyncio.Event, election: asyncio.Task[Any]) -> None:
     """Until `stop` is set. Raises what the election raises."""
     stopped = asyncio.create_task(stop.wait())
-    tasks: list[asyncio.Task[Any]] = [stopped] if election is None else [stopped, election]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopped, election], return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
-    if election is not None and election.done() and not stop.is_set():
+    if not stop.is_set():
         election.result()

@@ -19,7 +19,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.lock import age_of, moment, recognise
+from pkg.util.managedtenantquota.lock import moment, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.metrics import METRICS
 from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
@@ -75,8 +75,8 @@ class StateMetrics(Collector):
         for migration in self.source.migrations.list():
             if is_refused(migration):
                 ages[migration.namespace].append(now - _refused_since(migration))
-        yield _gauge("headroom_migrations_refused", _by_namespace(ages, len))
-        yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, max))
+        yield _gauge("headroom_migrations_refused", _by_namespace(ages, lambda found: {(): len(found)}))
+        yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
 
     def _quotas(self) -> Iterator[Family]:
         now, quotas, seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
@@ -97,9 +97,9 @@ class StateMetrics(Collector):
         self._seen = seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
         yield _gauge("headroom_quotas_raised", [((), sum(map(len, added.values())))])
-        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, max))
-        yield _gauge("headroom_quota_entries", _counts(states))
-        yield _gauge("headroom_quota_added", _sums(added))
+        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
+        yield _gauge("headroom_quota_entries", _by_namespace(states, _states))
+        yield _gauge("headroom_quota_added", _by_namespace(added, _amounts))
 
     def _begun(self, quota: ResourceQuota) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
@@ -119,7 +119,7 @@ class StateMetrics(Collector):
             return
         now = self.clock()
         configurations = self.locks.list()
-        ages = [age_of(lock, now) for each in configurations if (lock := recognise(each))]
+        ages = [lock.age(now) for each in configurations if (lock := recognise(each))]
         yield _gauge("headroom_mtq_locks_held", [((), len(ages))])
         yield _gauge("headroom_mtq_oldest_lock_seconds", [((), max(ages, default=0.0))])
         yield _gauge("headroom_mtq_lock_limit_seconds", [((), self.lock_limit)])
@@ -166,32 +166,24 @@ def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     return moment(migration.metadata.creation_timestamp)
 
 
-def _bounded(grouped: Mapping[str, Sequence[T]]) -> dict[str, list[T]]:
-    """By namespace, without those that have nothing."""
-    found: dict[str, list[T]] = defaultdict(list)
-    for namespace in sorted(grouped):
-        if grouped[namespace]:
-            found[namespace if len(found) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
-    return found
+def _states(found: Sequence[str]) -> Mapping[tuple[str, ...], float]:
+    return {(state,): found.count(state) for state in ("migrating", "held")}
+
+
+def _amounts(found: Sequence[ResourceList]) -> Mapping[tuple[str, ...], float]:
+    return {(name,): amount.nanos * _NANO for name, amount in sorted(total(found).items())}
 
 
 def _by_namespace(
-    grouped: Mapping[str, Sequence[float]], reduce: Callable[[Sequence[float]], float]
-) -> Iterator[tuple[tuple[str], float]]:
-    for namespace, values in _bounded(grouped).items():
-        yield (namespace,), reduce(values)
-
-
-def _counts(states: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], float]]:
-    for namespace, found in _bounded(states).items():
-        for state in ("migrating", "held"):
-            yield (namespace, state), found.count(state)
-
-
-def _sums(added: Mapping[str, Sequence[ResourceList]]) -> Iterator[tuple[tuple[str, str], float]]:
-    for namespace, found in _bounded(added).items():
-        for name, amount in sorted(total(found).items()):
-            yield (namespace, name), amount.nanos * _NANO
+    grouped: Mapping[str, Sequence[T]], measure: Callable[[Sequence[T]], Mapping[tuple[str, ...], float]]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """What is measured of each namespace that has anything, by its name and further labels."""
+    found: dict[str, list[T]] = defaultdict(list)
+    for namespace in sorted(filter(grouped.get, grouped)):
+        found[namespace if len(found) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
+    for namespace, values in found.items():
+        for labels, value in measure(values).items():
+            yield (namespace, *labels), value
 
 
 def _gauge(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Family:

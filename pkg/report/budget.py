@@ -7,16 +7,15 @@ from typing import Any
 
 from msgspec import field, structs
 
-from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import recognise, timestamp
-from pkg.util.managedtenantquota.missing_targets import target_pods, with_running
 from pkg.util.managedtenantquota.model import Observed, Policy
+from pkg.util.managedtenantquota.targets import observe as observe_namespace
+from pkg.util.managedtenantquota.targets import target_pods
 from pkg.util.managedtenantquota.window import Window
 
 _AT_ONCE = Policy(shortage=0.0)
@@ -65,7 +64,7 @@ def report(observed: Observed) -> Report:
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=Locked(lock.name, timestamp(lock.since), lock.holder, lock.reason) if lock else None,
+        lock=Locked(lock.configuration.name, timestamp(lock.since), lock.holder, lock.reason) if lock else None,
         raised=raised,
         problems=[problem.message for problem in window.problems],
     )
@@ -117,17 +116,9 @@ def reports(snapshot: Snapshot) -> list[Report]:
 
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """The input of a decision about the namespace, except whether it can be locked."""
-    locks = [lock for lock in map(recognise, snapshot.locks) if lock and lock.namespace == namespace]
-    facts = snapshot.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)))
-    return Observed(
-        namespace=namespace,
-        exists=any(found.name == namespace and not found.deleting for found in snapshot.namespaces),
-        budgets=[budget for budget in snapshot.budgets if budget.namespace == namespace],
-        lock=min(locks, key=lambda lock: lock.name, default=None),
-        quotas=snapshot.quotas_of(namespace),
-        facts=with_running(facts, snapshot.source),
-        now=snapshot.now,
-    )
+    locks = filter(None, map(recognise, snapshot.locks))
+    lock = next((lock for lock in locks if lock.namespace == namespace), None)
+    return observe_namespace(snapshot.observer, lock, namespace, snapshot.now)
 
 
 def explained(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:

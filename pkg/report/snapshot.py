@@ -103,15 +103,15 @@ class Snapshot:
 
     def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Facts:
         """What a decision about the quota looks at."""
-        found = self._observer.observe(quota, self.now)
+        found = self.observer.observe(quota, self.now)
         return found if as_rendered is None else replace(found, rendering=as_rendered)
 
     @property
     def source(self) -> Source:
-        return self._observer.source
+        return self.observer.source
 
     @cached_property
-    def _observer(self) -> Observer:
+    def observer(self) -> Observer:
         lists = {each.name: Listed(getattr(self, each.name)) for each in fields(Source) if each.name in LISTS}
         return Observer(Source(**cast("dict[str, Any]", lists), kubernetes=self.basis.releases))
 

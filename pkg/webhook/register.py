@@ -81,7 +81,7 @@ def hooks(
 ) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
     the options of before."""
-    locks = lock.Locks(management.locks.cache(), management.locks.client, management.clock)
+    locks = management.locks
     kubevirts = management.kubevirts.cache()
     accounts = lock.Accounts(
         [options.own_user, *options.controller_users], lambda: virt_controllers(kubevirts.list(), kubevirt_users)
@@ -94,7 +94,9 @@ def hooks(
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
-        LOCK_PATH: lock.Validator(locks, accounts, partial(lock.is_granted, view)).validate,
+        LOCK_PATH: lock.Validator(
+            locks.cache(), locks.client, management.clock, accounts, partial(lock.is_granted, view)
+        ).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: partial(virtualmachine.validate, view),
     }
 

@@ -14,7 +14,7 @@ from kubeloop.testing.polling import until
 from lab import bodies
 from lab.namespace import NAMESPACES, PODS, QUOTAS, VMIS, by_value
 from pkg.util import constants
-from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.e2e.admin import Admin
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import controller_reference
@@ -112,8 +112,9 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     a cause at once, stands still."""
     namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
-    hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user])
-    body = lock_body(namespace.name, admitting(hook, ["a/vm1", "b/vm2"]), now=time.time(), holder="", reason="")
+    admitted = ["a/vm1", "b/vm2"]
+    hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user], admitted=admitted)
+    body = lock_body(namespace.name, hook, now=time.time(), holder="", reason="")
     virt_controller = namespace.by(admin.by(user))
 
     async def is_refused(migration: str, vm: str) -> bool:

@@ -13,9 +13,8 @@ from kubeloop.client.errors import ApiError
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
-from pkg.util.managedtenantquota import room
 from pkg.util.managedtenantquota.lock import moment
-from pkg.util.managedtenantquota.missing_targets import Missing
+from pkg.util.managedtenantquota.targets import Missing, Room
 from pkg.util.resource_list import ResourceList, maximum
 from pkg.util.resourcequota import vm
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
@@ -84,13 +83,13 @@ def clock() -> None:
 
 def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
-    own = room.Room._own
+    own = Room._own
 
-    def whole(self: room.Room, missing: Missing) -> dict[str, ResourceList]:
+    def whole(self: Room, missing: Missing) -> dict[str, ResourceList]:
         (name,), (wanted,) = own(self, missing), own(self, missing).values()
-        return {name: maximum(wanted, missing.need(self._facts).all)}
+        return {name: maximum(wanted, missing.need(self._facts)[1])}
 
-    room.Room._own = whole  # type: ignore[method-assign]
+    Room._own = whole  # type: ignore[method-assign]
 
 
 def defaults() -> None:

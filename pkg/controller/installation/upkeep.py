@@ -1,14 +1,15 @@
-"""Checks that deploy/policy.yaml is in force: at start and hourly."""
+"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and hourly."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.client import Client
@@ -16,7 +17,6 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
-from pkg.controller.installation.policy import POLICIES, problems
 from pkg.util.installation import about
 from pkg.util.metrics import METRICS
 
@@ -30,6 +30,11 @@ RETRY: Final = 30.0
 """Seconds until the next check when the API server did not answer."""
 MEANING: Final = "tenants can create pods that look like a VM's: see docs/security.md"
 EVENT: Final = "PodPolicyMissing"
+
+POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
+"""Name of each policy, which its binding shares, to the operation on pods that it decides about."""
+_NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
+"""What leaves pods out of a binding."""
 
 STANDS = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
@@ -87,3 +92,43 @@ async def _named(client: ResourceClient[T]) -> dict[str, T]:
         with contextlib.suppress(NotFound):
             found[name] = await client.get(name=name)
     return found
+
+
+def problems(
+    policies: Mapping[str, ValidatingAdmissionPolicy],
+    bindings: Mapping[str, ValidatingAdmissionPolicyBinding],
+    accounts: Sequence[str],
+) -> list[str]:
+    """What is wrong, by name; empty when tenants can forge no pod. `accounts` are virt-controller's."""
+    found: list[str] = []
+    for name, operation in POLICIES.items():
+        policy, binding = policies.get(name), bindings.get(name)
+        if policy is None:
+            found.append(f"there is no ValidatingAdmissionPolicy {name}")
+            continue
+        found += [f"ValidatingAdmissionPolicy {name} {what}" for what in _weaknesses(policy.spec, operation, accounts)]
+        if binding is None or not _binds(binding.spec, name):
+            found.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
+    return found
+
+
+def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]) -> list[str]:
+    found = []
+    if spec.get("failurePolicy", "Fail") != "Fail":
+        found.append("lets pods pass when it fails")
+    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
+    if not any("pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules):
+        found.append(f"is not about {operation} of pods")
+    expressions = " ".join(str(each.get("expression", "")) for each in spec.get("validations") or [])
+    missing = [account for account in accounts if f"'{account}'" not in expressions]
+    if missing and len(missing) == len(accounts):
+        found.append(f"refuses KubeVirt's own pods: it does not name {', '.join(missing)}")
+    return found
+
+
+def _binds(spec: Mapping[str, Any], name: str) -> bool:
+    return (
+        spec.get("policyName") == name
+        and "Deny" in (spec.get("validationActions") or ())
+        and not any((spec.get("matchResources") or {}).get(part) for part in _NARROWING)
+    )

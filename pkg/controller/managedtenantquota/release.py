@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
-from kubeloop.api.core import ResourceQuota
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.events import EventRecorder
-from pkg.controller.managedtenantquota.writer import Clients, Writer
+from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.resourcequota.facts import Facts
 
 
 async def close_all(client: Client) -> list[str]:
@@ -24,19 +23,18 @@ async def close_all(client: Client) -> list[str]:
     The locks go first: the process that releases may not be the one that locked, and the webhook may be gone.
     What was raised is open to all for the moment that restoring it takes.
     """
-    clients = Clients(client)
+    events = EventRecorder(client, "headroom")
+    writer = Writer(client, events)
     # Those without their label too: the selector would miss what was edited by hand.
-    locks = [lock for lock in map(recognise, await clients.locks.list()) if lock is not None]
+    locks = [lock for lock in map(recognise, await writer.locks.list()) if lock is not None]
     try:
-        await for_each(locks, clients.unlock)
+        await for_each(locks, writer.unlock)
     finally:  # also where one could not be deleted
-        raised = [quota.namespace for quota in await clients.quotas.list() if record_of(quota)]
-        saved = [each.namespace for each in await list_installed(clients.budgets) if is_in_use(each)]
+        raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
+        saved = [each.namespace for each in await list_installed(writer.budgets) if is_in_use(each)]
         namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
-        events = EventRecorder(client, "headroom")
-        writer = Writer(clients, events)
         try:
-            await for_each(namespaces, lambda namespace: _restore(writer, namespace))
+            await for_each(namespaces, partial(_restore, writer))
         finally:
             await events.stop()
     return namespaces
@@ -49,10 +47,8 @@ async def _restore(writer: Writer, namespace: str) -> None:
         observed = Observed(
             namespace=namespace,
             exists=False,  # for this strategy: nothing is begun there
-            budgets=await list_installed(writer.clients.budgets, namespace),
-            lock=None,
-            quotas=await writer.clients.quotas.list(namespace),
-            facts=Facts(ResourceQuota()),
+            budgets=await list_installed(writer.budgets, namespace),
+            quotas=await writer.quotas.list(namespace),
             now=time.time(),
         )
         while not isinstance(step := next_step(Window(observed, Policy())), Wait):

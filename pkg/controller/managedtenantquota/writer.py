@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
-from kubeloop.api.registry import LEASES, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.registry import RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.controllers.events import EventRecorder
@@ -38,76 +38,67 @@ _EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RELEASED, "Unlock": EVENT_UN
 """By the name of a write; the others are only logged."""
 
 
-class Clients:
-    """Live access to budgets, quotas and locks."""
+class Writer:
+    """Every method raises ApiError; Conflict when the observed objects have changed since."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, events: EventRecorder) -> None:
         self.budgets = client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
         self.quotas = client.resource(RESOURCE_QUOTAS)
         self.locks = client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
-        self.leases = client.resource(LEASES)
-
-    async def unlock(self, lock: Lock) -> None:
-        """Delete a lock. With finalizers of any owner it would go on refusing pods. Raises ApiError."""
-        with suppress(NotFound):
-            if lock.finalizers:
-                patch = {"metadata": {"uid": lock.uid, "finalizers": None}}
-                await self.locks.merge_patch(patch, name=lock.name)
-                written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "updated")
-            await self.locks.delete(name=lock.name, uid=lock.uid)
-            written(VALIDATING_WEBHOOK_CONFIGURATIONS, lock.name, "removed")
-
-
-@dataclass(eq=False)
-class Writer:
-    """Raises ApiError; Conflict when the observed objects have changed since."""
-
-    clients: Clients
-    events: EventRecorder
+        self._events = events
 
     async def do(self, step: Write, observed: Observed) -> Observed:
         """The observation as it is after the write."""
         _WRITES.labels(step.name).inc()
         match step.what:
             case ResourceQuota() as quota:
-                after = await self._quota(quota, step, observed)
+                after = replace(observed, quotas=await self._quota(quota, step, observed.quotas))
             case VirtualMachineMigrationResourceQuota() as budget:
-                new = await self.clients.budgets.merge_patch(
+                new = await self.budgets.merge_patch(
                     step.body, name=budget.name, namespace=budget.namespace, subresource="status"
                 )
                 after = replace(observed, budgets=_with(observed.budgets, new))
-            case standing:
-                after = await self._lock(standing, step, observed)
+            case _:
+                after = replace(observed, lock=await self._lock(observed.lock, step))
+        if step.name == "Unlock" and observed.lock:
+            _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.seen))
         log.info("%s: %s", observed.namespace, step.text)
         if step.name in _EVENTS:
             for obj in (*observed.budgets, *step.about):
-                self.events.event(obj, "Normal", _EVENTS[step.name], step.text)
+                self._events.event(obj, "Normal", _EVENTS[step.name], step.text)
         return after
 
-    async def _quota(self, quota: ResourceQuota, step: Write, observed: Observed) -> Observed:
-        body = step.body
+    async def unlock(self, lock: Lock) -> None:
+        """With finalizers of any owner it would go on refusing pods."""
+        meta = lock.configuration.metadata
+        with suppress(NotFound):
+            if meta.finalizers:
+                await self.locks.merge_patch({"metadata": {"uid": meta.uid, "finalizers": None}}, name=meta.name)
+                written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
+            await self.locks.delete(name=meta.name, uid=meta.uid)
+            written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
+
+    async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
         try:
-            new = await self.clients.quotas.merge_patch(body, name=quota.name, namespace=quota.namespace)
+            new = await self.quotas.merge_patch(step.body, name=quota.name, namespace=quota.namespace)
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
-            return replace(observed, quotas=[other for other in observed.quotas if other.name != quota.name])
+            return [other for other in quotas if other.name != quota.name]
         if step.name == "Raise":
-            before, after = parse_resource_list(quota.hard), parse_resource_list(body["spec"]["hard"])
+            before, after = parse_resource_list(quota.hard), parse_resource_list(step.body["spec"]["hard"])
             for name, limit in after.items():
                 _RELEASED.labels(name).inc((limit - before[name]).nanos * _NANO)
-        return replace(observed, quotas=_with(observed.quotas, new))
+        return _with(quotas, new)
 
-    async def _lock(self, lock: Lock | None, step: Write, observed: Observed) -> Observed:
-        if lock is not None and not step.body:
-            await self.clients.unlock(lock)
-            _LOCK_SECONDS.observe(max(0.0, observed.now - lock.seen))
-            return replace(observed, lock=None)
-        if lock is None:
-            made = await self.clients.locks.create(step.body)
-            written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, "created")
+    async def _lock(self, standing: Lock | None, step: Write) -> Lock | None:
+        if standing is None:
+            made, operation = await self.locks.create(step.body), "created"
+        elif step.body:
+            made, operation = await self.locks.merge_patch(step.body, name=standing.configuration.name), "updated"
         else:
-            made = await self.clients.locks.merge_patch(step.body, name=lock.name)
-            written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, "updated")
-        return replace(observed, lock=recognise(made))
+            await self.unlock(standing)
+            return None
+        written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, operation)
+        return recognise(made)
 
 
 def _with(objects: Sequence[T], new: T) -> list[T]:

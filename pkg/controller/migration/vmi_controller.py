@@ -16,7 +16,8 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import now_rfc3339
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.cache_reader import newer
+from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -34,13 +35,10 @@ _EARLY = 0.001
 class VMIHandler:
     """Handles VirtualMachineInstances: the one writer of their three state annotations and of a VM's timestamp."""
 
-    migrations: ResourceClient[VirtualMachineInstanceMigration]
-    migration_cache: CacheReader[VirtualMachineInstanceMigration]
+    migrations: Controller[VirtualMachineInstanceMigration]
     instances: ResourceClient[VirtualMachineInstance]
-    machines: ResourceClient[VirtualMachine]
-    machine_cache: CacheReader[VirtualMachine]
-    pods: ResourceClient[Pod]
-    pod_cache: CacheReader[Pod]
+    machines: Controller[VirtualMachine]
+    pods: Controller[Pod]
     # VMIs as our last patch left them, until the cache has that version or a later one.
     _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
     # By a VMI's key since when it has shown another state than its migration's.
@@ -58,15 +56,15 @@ class VMIHandler:
         await self._show_state(vmi)
 
     async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
-        for pod in self.pod_cache.by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
+        for pod in self.pods.cache().by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
             if not pod.deleting:
                 with suppress(NotFound):
-                    await self.pods.delete(name=pod.name, namespace=namespace, uid=pod.uid)
+                    await self.pods.client.delete(name=pod.name, namespace=namespace, uid=pod.uid)
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
         vmi = self._as_written(vmi)
-        migrations = self.migration_cache.by_index(MIGRATIONS_BY_VMI, vmi.key)
+        migrations = self.migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
         unknown = None if changes else unknown_migration(vmi, migrations)
         if unknown is not None:
@@ -89,7 +87,7 @@ class VMIHandler:
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
         try:
-            migrations = await self.migrations.list(namespace)
+            migrations = await self.migrations.client.list(namespace)
         except STATUS_404:  # the kind itself is gone; that says nothing
             return True
         return any(migration.uid == migration_uid for migration in migrations)
@@ -107,8 +105,8 @@ class VMIHandler:
 
     async def _bump(self, vmi: VirtualMachineInstance) -> None:
         """A VMI without VM is fine."""
-        if self.machine_cache.get(namespace=vmi.namespace, name=vmi.name) is None:
+        if self.machines.cache().get(namespace=vmi.namespace, name=vmi.name) is None:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
         with suppress(NotFound):
-            await self.machines.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+            await self.machines.client.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)

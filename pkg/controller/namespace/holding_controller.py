@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
@@ -25,9 +25,11 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of
@@ -81,17 +83,15 @@ def _holds(quota: ResourceQuota) -> bool:
 class Handler:
     """Handles Namespaces; the one writer of the label."""
 
-    namespaces: ResourceClient[Namespace]
-    namespace_cache: CacheReader[Namespace]
-    quota_cache: CacheReader[ResourceQuota]
-    migration_cache: CacheReader[VirtualMachineInstanceMigration]
-    instance_cache: CacheReader[VirtualMachineInstance]
+    namespaces: Controller[Namespace]
+    quotas: CacheReader[ResourceQuota]
+    migrations: CacheReader[VirtualMachineInstanceMigration]
+    instances: CacheReader[VirtualMachineInstance]
+    budgets: CacheReader[VirtualMachineMigrationResourceQuota]
+    """A namespace with one needs no label: nothing is added there."""
+    registrations: CacheReader[ValidatingWebhookConfiguration]
     reserve: bool
     """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
-    registrations: CacheReader[ValidatingWebhookConfiguration]
-    excluded: Callable[[str], bool] = lambda _: False
-    """Says so for one namespace."""
-    clock: Callable[[], float] = loop_time
     _written: dict[str, Namespace] = field(default_factory=dict, init=False)
     # Namespaces as our last patch left them: the cache may be behind.
     _counts_from: dict[str, float] = field(default_factory=dict, init=False)
@@ -108,7 +108,7 @@ class Handler:
                 known.pop(key, None)
             return
         policy = self._policy_for_pods()
-        if policy and not self.excluded(key) and not switched_off(namespace) and self._wants(key, policy):
+        if policy and not self.budgets.list(key) and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
             await self._ensure(key)
         elif self._is_labelled(key):
@@ -118,10 +118,10 @@ class Handler:
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
     def _wants(self, name: str, policy: str) -> bool:
-        quotas = self.quota_cache.list(name)
-        if policy != _FAIL and self.instance_cache.list(name):
+        quotas = self.quotas.list(name)
+        if policy != _FAIL and self.instances.list(name):
             return any(is_served(quota) for quota in quotas)
-        return holds(quotas, self.migration_cache.list(name))
+        return holds(quotas, self.migrations.list(name))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
@@ -138,7 +138,7 @@ class Handler:
                 "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
             )
             return
-        left = self._counts_from.get(namespace, float("-inf")) - self.clock()
+        left = self._counts_from.get(namespace, float("-inf")) - loop_time()
         if left > 0:
             raise RetryAfter(left, "the namespace was labelled just now")
 
@@ -146,14 +146,14 @@ class Handler:
         async with self._writing[name]:
             if self._is_labelled(name):
                 return
-            began = self.clock()
+            began = loop_time()
             await self._label(name, constants.TRUE)
-            now = self.clock()
+            now = loop_time()
             self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     async def _release(self, name: str, *, reserve: bool) -> None:
-        since = self._free_since.setdefault(name, self.clock())
-        left = since + LINGER - self.clock()
+        since = self._free_since.setdefault(name, loop_time())
+        left = since + LINGER - loop_time()
         if reserve and left > 0:
             raise RetryAfter(left, "keeping the label for the next migration")
         async with self._writing[name]:
@@ -161,12 +161,12 @@ class Handler:
 
     def _is_labelled(self, name: str) -> bool:
         """Also where there is no such namespace: it needs no label."""
-        cached = self.namespace_cache.get(name=name)
+        cached = self.namespaces.cache().get(name=name)
         known = cached and newer(cached, self._written.get(name))
         return known is None or known.labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
     async def _label(self, name: str, value: str | None) -> None:
-        if (written := await _label(self.namespaces, name, value)) is not None:
+        if (written := await _label(self.namespaces.client, name, value)) is not None:
             self._written[name] = written
 
 

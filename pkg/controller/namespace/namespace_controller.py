@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubeloop.api.core import Namespace, ResourceQuota
-from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
 from pkg.util import constants
 from pkg.util.resource_list import format_resource_list
@@ -23,8 +22,7 @@ from pkg.util.resourcequota.managed import annotation_of, is_managed, switched_o
 class Handler:
     """Handles Namespaces; creates ResourceQuotas, never changes one."""
 
-    quotas: ResourceClient[ResourceQuota]
-    quota_cache: CacheReader[ResourceQuota]
+    quotas: Controller[ResourceQuota]
     events: EventRecorder
 
     async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
@@ -32,21 +30,17 @@ class Handler:
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = annotation_of(namespace)
-        if not annotation or any(map(is_managed, self.quota_cache.list(namespace.name))):
+        if not annotation or any(map(is_managed, self.quotas.cache().list(namespace.name))):
             return
         try:
             hard = format_resource_list(parse_base(annotation))
         except ResourceQuotaError as exc:
             self.events.event(namespace, "Warning", exc.reason, str(exc))
             return
-        if hard and not await self._exists(namespace.name):
-            await self.quotas.create(_default_quota(annotation, hard), namespace=namespace.name)
-
-    async def _exists(self, namespace: str) -> bool:
-        """Asked of the server: the name is generated, so a second one would not collide with the first."""
+        # Asked of the server: the name is generated, so a second one would not collide with the first.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas = await self.quotas.list(namespace, label_selector=selector)
-        return bool(quotas)
+        if hard and not await self.quotas.client.list(namespace.name, label_selector=selector):
+            await self.quotas.client.create(_default_quota(annotation, hard), namespace=namespace.name)
 
 
 def _default_quota(annotation: str, hard: dict[str, str]) -> dict[str, object]:

@@ -21,30 +21,27 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     """Default quotas only with `--render-default-quota`."""
     if not options.policy.render:
         return
-    namespaces = management.namespaces
-    quotas = management.resource_quotas
-    handler = Handler(quotas=quotas.client, quota_cache=quotas.cache(), events=events)
+    namespaces, quotas = management.namespaces, management.resource_quotas
+    handler = Handler(quotas, events)
     namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of)
 
 
 def register_holding(management: Management, options: Options) -> BeforeRaise:
     """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
-    namespaces = management.namespaces
-    quotas = management.resource_quotas
+    namespaces, quotas = management.namespaces, management.resource_quotas
     migrations = management.virtual_machine_instance_migrations
     instances = management.virtual_machine_instances
     budgets = management.virtual_machine_migration_resource_quotas
     registrations = management.own_webhooks
     handler = HoldingHandler(
-        namespaces=namespaces.client,
-        namespace_cache=namespaces.cache(),
-        quota_cache=quotas.cache(),
-        migration_cache=migrations.cache(),
-        instance_cache=instances.cache(),
-        reserve=options.reserve,
-        registrations=registrations.cache(),
-        excluded=lambda namespace: bool(budgets.cache().list(namespace)),
+        namespaces,
+        quotas.cache(),
+        migrations.cache(),
+        instances.cache(),
+        budgets.cache(),
+        registrations.cache(),
+        options.reserve,
     )
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)

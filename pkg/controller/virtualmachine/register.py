@@ -5,7 +5,6 @@ from __future__ import annotations
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
-from pkg.controller.indexes import LAUNCHERS_BY_VM
 from pkg.controller.options import Options
 from pkg.controller.virtualmachine.vm_controller import Handler
 from pkg.util import constants
@@ -16,20 +15,15 @@ VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 
 def register(management: Management, events: EventRecorder, options: Options) -> None:
     """Both modes: Harvester's own check comes to the same end, later."""
-    machines = management.virtual_machines
-    instances = management.virtual_machine_instances
-    quotas = management.resource_quotas
-    pods = management.pods
+    machines, instances = management.virtual_machines, management.virtual_machine_instances
     handler = Handler(
-        machines=machines.client,
-        instance_cache=instances.cache(),
-        quotas=quotas.client,
-        quota_cache=quotas.cache(),
-        pods=pods.client,
-        pods_of=lambda key: pods.cache().by_index(LAUNCHERS_BY_VM, key),
-        observer=Observer(management.source(), options.profile),
-        events=events,
-        clock=management.clock,
+        machines.client,
+        instances.cache(),
+        management.resource_quotas,
+        management.pods,
+        Observer(management.source(), options.profile),
+        events,
+        management.clock,
     )
     machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed)
 

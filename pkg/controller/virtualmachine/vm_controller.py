@@ -11,9 +11,11 @@ from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.controller.indexes import LAUNCHERS_BY_VM
 from pkg.controller.virtualmachine.check import has_pod, run_strategy, shortage_of, wants_to_run
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InsufficientResources
@@ -31,12 +33,9 @@ class Handler:
     """Handles VirtualMachines."""
 
     machines: ResourceClient[VirtualMachine]
-    instance_cache: CacheReader[VirtualMachineInstance]
-    quotas: ResourceClient[ResourceQuota]
-    quota_cache: CacheReader[ResourceQuota]
-    pods: ResourceClient[Pod]
-    pods_of: Callable[[str], Sequence[Pod]]
-    """The launcher pods of a VM by its key, from a cache."""
+    instances: CacheReader[VirtualMachineInstance]
+    quotas: Controller[ResourceQuota]
+    pods: Controller[Pod]
     observer: Observer
     events: EventRecorder
     clock: Callable[[], float]
@@ -44,12 +43,13 @@ class Handler:
 
     async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:
         """Raises RetryAfter while the VM wants to run and has no pod."""
-        if machine is None or machine.deleting or not self._wants_to_start(machine):
+        starts = machine is not None and wants_to_run(machine) and not self.pods.cache().by_index(LAUNCHERS_BY_VM, key)
+        if machine is None or machine.deleting or not starts:
             self._short_since.pop(key, None)
             if machine is not None and not machine.deleting:
                 await self._clear(machine)
             return
-        if self._shortage(machine, filter(is_default, self.quota_cache.list(machine.namespace))) is None:
+        if self._shortage(machine, filter(is_default, self.quotas.cache().list(machine.namespace))) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
         left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
@@ -60,9 +60,6 @@ class Handler:
             raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
         await self._halt(machine, shortage)
         self._short_since.pop(key, None)
-
-    def _wants_to_start(self, machine: VirtualMachine) -> bool:
-        return wants_to_run(machine) and not self.pods_of(machine.key)
 
     def _shortage(
         self, machine: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
@@ -81,8 +78,8 @@ class Handler:
         namespace = machine.namespace
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas = await self.quotas.list(namespace, label_selector=selector)
-        pods = await self.pods.list(namespace, label_selector=constants.LABEL_APP)
+        quotas = await self.quotas.client.list(namespace, label_selector=selector)
+        pods = await self.pods.client.list(namespace, label_selector=constants.LABEL_APP)
         return None if has_pod(machine, pods) else self._shortage(machine, quotas, pods)
 
     async def _halt(self, machine: VirtualMachine, shortage: InsufficientResources) -> None:
@@ -109,7 +106,7 @@ class Handler:
         """The reason stays until the VM runs: a person who starts it again may want to read it."""
         if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in machine.annotations:
             return
-        instance = self.instance_cache.get(namespace=machine.namespace, name=machine.name)
+        instance = self.instances.get(namespace=machine.namespace, name=machine.name)
         runs = instance is not None and instance.status.phase == constants.VMI_PHASE_RUNNING
         if not runs or run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
             return

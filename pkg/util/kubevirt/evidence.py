@@ -30,7 +30,7 @@ several pods qualify the smallest counts, resource by resource.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
@@ -65,9 +65,18 @@ class Sides:
 
 class ControlledPods:
     """A namespace's launcher pods by the uid of the VMI that they name as their controller, with their attachment
-    pods; only what Kubernetes still charges at `now` (seconds since the epoch)."""
+    pods; only what Kubernetes still charges at `now` (seconds since the epoch). That a pod names a VMI proves
+    nothing."""
 
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
+        self.sides: dict[str, list[Side]] = defaultdict(list)
+        """Oldest first."""
+        self.live: dict[str, list[Side]] = defaultdict(list)
+        """Those whose launcher itself counts; attachment pods may outlive it for a moment."""
+        self.ended: dict[str, list[Pod]] = defaultdict(list)
+        """The launcher pods that are over: only count/pods still counts them."""
+        self.named: dict[str, Side] = {}
+        """The sides of all VMIs by the name of the launcher pod."""
         launchers: list[Pod] = []
         attached: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
@@ -76,65 +85,39 @@ class ControlledPods:
                 launchers.append(pod)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 attached[_controller(pod, _POD).uid].append(pod)
-        self._now = now
-        self._ended: dict[str, list[Pod]] = defaultdict(list)
-        sides = []
-        for pod in launchers:
+        for pod in sorted(launchers, key=age):
+            uid, live = _controller(pod, _VMI).uid, is_live(pod, now)
             if pod.terminal:
-                self._ended[_controller(pod, _VMI).uid].append(pod)
-            if pod.uid in attached or is_live(pod, now):
+                self.ended[uid].append(pod)
+            if uid and (live or pod.uid in attached):
                 # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-                sides.append(Side(pod, tuple(sorted(attached.get(pod.uid, ()), key=age)[:1])))
-        self._sides: dict[str, list[Side]] = defaultdict(list)
-        for side in sorted(sides, key=lambda side: age(side.launcher)):
-            if uid := _controller(side.launcher, _VMI).uid:
-                self._sides[uid].append(side)
-        self._named = {side.launcher.name: side for sides in self._sides.values() for side in sides}
-
-    def of(self, vmi_uid: str) -> Sequence[Side]:
-        """The sides that name this VMI, oldest first. That alone proves nothing."""
-        return self._sides.get(vmi_uid, ())
-
-    def ended(self, vmi_uid: str) -> Sequence[Pod]:
-        """The launcher pods that name this VMI and are over: only count/pods still counts them."""
-        return self._ended.get(vmi_uid, ())
-
-    def named(self, name: str) -> Side | None:
-        """The side of any VMI whose launcher pod has this name."""
-        return self._named.get(name)
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the launcher pods of all sides."""
-        return self._named.keys()
+                side = self.named[pod.name] = Side(pod, tuple(sorted(attached.get(pod.uid, ()), key=age)[:1]))
+                self.sides[uid].append(side)
+                self.live[uid] += [side] if live else []
 
     def concerning(
         self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
     ) -> list[Pod]:
         """Every pod that may make a difference to a VM's sides: those that name its VMI, and those that the VMI's or
         its migrations' status names."""
-        sides, over = (self.of(vmi.uid), self.ended(vmi.uid)) if vmi else ((), ())
+        uid = vmi.uid if vmi else ""
         states = [each.status.migration_state for each in (*migrations, *([vmi] if vmi else ()))]
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
-        named = (self._named[name] for name in names if name in self._named)
-        return [pod for side in (*sides, *named) for pod in side.pods] + list(over)
-
-    def live(self, vmi_uid: str) -> list[Side]:
-        """Those whose launcher itself counts; attachment pods may outlive it for a moment."""
-        return [side for side in self.of(vmi_uid) if is_live(side.launcher, self._now)]
+        sides = (*self.sides.get(uid, ()), *(self.named[name] for name in names if name in self.named))
+        return [pod for side in sides for pod in (side.launcher, *side.attachments)] + self.ended.get(uid, [])
 
 
 def sides_of(
     vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    told = pods_of_migrations(vmi, migrations, pods.names)
+    told = pods_of_migrations(vmi, migrations, pods.named)
     if vmi is None or (vmi.status.phase or "") not in _RUNNING:
         return _pair(told, pods)
-    live, every = pods.live(vmi.uid), pods.of(vmi.uid)
+    live, every = pods.live.get(vmi.uid, []), pods.sides.get(vmi.uid, [])
     active = [each for each in told if each.active]
     target = _targets(live, active)
-    if _has_arrived(vmi, live, target, active):
+    if target and _has_arrived(vmi, live, target, active):
         home = tuple(side for side in target if side.launcher.spec.node_name == vmi.status.node_name)
         return Sides(home, (), _left_over(every, home, told), arrived=True)
     home = _home(vmi, live, target, active)
@@ -149,7 +132,7 @@ def ended_launchers(
 ) -> list[Pod]:
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
-    ended = pods.ended(vmi.uid)
+    ended = pods.ended.get(vmi.uid, [])
     told = pods_of_migrations(vmi, migrations, {pod.name for pod in ended}) if ended else []
     return [
         p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
@@ -158,7 +141,7 @@ def ended_launchers(
 
 def charged_until(sides: Iterable[Side]) -> list[float]:
     """When Kubernetes ceases to charge those pods that are being deleted, in seconds since the epoch."""
-    every = [pod for side in sides for pod in side.pods if not pod.terminal]
+    every = [pod for side in sides for pod in (side.launcher, *side.attachments) if not pod.terminal]
     times = [(each.metadata.deletion_timestamp, each.metadata.deletion_grace_period_seconds) for each in every]
     return [from_rfc3339(at) + grace for at, grace in times if at is not None and grace is not None]
 
@@ -197,15 +180,14 @@ def _home(
     vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> tuple[Side, ...]:
     """The source that an active migration names, and what runs on the VMI's node and is not younger."""
-    node = vmi.status.node_name
-
-    def is_home(pod: Pod) -> bool:
-        if any(n.source == pod.name and n.fits_source(pod) for n in active):
-            return True
-        here = bool(node) and pod.spec.node_name == node
-        return here and (not active or any(n.fits_source(pod) for n in active))
-
-    return tuple(side for side in live if side not in target and is_home(side.launcher))
+    node, found = vmi.status.node_name, list[Side]()
+    for side in live:
+        fitting = [each for each in active if each.fits_source(side.launcher)]
+        named = any(each.source == side.launcher.name for each in fitting)
+        here = bool(node) and side.launcher.spec.node_name == node and (bool(fitting) or not active)
+        if side not in target and (named or here):
+            found.append(side)
+    return tuple(found)
 
 
 def _left_over(sides: Sequence[Side], home: Sequence[Side], told: Sequence[MigrationPods]) -> tuple[Side, ...]:
@@ -223,7 +205,7 @@ def _left_over(sides: Sequence[Side], home: Sequence[Side], told: Sequence[Migra
 def _pair(told: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
     """Nothing says where the VM lives: only of a migration that names both of its pods one is beyond the base."""
     for each in told:
-        source, target = pods.named(each.source), pods.named(each.target)
+        source, target = pods.named.get(each.source), pods.named.get(each.target)
         if source is None or target is None or source is target:
             continue
         same_vm = _controller(source.launcher, _VMI).uid == _controller(target.launcher, _VMI).uid

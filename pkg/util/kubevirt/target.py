@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 import msgspec
 
 from kubeloop.api.core import Container, Pod, ResourceQuotaSpec
 from kubeloop.api.meta import ObjectMeta
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import MemoryStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
@@ -62,11 +63,23 @@ class OldSide:
     ended: float | None
 
 
-def rendered_from(vmi: VirtualMachineInstance) -> list[object]:
+class RenderedFrom(NamedTuple):
     """All that a rendering reads of a VMI."""
+
+    outdated: bool
+    resized: bool
+    hotplugged: bool
+    annotations: Mapping[str, str]
+    spec: VirtualMachineInstanceSpec
+    memory: MemoryStatus | None
+
+
+def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    plugged = is_resized(vmi), has_hotplugged_volumes(vmi)
-    return [outdated, *plugged, without_state(vmi.annotations), vmi.spec, vmi.status.memory]
+    annotations = without_state(vmi.annotations)
+    return RenderedFrom(
+        outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory
+    )
 
 
 def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:

@@ -16,16 +16,7 @@ from urllib.parse import urlsplit
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import from_rfc3339
 from pkg.util import constants
-from pkg.util.constants import (
-    ANNOTATION_HOLDER,
-    ANNOTATION_REASON,
-    ANNOTATION_SINCE,
-    ANNOTATION_UNTIL,
-    LOCK_LABEL,
-    LOCK_LABELS,
-    LOCK_PATH,
-    NAMESPACE_NAME_LABEL,
-)
+from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABEL, LOCK_LABELS
 
 TIMEOUT_SECONDS: Final = 10
 NAMESPACE_CONTROLLERS: Final = (
@@ -39,23 +30,23 @@ Webhook = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that stands. `since` in seconds since the epoch by the API server's clock, `webhooks` as on the wire."""
+    """A lock that stands. Times in seconds since the epoch by the API server's clock."""
 
-    name: str
-    uid: str
-    resource_version: str
+    configuration: ValidatingWebhookConfiguration
     namespace: str
     since: float
     holder: str
     reason: str
-    webhooks: Sequence[Webhook]
-    ours: bool = True
+    ours: bool
     """Made by headroom: another program's has no such annotations."""
-    lasts: float = 0.0
+    lasts: float
     """Seconds after which it is ended at the latest; 0 where nothing says."""
     seen: float = 0.0
-    """Since when this process knows it; as `since`."""
-    finalizers: Sequence[str] = ()
+    """Since when this process knows it."""
+
+    def age(self, now: float) -> float:
+        """Seconds since it was made. A clock that was set back must not keep a lock for ever."""
+        return abs(now - self.since)
 
 
 def lock_name(namespace: str) -> str:
@@ -74,31 +65,17 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
     labelled = configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL]
     if configuration.name != lock_name(namespace) or not (ours or labelled):
         return None
-    begun = moment(annotations.get(ANNOTATION_SINCE))
+    created, begun = moment(configuration.metadata.creation_timestamp), moment(annotations.get(ANNOTATION_SINCE))
     return Lock(
-        name=configuration.name,
-        uid=configuration.uid,
-        resource_version=configuration.metadata.resource_version,
-        namespace=namespace,
-        since=_since(configuration.metadata.creation_timestamp, begun),
-        holder=annotations.get(ANNOTATION_HOLDER, ""),
-        reason=annotations.get(ANNOTATION_REASON, ""),
-        webhooks=configuration.webhooks or [],
+        configuration,
+        namespace,
+        # The API server's second; where in it, the clock of the process that made the lock may tell.
+        since=min(max(begun, created), created + 1.0) if created else begun,
+        holder=annotations.get(constants.ANNOTATION_HOLDER, ""),
+        reason=annotations.get(constants.ANNOTATION_REASON, ""),
         ours=ours,
-        lasts=max(0.0, moment(annotations.get(ANNOTATION_UNTIL)) - begun),
-        finalizers=configuration.metadata.finalizers or (),
+        lasts=max(0.0, moment(annotations.get(constants.ANNOTATION_UNTIL)) - begun),
     )
-
-
-def _since(created: str | None, begun: float) -> float:
-    """The API server's second; where in it, the clock of the process that made the lock may tell."""
-    second = moment(created)
-    return min(max(begun, second), second + 1.0) if second else begun
-
-
-def age_of(lock: Lock, now: float) -> float:
-    """Seconds since it was made, by the API server's clock. One that was set back must not keep a lock for ever."""
-    return abs(now - lock.since)
 
 
 def client_config(
@@ -111,8 +88,10 @@ def client_config(
     """
     if not proven or not registered:
         return None
-    config = dict(proven[0].get("clientConfig") or {})
-    path = "/".join([LOCK_PATH, *_path(registered[0].get("clientConfig") or {}).split("/")[2:]])
+    config, known = dict(proven[0].get("clientConfig") or {}), registered[0].get("clientConfig") or {}
+    # /webhook or /webhook/key
+    served = urlsplit(known.get("url") or "").path or (known.get("service") or {}).get("path") or ""
+    path = "/".join([constants.LOCK_PATH, *served.split("/")[2:]])
     if config.get("url"):
         config["url"] = urlsplit(config["url"])._replace(path=path).geturl()
     elif config.get("service"):
@@ -120,11 +99,6 @@ def client_config(
     else:
         return None
     return config if config.get("caBundle") else None
-
-
-def _path(config: Mapping[str, Any]) -> str:
-    """`/webhook` or `/webhook/key`."""
-    return urlsplit(config.get("url") or "").path or (config.get("service") or {}).get("path") or ""
 
 
 def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
@@ -147,35 +121,51 @@ _RULES: Final = [
     _rule("", ["pods"], ["CREATE"]),
     _rule("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
 ]
+_OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
+_IS_TARGET: Final = (
+    "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
+    f" && '{LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
+)
+_TARGETS: Final = "not-a-target-pod"
+_ADMITTED: Final = (
+    " && has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner,"
+    " owner.kind == 'VirtualMachineInstance'"
+    f" && object.metadata.labels['{LABEL_MIGRATION_JOB_UID}'] + '/' + owner.name in "
+)
 
 
 def lock_webhook(
-    namespace: str, where: Mapping[str, Any], *, holders: Sequence[str], virt_controllers: Sequence[str]
+    namespace: str,
+    where: Mapping[str, Any],
+    *,
+    holders: Sequence[str],
+    virt_controllers: Sequence[str],
+    admitted: Collection[str] = (),
 ) -> Webhook:
     """The lock's webhook.
 
-    What the holder itself writes, and target pods, the API server lets through by itself: neither needs an answer
-    from us. User names without wildcards; those that are patterns are decided about by the webhook.
+    What the holder itself writes, and the target launchers of the migrations that are `admitted` (by `entry_of`), the
+    API server lets through by itself: neither needs an answer from us. What other targets take is looked at, for they
+    could take what is added for these. User names without wildcards; patterns are decided about by the webhook.
     """
+    is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
+    conditions = {
+        "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(holders)}",
+        _TARGETS: is_admitted,
+        "not-the-end-of-the-namespace": f"request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)}",
+    }
     return {
         "name": lock_name(namespace),
         "admissionReviewVersions": ["v1"],
         "clientConfig": dict(where),
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
-        "namespaceSelector": {"matchLabels": {NAMESPACE_NAME_LABEL: namespace}},
+        "namespaceSelector": {"matchLabels": {constants.NAMESPACE_NAME_LABEL: namespace}},
         "objectSelector": {},
         "rules": _RULES,
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
-        "matchConditions": [
-            {"name": "not-the-holder", "expression": f"!({_OF_QUOTAS} && {_is_one_of(holders)})"},
-            {"name": _TARGETS, "expression": f"!({_IS_TARGET} && {_is_one_of(virt_controllers)})"},
-            {
-                "name": "not-the-end-of-the-namespace",
-                "expression": f"!(request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)})",
-            },
-        ],
+        "matchConditions": [{"name": name, "expression": f"!({text})"} for name, text in conditions.items()],
     }
 
 
@@ -184,21 +174,10 @@ def entry_of(migration: str, vm: str) -> str:
     return f"{migration}/{vm}"
 
 
-def admitting(webhook: Mapping[str, Any], entries: Collection[str]) -> Webhook:
-    """The lock's webhook with the migrations whose target launchers the API server lets through by itself: what others
-    take is looked at, for they could take what is added for these."""
-    conditions = [
-        {**each, "expression": f"{each['expression'].removesuffix(')')}{_ADMITTED}{json.dumps(sorted(entries))}))"}
-        if each["name"] == _TARGETS
-        else each
-        for each in webhook.get("matchConditions", ())
-    ]
-    return {**webhook, "matchConditions": conditions}
-
-
 def admitted_by(lock: Lock) -> Collection[str]:
     """The entries of a lock."""
-    for each in (each for webhook in lock.webhooks for each in webhook.get("matchConditions") or ()):
+    webhooks = lock.configuration.webhooks or ()
+    for each in (each for webhook in webhooks for each in webhook.get("matchConditions") or ()):
         _, found, listed = each["expression"].partition(_ADMITTED)
         if each["name"] == _TARGETS and found:
             with suppress(ValueError):
@@ -218,9 +197,9 @@ def lock_body(
             "labels": LOCK_LABELS,
             "annotations": {
                 ANNOTATION_SINCE: timestamp(now),
-                **({ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
-                ANNOTATION_HOLDER: holder,
-                ANNOTATION_REASON: reason,
+                **({constants.ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
+                constants.ANNOTATION_HOLDER: holder,
+                constants.ANNOTATION_REASON: reason,
             },
         },
         "webhooks": [dict(webhook)],
@@ -229,25 +208,9 @@ def lock_body(
 
 def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
     """Whether a lock is as it shall be. Servers before 1.27 drop matchConditions: what is decided does not change."""
-    if len(lock.webhooks) != 1:
-        return False
-    (standing,) = lock.webhooks
-    return all(
-        standing.get(key) == value for key, value in wanted.items() if key != "matchConditions" or key in standing
-    )
-
-
-_TARGETS: Final = "not-a-target-pod"
-_ADMITTED: Final = (
-    " && has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner,"
-    " owner.kind == 'VirtualMachineInstance'"
-    f" && object.metadata.labels['{constants.LABEL_MIGRATION_JOB_UID}'] + '/' + owner.name in "
-)
-_OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
-_IS_TARGET: Final = (
-    "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
-    f" && '{constants.LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
-)
+    dropped = {"matchConditions": wanted["matchConditions"]}
+    standing = lock.configuration.webhooks or ()
+    return len(standing) == 1 and wanted.items() <= {**dropped, **standing[0]}.items()
 
 
 def _is_one_of(users: Sequence[str]) -> str:

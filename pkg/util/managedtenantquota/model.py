@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.resourcequota.facts import Facts
 
 
@@ -72,31 +71,28 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock.
-
-    `wanted_lock` is the webhook that a lock shall hold; None: it cannot be served, or is not looked at.
-    """
+    """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock."""
 
     namespace: str
     exists: bool
     """The namespace is there and not being deleted."""
     budgets: Sequence[VirtualMachineMigrationResourceQuota]
-    lock: Lock | None
     quotas: Sequence[ResourceQuota]
-    facts: Facts
-    """What decides about its migrations, with no quota yet. From caches."""
     now: float
+    lock: Lock | None = None
+    facts: Facts = field(default_factory=lambda: Facts(ResourceQuota()))
+    """What decides about its migrations, with no quota yet. From caches."""
     why_not: str = ""
     """Why it cannot be locked."""
-    wanted_lock: Mapping[str, Any] | None = None
+    wanted_lock: Callable[[Collection[str]], Webhook] | None = None
+    """The webhook that a lock shall hold, by the entries of those that it admits; None: it cannot be served, or is not
+    looked at."""
     holder: str = ""
     """What a lock says of who made it."""
     upstream: str = ""
     """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
-    not_restored: Collection[str] = ()
-    """Quotas whose restore was refused in this pass, by name."""
-    not_unlocked: bool = False
-    """The lock's deletion was refused in this pass."""
+    refused: Collection[str] = ()
+    """The keys of quotas whose restore, and of the lock whose deletion was refused in this pass."""
     timers: Timers = field(default_factory=Timers)
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:

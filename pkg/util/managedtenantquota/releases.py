@@ -17,10 +17,9 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
 from pkg.util.kubevirt.installed import hindrance, limits_of
-from pkg.util.managedtenantquota.missing_targets import Missing, missing_targets, with_largest_defaults
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.managedtenantquota.room import Room
+from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
 from pkg.util.quantity import ZERO, QuantityError
 from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.entries import has_migrating_vm

@@ -16,11 +16,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, RawQuantity
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
-from pkg.util.managedtenantquota.lock import Lock, admitted_by, admitting, entry_of, fits, lock_body
+from pkg.util.managedtenantquota.lock import admitted_by, entry_of, fits, lock_body
 from pkg.util.managedtenantquota.record import is_enforced, is_in_use, members_of
 from pkg.util.managedtenantquota.window import Change, Window
 from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
@@ -31,8 +30,8 @@ class Write:
     """The next write. Its `name` is a metric's label."""
 
     name: Literal["MakeLock", "UpdateLock", "Save", "Raise", "Restore", "Clear", "Unlock"]
-    what: Lock | VirtualMachineMigrationResourceQuota | ResourceQuota | None
-    """As it stands; None: a lock that is to be made."""
+    what: Object | None
+    """A quota, a budget or a lock, as it stands; None: a lock that is to be made."""
     body: Mapping[str, Any]
     """A JSON merge patch that is bound to its version, or the new lock; empty: a lock that is to be deleted."""
     text: str
@@ -73,7 +72,7 @@ def _lock(window: Window) -> Step | None:
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
     kept = admitted_by(lock) if lock else ()
     admitted |= {each for each in kept if each.partition("/")[0] not in window.found.left_out}
-    webhook = admitting(seen.wanted_lock or {}, admitted)
+    webhook = seen.wanted_lock(admitted) if seen.wanted_lock else {}  # none: the caches suggest it
     if lock is None:
         vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
         reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
@@ -84,8 +83,11 @@ def _lock(window: Window) -> Step | None:
         return None
     # It is another installation's, the CA has changed, or it is for others.
     annotations = {ANNOTATION_HOLDER: seen.holder}
-    metadata = {"resourceVersion": lock.resource_version, "labels": LOCK_LABELS, "annotations": annotations}
-    return Write("UpdateLock", lock, {"metadata": metadata, "webhooks": [webhook]}, f"lock {lock.name} updated")
+    version = lock.configuration.metadata.resource_version
+    body = {"metadata": {"resourceVersion": version, "labels": LOCK_LABELS, "annotations": annotations}}
+    return Write(
+        "UpdateLock", lock.configuration, {**body, "webhooks": [webhook]}, f"lock {lock.configuration.name} updated"
+    )
 
 
 def _settle(window: Window) -> Step | None:
@@ -143,15 +145,12 @@ def _leave_alone(window: Window) -> Step | None:
 
 
 def _restore(window: Window) -> Step | None:
-    """The next one that was not refused just now."""
-    changes = (each for each in window.to_restore() if each.quota.name not in window.observed.not_restored)
-    return next((_written("Restore", each, f"resource quota {each.quota.name} restored") for each in changes), None)
-
-
-def _await_restore(window: Window) -> Step | None:
-    """The others are restored; those that could not be are tried again soon."""
-    refused = window.observed.not_restored
-    return Wait(math.inf, f"still raised: {', '.join(sorted(refused))}") if refused else None
+    """The next one that was not refused just now: those are tried again soon."""
+    changes = window.to_restore()
+    for each in changes:
+        if each.quota.key not in window.observed.refused:
+            return _written("Restore", each, f"resource quota {each.quota.name} restored")
+    return Wait(math.inf, "some are still raised") if changes else None
 
 
 def _await_enforcement(window: Window) -> Step | None:
@@ -167,11 +166,13 @@ def _clear(window: Window) -> Step | None:
 
 
 def _unlock(window: Window) -> Step | None:
-    if window.lock is None or window.observed.not_unlocked:
+    if window.lock is None or window.lock.configuration.key in window.observed.refused:
         return None
     raised = ", ".join(sorted(change.quota.name for change in window.to_restore() if change.hard))
     still = f"the resource quotas are still to be restored: {raised}"
-    return Write("Unlock", window.lock, {}, f"unlocked, {still if raised else 'the resource quotas are as before'}")
+    return Write(
+        "Unlock", window.lock.configuration, {}, f"unlocked, {still if raised else 'the resource quotas are as before'}"
+    )
 
 
 def _mirror(window: Window) -> Step | None:
@@ -194,7 +195,7 @@ _ENFORCEMENT_POLL = 1.0
 Row = Callable[[Window], Step | None]
 OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise, _await_targets)
 CLOSING: Final[Sequence[Row]] = (
-    *(_overdue, _leave_alone, _restore, _await_restore, _await_enforcement),
+    *(_overdue, _leave_alone, _restore, _await_enforcement),
     *(_clear, _unlock, _mirror, _idle),
 )
 """The first row that has something to say is the next step; the last one of each always has."""

@@ -16,7 +16,6 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.managedtenantquota.lock import age_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.releases import Releasable, Releases
@@ -36,7 +35,7 @@ class Window:
 
     def __init__(self, observed: Observed, policy: Policy) -> None:
         self.observed, self.policy, self.lock = observed, policy, observed.lock
-        self.age = age_of(self.lock, observed.now) if self.lock else 0.0
+        self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
         self.left = policy.longest - self.age
         """Seconds until the lock has to end."""
@@ -143,7 +142,7 @@ class Window:
     def _has_to_go_back(self) -> bool:
         """Whether everything goes back to what it was before a window is opened, or opened anew."""
         (budget,) = self.observed.budgets
-        if budget.deleting or self.observed.not_restored:
+        if budget.deleting or self.observed.refused:
             return True
         if self.lock is None and (self.records or is_in_use(budget)):
             return True  # the lock was deleted
@@ -176,14 +175,14 @@ class Window:
             self.recheck_after = pause
         assert self.lock is not None
         about = [each.migration for each in wanted]
-        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, self.lock.uid, *about)
+        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, self.lock.configuration.uid, *about)
 
     def refused(self, why: str, now: float) -> None:
         """A write that was to open it was refused. What cannot be raised is no reason to keep the namespace locked: it
         is closed, for its migrations are left alone for a while."""
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
-        first = max(policy.first_pause, age_of(self.lock, now) if self.lock else 0.0)
+        first = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
         seconds = min(first * 2.0 ** min(refusals, 20), first * policy.sweep / policy.first_pause, policy.longest_pause)
         self._pause(self.wanted, now + seconds)
         self.timers = replace(self.timers, refusals=refusals + 1)

@@ -78,7 +78,7 @@ def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
         return {}
     pods, grown = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():
-        if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and pods.of(vmi.uid):
+        if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and vmi.uid in pods.sides:
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
             with suppress(Exception):  # said of the VM
                 grown.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))

@@ -24,9 +24,18 @@ class Cache:
     """What depends on objects alone, computed once for each. Owned by the observer: the decisions
     themselves keep nothing."""
 
-    def __init__(self, size: int = 16384) -> None:
-        self._usages: LRUCache[tuple[str, str, Releases], ResourceList] = LRUCache(size)
+    def __init__(self, size: int = 32768) -> None:
         self._made: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
+
+    def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
+        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept."""
+        found = None if key is None else self._made.get(key)
+        if found is None or found[0] != of:
+            found = (of, work_out())
+            if key is not None:
+                self._made[key] = found
+        value: T = found[1]
+        return value
 
     def usage(
         self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float, releases: Releases = NEWEST
@@ -34,25 +43,11 @@ class Cache:
         """What a quota charges for these pods together."""
         return total([self.usage_of(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
 
-    def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept."""
-        if key is None:
-            return work_out()
-        found = self._made.get(key)
-        if found is None or found[0] != of:
-            found = self._made[key] = (of, work_out())
-        value: T = found[1]
-        return value
-
     def usage_of(self, pod: Pod, releases: Releases) -> ResourceList:
-        """What a pod counts that is not over. Raises QuantityError."""
-        version = (pod.uid, pod.metadata.resource_version, releases)
-        if not all(version):
-            return pod_usage(pod, releases=releases)
-        found = self._usages.get(version)
-        if found is None:
-            found = self._usages[version] = pod_usage(pod, releases=releases)
-        return found
+        """What a version of a pod counts that is not over. Raises QuantityError."""
+        version = pod.metadata.resource_version
+        key = ("usage", pod.uid) if pod.uid and version else None
+        return self.made(key, (version, releases), lambda: pod_usage(pod, releases=releases))
 
 
 @dataclass(frozen=True, slots=True)

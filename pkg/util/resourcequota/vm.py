@@ -11,6 +11,7 @@ grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides,
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,9 +24,8 @@ from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
 from pkg.util.kubevirt.device_claims import device_claims
-from pkg.util.kubevirt.evidence import Sides, charged_until
-from pkg.util.kubevirt.migration import Stage, is_finished, left_at, may_attach, stage_of
-from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.evidence import ControlledPods, charged_until, ended_launchers, sides_of
+from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import (
@@ -34,7 +34,6 @@ from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
     bound_of,
-    has_hotplugged_volumes,
     launcher_usage,
     rendered_from,
     side_as_it_was,
@@ -43,12 +42,11 @@ from pkg.util.kubevirt.target import (
 )
 from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, Move, doubled
 from pkg.util.names import migrating_keys
-from pkg.util.quantity import ZERO
+from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EstimateKind, Policy
 
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
@@ -64,53 +62,66 @@ class Vm:
         name: str,
         facts: Facts,
         rendering: Rendering,
-        policy: Policy,
         migrations: Sequence[VirtualMachineInstanceMigration],
-        sides: Sides,
+        pods: ControlledPods,
         moved: Sequence[Move],
+        *,
+        exact: bool,
     ) -> None:
-        self.name = name
-        self.vmi = facts.instances.get(name)
+        """`migrations` are all of the VM's, `pods` the namespace's, `moved` its volumes that move; `exact`: by what
+        quota will count, not by Harvester's formula."""
+        self.name, self.vmi, self.migrations = name, facts.instances.get(name), migrations
         self.uid = self.vmi.uid if self.vmi else ""
         self.keys = migrating_keys(name, self.uid)
         """All that its entries may have."""
-        self.migrations = migrations
         self.problems: list[ResourceQuotaError] = []
-        self._sides, self._rendering, self._spec = sides, rendering, facts.quota.spec
-        self._cache = facts.cache
-        self._active = [each for each in migrations if not is_finished(each)]
-        self._exact = policy.estimate is EstimateKind.EXACT
+        self._rendering, self._spec, self._cache, self._exact = rendering, facts.quota.spec, facts.cache, exact
+        self._sides = sides = sides_of(self.vmi, migrations, pods)
+        stages = [stage_of(each) for each in migrations]
+        self._active = [each for each, stage in zip(migrations, stages, strict=True) if stage > Stage.FINISHED]
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
-        self.stage = self._stage()
-        self._work_out(facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on())
+        # KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case.
+        phases = (constants.PHASE_RUNNING,) if exact else (constants.PHASE_RUNNING, None, "")
+        self._may_go_on = self.vmi is not None and not self.vmi.deleting and self.vmi.status.phase in phases
+        self.stage = self._stage(max(stages, default=Stage.FINISHED))
+        self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+        self._work_out(facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on)
+        ended = ended_launchers(self.vmi, migrations, pods) if self.vmi and self.allowed and pods.ended else ()
+        self.ended = Quantity.of(len(ended))
+        """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
+        count."""
 
     def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
-        sides = self._sides
+        sides, counts = self._sides, self._rendering.kubernetes
+        usage = partial(facts.cache.usage, spec=self._spec, now=facts.now, releases=counts)
         self._usages = {
-            side.launcher.uid: (
-                self._usage_of(facts, [side.launcher]),
-                self._usage_of(facts, side.attachments) if side.attachments else {},
-            )
+            side.launcher.uid: (usage([side.launcher]), usage(side.attachments) if side.attachments else {})
             for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
         }
+        self._made_of = rendered_from(self.vmi) if self.vmi and self._usages else None
+        self._has_hotplugged = self._made_of is not None and self._made_of.hotplugged
+        self._has_changed = bool(self._rendering.limit_ranges) or (self._made_of is not None and self._made_of.resized)
         self._plain = self._plain_launcher() if self._usages else {}
-        self._has_changed = self._rendering.limit_ranges or (self.vmi is not None and is_resized(self.vmi))
-        self._home = self._worth(sides.home)
+        home = self._worth(sides.home)
         storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
-            counts = self._rendering.kubernetes
             devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.both if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
         self.volumes_to_come = volumes.to_come
         """What quota will count of the claims that they move to."""
-        self.old = tuple(self._old(side) for side in sides.old)
+        # What is left over is beyond the base as far as it is not larger than the side that the VM lives in.
+        left = [(side.launcher, self._worth((side,))) for side in sides.old]
+        self.old = tuple(
+            OldSide(pod.uid, minimum(usage, home) if home else usage, left_at(pod.name, self.migrations))
+            for pod, usage in left
+        )
         self._old_claims = add(storage.old, devices.old)
         target = self._worth(sides.target) if moving else {}
-        allowed, to_come = self._allowed(target) if moving else ({}, {})
+        allowed, to_come = self._allowed(home, target) if moving else ({}, {})
         self.target = total([target, storage.target, devices.target])
         """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
         self.to_come = total([to_come, storage.to_come, devices.to_come])
@@ -118,20 +129,11 @@ class Vm:
         self.allowed = total([allowed, storage.target, storage.to_come, devices.target, devices.to_come])
         """What the target may have while the migration may still go on: its pods and its claim, with those still to be
         created."""
-        self.formula = None if self._exact else self._formula()
-        """Harvester's number for the same migration, under `--estimate harvester`."""
-        self.ended = ZERO
-        """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
-        count."""
-        self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+        self.need = self.allowed if self._exact else self._formula()
+        """What an entry for its migration says; None: Harvester's formula has no number for it."""
         self._sum_up()
 
     # ---- what it comes to ------------------------------------------------------------------------------------
-
-    @property
-    def need(self) -> ResourceList | None:
-        """What an entry for its migration says; None: Harvester's formula has no number for it."""
-        return self.allowed if self._exact else self.formula
 
     def _sum_up(self) -> None:
         self.left_over = total([*(side.usage for side in self.old), self._old_claims])
@@ -141,36 +143,28 @@ class Vm:
         """The wanted entry, whatever the present one is."""
         if self.stage > Stage.ANNOUNCED:
             self.wanted = add(self.left_over, self.need or {})
-        self.upper_bound = add(self.left_over, maximum(self.target, maximum(self.allowed, self.formula or {})))
+        self.upper_bound = add(self.left_over, maximum(self.target, maximum(self.allowed, self.need or {})))
         """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
         migration would be granted today if it goes on after all."""
 
     def without(self, over: Sequence[OldSide]) -> Vm:
         """The same VM without these old sides."""
-        other = object.__new__(Vm)
-        other.__dict__.update(self.__dict__, old=tuple(side for side in self.old if side not in over))
+        other = copy(self)
+        other.old = tuple(side for side in self.old if side not in over)
         other._sum_up()
         return other
 
     # ---- how it is worked out --------------------------------------------------------------------------------
 
-    def _stage(self) -> Stage:
+    def _stage(self, asked: Stage) -> Stage:
         if self._sides.arrived and self._active:
             return Stage.ARRIVED
-        asked = max(map(stage_of, self.migrations), default=Stage.FINISHED)
         if asked < (Stage.CREATED if self._exact else Stage.WANTED):
             return min(asked, Stage.ANNOUNCED)
-        ready = self._may_go_on() and (bool(self._sides.home) or not self._exact)
+        ready = self._may_go_on and (bool(self._sides.home) or not self._exact)
         return max(asked, Stage.WANTED) if ready else Stage.ANNOUNCED
 
-    def _may_go_on(self) -> bool:
-        """KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case."""
-        if self.vmi is None or self.vmi.deleting:
-            return False
-        unset = () if self._exact else (None, "")
-        return self.vmi.status.phase in (constants.PHASE_RUNNING, *unset)
-
-    def _allowed(self, target: ResourceList) -> tuple[ResourceList, ResourceList]:
+    def _allowed(self, home: ResourceList, target: ResourceList) -> tuple[ResourceList, ResourceList]:
         """(what the target's pods may have, what quota will count of those that are still to come).
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
@@ -179,7 +173,7 @@ class Vm:
         """
         coming = self._today(target_usage)
         today = self._today(side_as_it_was) if self._has_changed else coming
-        source = maximum(self._home, today)
+        source = maximum(home, today)
         if not self._sides.target:
             return minimum(source, coming), coming
         attachment = self._attachment_to_come()
@@ -187,46 +181,34 @@ class Vm:
 
     def _today(self, render: _Render) -> ResourceList:
         """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
-        return smallest(self._side_today(number, render) for number in range(len(self._sides.home)))
-
-    def _side_today(self, number: int, render: _Render) -> ResourceList:
-        vmi, side = self.vmi, self._sides.home[number]
-        assert vmi is not None
-        changes = self._has_changed or has_hotplugged_volumes(vmi)
-        if not changes and self._usages[side.launcher.uid] == (self._plain, {}):
-            return self._plain  # as most are: nothing has changed since
-        side, bound = self._believed(side), self._bound()
-        usage = self._rendered((render.__name__, number), side.pods, partial(render, vmi, side))
-        return within(usage, add(bound.launcher, bound.attachment), vmi)
+        assert self.vmi is not None
+        changed, found = self._has_changed or self._has_hotplugged, list[ResourceList]()
+        for number, side in enumerate(self._sides.home):
+            if not changed and self._usages[side.launcher.uid] == (self._plain, {}):
+                found.append(self._plain)  # as most are: nothing has changed since
+                continue
+            side, bound = self._believed(side), self._bound()
+            usage = self._rendered((render.__name__, number), side.pods, partial(render, self.vmi, side))
+            found.append(within(usage, add(bound.launcher, bound.attachment), self.vmi))
+        return smallest(found)
 
     def _attachment_to_come(self) -> ResourceList:
-        vmi = self.vmi
-        assert vmi is not None
+        assert self.vmi is not None
         attaching = any(map(may_attach, self._active))
         attached = any(side.attachments for side in self._sides.target)
-        if not attaching or not has_hotplugged_volumes(vmi) or attached:
+        if not attaching or not self._has_hotplugged or attached:
             return {}
-        return attachments_usage(vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
+        return attachments_usage(self.vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
 
     def _formula(self) -> ResourceList | None:
-        if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on():
+        if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on:
             return None
         formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, self._rendering.harvester_ratio)
         if formula is None and self.stage >= Stage.WANTED:
             self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
         return formula
 
-    def _old(self, side: Side) -> OldSide:
-        """What is left over is beyond the base as far as it is not larger than the side that the VM lives in."""
-        usage = self._worth((side,))
-        if self._home:
-            usage = minimum(usage, self._home)
-        return OldSide(side.launcher.uid, usage, left_at(side.launcher.name, self.migrations))
-
     # ---- what a side is worth --------------------------------------------------------------------------------
-
-    def _usage_of(self, facts: Facts, pods: Sequence[Pod]) -> ResourceList:
-        return facts.cache.usage(pods, self._spec, facts.now, self._rendering.kubernetes)
 
     def _worth(self, sides: Sequence[Side]) -> ResourceList:
         """What is counted of a side, the launcher and the attachment pod each as far as the VM's spec goes; the
@@ -280,7 +262,7 @@ class Vm:
         """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
         assert self.vmi is not None
         key = (what, self.vmi.namespace, self.name) if not has_scopes(self._spec) else None
-        made_of = (self._rendering, rendered_from(self.vmi), *pods)
+        made_of = (self._rendering, self._made_of, *pods)
         return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
 
     def _say(self, reason: str, what: str) -> None:

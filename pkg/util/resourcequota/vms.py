@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt import device_claims
 from pkg.util.kubevirt.backend_storage import concerning
-from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
+from pkg.util.kubevirt.evidence import ControlledPods
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.volume_migration import Move, moves
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.scopes import has_scopes
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 from pkg.util.resourcequota.vm import Vm
 
 _LONGEST = 250
@@ -29,14 +29,14 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
     """
-    pods, rendering = controlled_pods(facts), rendering_of(facts, base)
+    pods, rendering, exact = controlled_pods(facts), rendering_of(facts, base), policy.estimate is EstimateKind.EXACT
     found: list[Vm] = []
     problems: list[ResourceQuotaError] = []
     instances = facts.instances if facts.claims is not None else {}
     moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         try:
-            vm = _vm(name, facts, rendering, policy, migrations, pods, moved.get(name, ()))
+            vm = _vm(name, facts, rendering, migrations, pods, moved.get(name, ()), exact=exact)
         except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
             said = f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST]
             problems.append(ResourceQuotaError(said, EVENT_NOT_SCALED, vm=name))
@@ -50,31 +50,26 @@ def _vm(
     name: str,
     facts: Facts,
     rendering: Rendering,
-    policy: Policy,
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
     moved: Sequence[Move],
+    *,
+    exact: bool,
 ) -> Vm:
     """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
     next."""
     vmi = facts.instances.get(name)
     own = pods.concerning(vmi, migrations)
-    key: Hashable = ("vm", vmi.namespace, name, policy, rendering.quota_limits) if vmi else None
+    key: Hashable = ("vm", vmi.namespace, name, exact, rendering.quota_limits) if vmi else None
     if has_scopes(facts.quota.spec) or any(pod.deleting for pod in own):
         key = None  # the time, or what else the quota asks of a pod, decides as well
-
-    def work_out() -> Vm:
-        vm = Vm(name, facts, rendering, policy, migrations, sides_of(vmi, migrations, pods), moved)
-        if vmi is not None and vm.allowed:
-            vm.ended = Quantity.of(len(ended_launchers(vmi, migrations, pods)))
-        return vm
-
     claims: list[object] = [None]
     if facts.claims is not None:
         named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
         claims = [*concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
     devices = device_claims.concerning(own, facts.device_claims) if facts.device_claims else ()
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), work_out)
+    made = partial(Vm, name, facts, rendering, migrations, pods, moved, exact=exact)
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), made)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:

@@ -19,18 +19,10 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util import constants
+from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.managedtenantquota.lock import (
-    NAMESPACE_CONTROLLERS,
-    Lock,
-    admitted_by,
-    age_of,
-    entry_of,
-    lock_name,
-    recognise,
-)
+from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitted_by, entry_of, lock_name, recognise
 from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resourcequota.base import Base
@@ -79,14 +71,14 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
         return accounts.holds(user)
     if request.operation != "CREATE" or not accounts.makes_targets(user):
         return False
-    return bool(request.new(Pod).labels.get(constants.LABEL_MIGRATION_JOB_UID))
+    return bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
 
 
 async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
     """Whether a target's pod takes no more than a window adds for its VM: min(source, target). A VM's launcher with the
     label of a migration that the API server does not know is none: KubeVirt copies a VMI's labels. For any other pod
     of an unknown migration KubeVirt's word is enough, as upstream has it. Raises NoAnswer."""
-    job, releases = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), view.releases()
+    job, releases = pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
         if not counted(pod, quota.spec, releases=releases):
             continue
@@ -128,7 +120,10 @@ def refusal(request: AdmissionRequest, lock: Lock | None, left: float = math.inf
 class Validator:
     """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
 
-    locks: Locks
+    cache: CacheReader[ValidatingWebhookConfiguration]
+    client: ResourceClient[ValidatingWebhookConfiguration]
+    clock: Callable[[], float]
+    """The API server's, in seconds since the epoch."""
     accounts: Accounts
     is_granted: Callable[[str, Pod], Awaitable[bool]]
     """Of a namespace and a target's pod, see above; raises NoAnswer."""
@@ -139,43 +134,27 @@ class Validator:
         if is_passed and request.resource.resource != "pods":
             return ALLOW
         try:
-            lock = await self.locks.find(request.namespace)
+            lock = await self._find(request.namespace)
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
+        left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
         # One that has ended, or would have, did its controller run.
-        if lock is None or (left := self.locks.left(lock)) <= 0:
-            return ALLOW
-        if is_passed and await self._admits(lock, request):
+        if lock is None or left <= 0 or (is_passed and await self._admits(lock, request)):
             return ALLOW
         refused = refusal(request, lock, left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
 
+    async def _find(self, namespace: str) -> Lock | None:
+        """One in the cache may be gone already: who is refused for that one tries again, as all do. Raises NoAnswer."""
+        name = lock_name(namespace)
+        return recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
+
     async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
-        entry = entry_of(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), vm_of(pod))
-        if entry in admitted_by(lock):
+        if entry_of(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in admitted_by(lock):
             return True
         try:
             return await self.is_granted(request.namespace, pod)
         except NoAnswer:
             return False
-
-
-@dataclass(frozen=True)
-class Locks:
-    """A lock in the cache may be gone already: who is refused for that one tries again, as all do."""
-
-    cache: CacheReader[ValidatingWebhookConfiguration]
-    client: ResourceClient[ValidatingWebhookConfiguration]
-    clock: Callable[[], float]
-    """The API server's, in seconds since the epoch."""
-
-    async def find(self, namespace: str) -> Lock | None:
-        """The namespace's lock, None when there is none any more. Raises NoAnswer."""
-        name = lock_name(namespace)
-        return recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
-
-    def left(self, lock: Lock) -> float:
-        """Seconds that it lasts at most, infinite when that is not known."""
-        return lock.lasts - age_of(lock, self.clock()) if lock.lasts else math.inf

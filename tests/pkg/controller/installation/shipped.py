@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pkg.controller.installation.policy import POLICIES
+from pkg.controller.installation.upkeep import POLICIES
 
 _FILE = Path(__file__).parents[4] / "deploy" / "policy.yaml"
 

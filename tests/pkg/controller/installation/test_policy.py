@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
-from pkg.controller.installation.policy import POLICIES, problems
+from pkg.controller.installation.upkeep import POLICIES, problems
 from pkg.util.kubevirt.installed import virt_controllers
 from tests.pkg.controller.installation.shipped import SHIPPED
 

@@ -49,7 +49,8 @@ async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     assert lock is not None
     assert lock.holder == f"headroom (system:serviceaccount:headroom:headroom) on {socket.gethostname()}"
     assert (lock.namespace, lock.since, lock.lasts, lock.reason) == ("ns1", START + now(), 130.0, "vm1")
-    assert lock.webhooks[0]["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
+    (hook,) = lock.configuration.webhooks or [{}]
+    assert hook["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
     await open_window(cluster, process)
     assert cluster.server.made == OPENING
     await close_window(cluster, process)

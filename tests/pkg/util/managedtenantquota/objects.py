@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, Virt
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.lock import Lock, admitting, lock_body, lock_webhook, recognise, timestamp
+from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write
@@ -42,8 +43,9 @@ RAISED = {"limits.cpu": "5015m", "limits.memory": str(4797464313 + 5 * 2**30)}
 GRANTED = TWICE
 """By what a window adds for one VM."""
 WHERE = {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
-HOOK = lock_webhook("ns1", WHERE, holders=["me"], virt_controllers=["virt"])
-FOR_VM1 = admitting(HOOK, ["uid-migration-of-vm1/vm1"])
+HOOKS = partial(lock_webhook, "ns1", WHERE, holders=["me"], virt_controllers=["virt"])
+HOOK = HOOKS()
+FOR_VM1 = HOOKS(admitted=["uid-migration-of-vm1/vm1"])
 
 
 def quota(
@@ -100,10 +102,10 @@ RECORD = {ANNOTATION_ORIGINALS: Record(FULL, ENOUGH).text("quota")}
 """The annotations of a quota that was raised by all of it."""
 
 
-def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = True) -> Lock:
+def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = True, uid: str = "uid-lock") -> Lock:
     """`age` seconds old."""
     body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
-    body["metadata"] |= {"uid": "uid-lock", "resourceVersion": "11"}
+    body["metadata"] |= {"uid": uid, "resourceVersion": "11"}
     if not ours:
         body["metadata"] |= {"annotations": {}, "creationTimestamp": timestamp(NOW - age)}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
@@ -175,7 +177,7 @@ def observed(
         facts=around or surroundings(),
         now=now,
         why_not=why_not,
-        wanted_lock=None if why_not else HOOK,
+        wanted_lock=None if why_not else lambda admitted: HOOKS(admitted=admitted),
         timers=timers or Timers(),
         **more,
     )
@@ -206,6 +208,9 @@ def after(observed: Observed, step: Step) -> Observed:
             return observed
         case Write(name="Unlock"):
             return replace(observed, lock=None)
+        case Write(name="MakeLock" | "UpdateLock", body=body):
+            age = NOW - (observed.lock.since if observed.lock else observed.now)
+            return replace(observed, lock=lock(age, body["webhooks"][0]))
         case Write(what=ResourceQuota() as quota, body=patch):
             changed = merged(msgspec.to_builtins(quota), patch)
             changed["status"]["hard"] = changed["spec"]["hard"]
@@ -214,9 +219,7 @@ def after(observed: Observed, step: Step) -> Observed:
         case Write(what=VirtualMachineMigrationResourceQuota() as budget, body=patch):
             written = msgspec.convert(merged(msgspec.to_builtins(budget), patch), type(budget))
             return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
-        case Write(what=standing, body=body):
-            since = standing.since if isinstance(standing, Lock) else observed.now
-            return replace(observed, lock=lock(NOW - since, body["webhooks"][0]))
+    raise AssertionError(f"no such write: {step.name}")
 
 
 def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> tuple[list[str], Observed]:

@@ -13,7 +13,6 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from pkg.util.managedtenantquota.lock import (
     Lock,
     admitted_by,
-    admitting,
     client_config,
     fits,
     lock_body,
@@ -22,7 +21,7 @@ from pkg.util.managedtenantquota.lock import (
     recognise,
 )
 from tests.decisions import sentences
-from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, NOW, WHERE, lock
+from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, HOOKS, NOW, WHERE, lock
 
 ON_THE_WIRE = json.loads((Path(__file__).parent / "lock.json").read_text("utf-8"))
 OURS = lock_body("ns1", FOR_VM1, now=NOW, holder="me", reason="vm1", longest=130.0)
@@ -43,11 +42,10 @@ def test_what_is_created() -> None:
 def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) -> None:
     found = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
     assert found is not None
-    assert (found.namespace, found.name, found.uid) == (namespace, f"lock.{namespace}.com", "u")
+    assert (found.namespace, found.configuration.name) == (namespace, f"lock.{namespace}.com")
     assert (found.since, found.lasts, found.holder, found.reason, found.ours) == (NOW, 130.0, "me", "vm1", True)
-    assert (found.resource_version, found.webhooks, found.finalizers) == ("7", OURS["webhooks"], ())
-    assert all(len(part) <= 63 for part in found.name.split("."))
-    assert len(found.name) <= 253
+    assert all(len(part) <= 63 for part in found.configuration.name.split("."))
+    assert len(found.configuration.name) <= 253
 
 
 def test_another_installations_lock_is_recognised_by_its_label() -> None:
@@ -105,7 +103,7 @@ def test_user_names_cannot_break_out_of_an_expression() -> None:
 
 def test_whom_it_admits() -> None:
     assert admitted_by(lock()) == {"uid-migration-of-vm1/vm1"}
-    assert admitted_by(lock(hook=admitting(HOOK, ["b/vm2", 'a"])/vm1']))) == {'a"])/vm1', "b/vm2"}
+    assert admitted_by(lock(hook=HOOKS(admitted=["b/vm2", 'a"])/vm1']))) == {'a"])/vm1', "b/vm2"}
     edited = [{**each, "expression": "true"} for each in FOR_VM1["matchConditions"]]
     for hook in (HOOK, WITHOUT, {**HOOK, "matchConditions": edited}):
         assert not admitted_by(lock(hook=hook))

@@ -12,10 +12,10 @@ import pytest
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.missing_targets import with_largest_defaults, with_running
 from pkg.util.managedtenantquota.model import Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.releases import Releases
+from pkg.util.managedtenantquota.targets import with_largest_defaults, with_running
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.lock import admitted_by, admitting, lock_body
+from pkg.util.managedtenantquota.lock import admitted_by, lock_body
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Wait, Write
@@ -23,6 +23,7 @@ from tests.pkg.util.managedtenantquota.objects import (
     FULL,
     GRANTED,
     HOOK,
+    HOOKS,
     NOW,
     RAISED,
     RECORD,
@@ -77,16 +78,16 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "raised without a lock, and it cannot be locked": raised(why_not="not reached"),
         "two budgets, one of them in use": raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
         "the limit is reached": raised(lock=lock(age=120)),
-        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), not_unlocked=True),
+        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), refused=["lock.ns1.com"]),
         "the same, and a person has changed the quota: it stays, its record goes": raised(
-            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), not_unlocked=True
+            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), refused=["lock.ns1.com"]
         ),
         "a restore was refused, the other quota can": observed(
             [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
             [budget(saved={"quota": FULL, "second": FULL})],
             DONE,
             lock=lock(),
-            not_restored=["quota"],
+            refused=["ns1/quota"],
         ),
         "the status is garbage, the quota has recorded it: go on by that": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()
@@ -134,7 +135,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "the namespace is on its way out: nothing is begun": observed(exists=False),
         "two budgets": observed(budgets=[budget(), budget(name="other")]),
         "the budget is less than nothing": observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
-        "a restore was refused": raised(around=DONE, lock=lock(), not_restored=["quota"]),
+        "a restore was refused": raised(around=DONE, lock=lock(), refused=["ns1/quota"]),
         "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
         "it is not, and the budget or the namespace is on its way out": observed(
             budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
@@ -197,7 +198,7 @@ def hard(limits: Any, record: str | None) -> dict[str, Any]:
 
 ORIGINAL = {"name": "quota", "spec": {"hard": FULL}}
 OTHERS_LOCK = lock(hook={**HOOK, "clientConfig": {"url": "https://old"}})
-FOR_BOTH = lock(hook=admitting(HOOK, [f"uid-migration-of-{vm}/{vm}" for vm in ("vm1", "vm2")]))
+BOTH = HOOKS(admitted=[f"uid-migration-of-{vm}/{vm}" for vm in ("vm1", "vm2")])
 JOINED = observed(
     [quota(RAISED, annotations=RECORD)],
     [budget({"limits.cpu": "9", "limits.memory": "20Gi"}, saved=SAVED, added=ENOUGH)],
@@ -247,9 +248,7 @@ JOINED = observed(
             ),
         ),
         "a second one joins: what is recorded stays, and what is added becomes more": Bodies(
-            replace(
-                JOINED, lock=lock(age=5, hook=admitting(HOOK, [f"uid-migration-of-{vm}/{vm}" for vm in ("vm1", "vm2")]))
-            ),
+            replace(JOINED, lock=lock(age=5, hook=BOTH)),
             "Save",
             status(
                 [ORIGINAL],
@@ -413,7 +412,7 @@ def test_what_people_are_told(case: Said) -> None:
 
 def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_names() -> None:
     whys = [f"not {how}: events probe-{n} is forbidden" for how, n in (("reached", 1), ("reached", 2), ("allowed", 1))]
-    locks = [replace(lock(age=121), uid=uid) for uid in ("a", "a", "b")]
+    locks = [lock(age=121, uid=uid) for uid in ("a", "a", "b")]
     for seen in ([observed(why_not=why) for why in whys], [raised(lock=each) for each in locks]):
         first, same, other = (window(each).problems[0].key for each in seen)
         assert first == same != other

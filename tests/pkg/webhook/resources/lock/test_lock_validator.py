@@ -13,11 +13,11 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
-from pkg.util.managedtenantquota.lock import admitting, lock_body, lock_webhook
+from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.deadline import NoAnswer, deadline
-from pkg.webhook.resources.lock.validator import Accounts, Locks, Validator, is_granted, passes
+from pkg.webhook.resources.lock.validator import Accounts, Validator, is_granted, passes
 from tests.decisions import sentences
 from tests.kinds import Kind
 from tests.objects import plain_launcher, pod, quota, vmi, vmim
@@ -149,12 +149,11 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
 
 
 def validator(*, locked: bool, age: float = 10.5) -> Validator:
-    kind = server(locked=locked)
-    return Validator(locks_of(kind, age), ACCOUNTS, granting(True))
+    return over(server(locked=locked), age)
 
 
-def locks_of(kind: Locked, age: float = 10.5) -> Locks:
-    return Locks(kind.cache, kind.client, lambda: SINCE + age)
+def over(kind: Locked, age: float = 10.5, granted: bool | None = True) -> Validator:
+    return Validator(kind.cache, kind.client, lambda: SINCE + age, ACCOUNTS, granting(granted))
 
 
 async def said(operation: str, resource: str) -> str:
@@ -189,14 +188,14 @@ async def test_the_clock_of_who_made_a_lock_does_not_matter(skew: float) -> None
     for age, allowed in ((128.0, False), (132.0, True)):
         kind = Locked()
         kind.given(lock_body("ns1", hook, now=SINCE + skew, holder="", reason="", longest=130))
-        decision = await Validator(locks_of(kind, age), ACCOUNTS, granting(True)).validate(request())
+        decision = await over(kind, age).validate(request())
         assert decision.allowed is allowed
 
 
 async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
     kind = server(locked=True)
     kind.indexer.replace([])
-    decision = await Validator(locks_of(kind), ACCOUNTS, granting(True)).validate(request())
+    decision = await over(kind).validate(request())
     assert not decision.allowed
     assert "since 2027-01-15T08:00:00Z" in decision.message
 
@@ -207,26 +206,25 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
     vm: str, granted: bool | None
 ) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
-    hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+    where = {"url": "https://h/lock"}
+    named = lock_webhook("ns1", where, holders=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
     kind = Locked()
-    named = admitting(hook, ["uid/vm1"])
     kind.given(lock_body("ns1", named, now=SINCE, holder="", reason="vm1", longest=130))
-    found = Validator(locks_of(kind), ACCOUNTS, granting(granted))
-    decision = await found.validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
+    decision = await over(kind, granted=granted).validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
     assert decision.allowed is (granted is True or vm == "vm1")
     assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
 
 
 async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
     kind = server(locked=False)
-    locks = locks_of(kind)
+    found = over(kind)
     kind.errors["get"] = [Unreachable("gone")]
-    decision = await Validator(locks, ACCOUNTS, granting(True)).validate(request())
+    decision = await found.validate(request())
     assert not decision.allowed
     assert decision.message.startswith("namespace ns1 is locked: pods other than")
     kind.delay = 1.0
     with deadline(0.01):
-        assert not (await Validator(locks, ACCOUNTS, granting(True)).validate(request())).allowed
+        assert not (await found.validate(request())).allowed
 
 
 UID = "uid-migration-of-vm1"

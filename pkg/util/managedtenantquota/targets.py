@@ -1,0 +1,217 @@
+"""The refused migrations of a namespace: what is missing of their targets, what a quota counts of it, and what there is
+room for while a window adds min(source, target) of every VM that migrates, and no more than the budget. Pure.
+
+The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import msgspec
+
+from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
+from kubeloop.api.meta import ObjectMeta, RawResourceList
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.amounts import compared
+from pkg.util.kubevirt.backend_storage import backend_storage
+from pkg.util.kubevirt.evidence import ControlledPods, sides_of
+from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
+from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.managedtenantquota.model import Observed
+from pkg.util.managedtenantquota.record import Record
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.resource_list import ResourceList, add, format_resource_list, maximum, minimum, parse_resource_list, total
+from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import Base
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.policy import EXACT
+from pkg.util.resourcequota.vms import vms_of
+
+_CONTAINER = "Container"
+_RUNNING = "Running"
+_WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A migration whose target's pods quota refuses. `launcher` False: only the attachment pods are missing."""
+
+    migration: VirtualMachineInstanceMigration
+    vmi: VirtualMachineInstance
+    source: Side | None
+    launcher: bool
+
+    def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
+        """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
+        the target still lacks. Raises QuantityError when a quantity of the VMI is none."""
+        rendering, spec = facts.rendering, facts.quota.spec
+        attachments = attachments_usage(self.vmi, self.source, rendering, spec)
+        if not self.launcher:
+            return attachments, attachments
+        launcher = launcher_usage(self.vmi, self.source, rendering, spec)
+        if facts.claims is not None and not has_scopes(spec):
+            claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
+            launcher = add(launcher, claim)
+        return launcher, add(launcher, attachments)
+
+
+class Room:
+    """One quota, what is added to it for the migrations that are let in so far, and what their targets will use. Every
+    method raises QuantityError."""
+
+    def __init__(self, quota: ResourceQuota, record: Record | None, facts: Facts, most: Mapping[str, Quantity]) -> None:
+        """`record`: how it was, where it is raised; `most`: what may be added."""
+        hard = quota.hard if record is None else record.hard
+        spec = msgspec.structs.replace(quota.spec, hard=hard)
+        self.name, self.quota = quota.name, quota
+        self._hard, self._used, self._most = parse_resource_list(hard), parse_resource_list(quota.used), most
+        self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
+        vms = vms_of(self._facts, EXACT, Base(None))[0]
+        self._granted = {vm.name: vm.granted for vm in vms}
+        self._wanted = {vm.name: vm.wanted for vm in vms}
+        self._let_in: dict[str, ResourceList] = {}
+        self._needed: ResourceList = {}
+
+    def refuses(self, missing: Missing) -> bool:
+        """Whether it refuses the pod that is created next, as it was before."""
+        return bool(Balance(self._hard, self._used).short(missing.need(self._facts)[0]))
+
+    def shortages(self, missing: Missing) -> dict[str, str]:
+        """In which resources it refuses the target even when raised, beside the others, and a text for each."""
+        need = missing.need(self._facts)[1]
+        raised, found = self._raised(missing, need), {}
+        for name in sorted(Balance(raised, self._used).short(total([self._needed, need]))):
+            amounts = compared(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
+            said = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
+            found[f"{self.name}/{name}"] = said.format(name, self.name, *amounts)
+        return found
+
+    def let_in(self, missing: Missing) -> None:
+        """Add what is granted to it."""
+        self._let_in |= self._own(missing)
+        self._needed = total([self._needed, missing.need(self._facts)[1]])
+
+    @property
+    def added(self) -> ResourceList:
+        """What is added for all that are let in, and for all VMs whose migration is under way."""
+        return self._sum(self._granted | self._let_in)
+
+    def _raised(self, missing: Missing, need: ResourceList) -> ResourceList:
+        """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
+        are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
+        it."""
+        own = self._own(missing)
+        alone, added = self._sum(self._let_in | own), self._sum(self._granted | self._let_in | own)
+        wanted = own[missing.vmi.name]
+        has_grown = {name for name, amount in need.items() if amount > wanted.get(name, ZERO)}
+        return {n: limit + (alone if n in has_grown else added).get(n, ZERO) for n, limit in self._hard.items()}
+
+    def _own(self, missing: Missing) -> dict[str, ResourceList]:
+        return {missing.vmi.name: self._wanted.get(missing.vmi.name, {})}
+
+    def _sum(self, of_vms: Mapping[str, ResourceList]) -> ResourceList:
+        granted = minimum(self._most, total(of_vms.values()))
+        return {name: amount for name, amount in granted.items() if name in self._hard}
+
+
+def missing_targets(facts: Facts) -> list[Missing]:
+    """The refused migrations that wait for a pod of their target, oldest first."""
+    pods = ControlledPods(facts.pods)
+    found = []
+    for migration in sorted(facts.migrations, key=_age):
+        vmi = facts.instances.get(migration.spec.vmi_name)
+        if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
+            continue
+        source = next(iter(sides_of(vmi, [migration], pods).home), None)
+        targets = target_pods(migration, vmi, facts.pods)
+        if targets:
+            is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
+        else:
+            # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
+            # status.activePods lists ended pods too).
+            is_missing = is_refused(migration) and len(pods.live[vmi.uid]) <= 1
+        if is_missing:
+            found.append(Missing(migration, vmi, source, launcher=not targets))
+    return found
+
+
+def target_pods(
+    migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
+) -> list[Pod]:
+    """The migration's target launcher, if it was created, whatever became of it."""
+    labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_CREATED_BY: vmi.uid}
+    return [pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()]
+
+
+def with_largest_defaults(rendering: Rendering) -> Rendering:
+    """Which of several LimitRanges the API server asks first is not defined: the largest default is reckoned with
+    (upstream)."""
+    if len(rendering.limit_ranges) < 2:
+        return rendering
+    items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == _CONTAINER]
+    item = LimitRangeItem(
+        type=_CONTAINER,
+        default=_largest(item.default for item in items),
+        default_request=_largest(item.default_request for item in items),
+    )
+    return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
+
+
+def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
+    """What is known of a namespace without a request; not how a lock shall look."""
+    source = facts.source
+    found = source.namespaces.get(name=namespace)
+    seen = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+    return Observed(
+        namespace=namespace,
+        exists=found is not None and not found.deleting,
+        budgets=source.budgets.list(namespace),
+        lock=lock,
+        quotas=source.quotas.list(namespace),
+        facts=with_running(seen, source),
+        now=now,
+    )
+
+
+def with_running(facts: Facts, source: Source) -> Facts:
+    """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
+    looked at where none waits."""
+    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
+        return facts
+    migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
+    waiting = {each.uid: each.namespace for each in migrations if each.phase in _WAITING}
+    started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
+    running = (each for each in migrations if each.uid not in waiting or each.uid in started)
+    vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
+    return replace(facts, running=list(map(_nodes, vmis)))
+
+
+def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
+    """Where the migration comes from: nodeName moves on before the migration has ended."""
+    if vmi is None:
+        return frozenset()
+    state = vmi.status.migration_state
+    return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
+
+
+def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
+    """KubeVirt creates it once the target runs; no condition says that quota refused it."""
+    running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
+    sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
+    return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
+
+
+def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
+    return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))
+
+
+def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:
+    return migration.metadata.creation_timestamp or "", migration.name
