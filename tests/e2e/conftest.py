@@ -136,8 +136,8 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-async def admin(cluster: Cluster, running: Program) -> AsyncIterator[Admin]:
-    """Requests beside it; what a test made goes with the test."""
+async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
+    """What a test made goes with it."""
     async with admin_of(cluster) as found:
         yield found
 

@@ -21,7 +21,7 @@ from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, LIMITS, RANCHER, Admin
 from tests.program import Program
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 TARGET_CPU = Quantity.parse("2015m")
 """What quota counts of the VM's pod: 2 CPU and the console log's 15m."""
@@ -65,11 +65,6 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     await until(enlarged, "the larger base under a migration")
     # Another annotation, or taking this one away, is allowed.
     await alice.mark(annotations={"of/alice": "here"})
-
-
-async def test_a_namespace_without_a_default_quota_takes_any_annotation(admin: Admin) -> None:
-    namespace = await admin.namespace()
-    await namespace.by(admin.by("alice")).annotate("not JSON")
 
 
 async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
@@ -196,24 +191,6 @@ async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(admin:
     print(f"the first migration of a namespace was raised after {(time.monotonic() - began) * 1000:.0f} ms")
 
 
-async def test_a_pod_that_another_quota_refuses_is_refused_before_it(admin: Admin) -> None:
-    namespace = await admin.namespace(HARD)
-    tenant = namespace.by(admin.by("tenant"))
-    await namespace.make_quota("second", {"limits.cpu": "2100m"})
-    await namespace.machine()
-    await until(namespace.is_labelled, "the label")
-
-    async def is_refused_here() -> bool:
-        """Not by quota, which comes after the webhooks."""
-        try:
-            await tenant.create(PODS, bodies.pod(cpu="90m"))
-        except Forbidden as refusal:
-            return f"resource quota {namespace}/second is used up" in refusal.message
-        return False
-
-    await until(is_refused_here, "the webhook's word", pause=0.1)
-
-
 async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> None:
     namespace = await admin.namespace(HARD)
 
@@ -252,18 +229,3 @@ async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_run
         return machine.status.printable_status == "Running" and reason not in machine.annotations
 
     await until(cleared, "the reason to go")
-
-
-async def test_a_vm_that_only_waits_for_a_migration_to_end_is_not_halted(admin: Admin) -> None:
-    namespace = await admin.namespace({"limits.cpu": "4030m", "limits.memory": "100Gi"})
-    migration = await namespace.migrating()
-    # 2015m are left without the migration; with it the quota's used is above the base.
-    await namespace.create_machine("vm2")
-
-    async def runs() -> bool:
-        machine = await namespace.get(VMS, "vm2")
-        assert machine.spec.run_strategy != "Halted", machine.annotations
-        return machine.status.printable_status == "Running"
-
-    await until(runs, "vm2 to run", seconds=15)
-    assert await namespace.phase(migration) == "Running"

@@ -21,7 +21,7 @@ from pkg.webhook.configurations import MUTATE_RESOURCE_QUOTA, VALIDATE_NAMESPACE
 from tests.e2e.admin import HARD, RANCHER, Admin
 from tests.program import Program
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 
 async def test_a_strangers_reviews_are_answered_and_leave_nothing_behind(admin: Admin, running: Program) -> None:

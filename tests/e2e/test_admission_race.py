@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -15,7 +15,7 @@ from lab.questions import late_refusals, reverts
 from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
-from tests.e2e.admin import Admin, admin_of
+from tests.e2e.admin import Admin
 from tests.program import headroom, of_a_soak
 
 pytestmark = pytest.mark.cluster
@@ -28,12 +28,6 @@ SECONDS = 240.0
 HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
 """Two VMs of 2015m fill it: every target needs room."""
 BASE = Amounts.within(HARD)
-
-
-@pytest.fixture
-async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        yield found
 
 
 async def restart_for_ever(agent: Agent) -> None:

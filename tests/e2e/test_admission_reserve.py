@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,7 +18,7 @@ from lab.questions import LateRefusal, late_refusals, most_taken
 from lab.record import Amounts, Record
 from lab.watching import Watching
 from pkg.util.quantity import Quantity
-from tests.e2e.admin import Admin, admin_of
+from tests.e2e.admin import Admin
 from tests.program import headroom, of_a_soak, program
 from tests.relay import Relay
 
@@ -34,12 +33,6 @@ HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
 FREE = Quantity.parse("500m")
 _POD = "100m"
 _PLACES = 5
-
-
-@pytest.fixture
-async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        yield found
 
 
 class Seen(Record):

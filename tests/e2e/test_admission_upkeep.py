@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,7 +18,6 @@ from cryptography import x509
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
@@ -40,7 +38,7 @@ from pkg.webhook.registration import Registrar, unregister
 from pkg.webhook.serving_certificate import SharedCertificates, server_context
 from tests.bench.webhook import Line, post
 from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
-from tests.program import headroom, of_a_soak, program, run
+from tests.program import headroom, of_a_soak, program
 
 pytestmark = pytest.mark.cluster
 
@@ -230,24 +228,6 @@ async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(clust
     assert await cpu_of(namespace) == Quantity.parse("1")
     with headroom(cluster, "controller", "--webhook"):
         await becomes(lambda: cpu_of(namespace), repaired)
-
-
-async def test_release_removes_the_webhooks_and_the_labels(cluster: Cluster, admin: Admin) -> None:
-    namespace = await admin.namespace(HARD)
-    with headroom(cluster, "controller", "--webhook"):
-        await namespace.migrating()
-        assert await namespace.is_labelled()
-    done = await asyncio.to_thread(run, "release", "--kubeconfig", str(cluster.kubeconfig))
-    assert done.returncode == 0, done.stderr
-    assert "removed ValidatingWebhookConfiguration" in done.stdout
-    assert not await namespace.is_labelled()
-    kinds: tuple[Resource[Any], ...] = (
-        registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
-        registry.MUTATING_WEBHOOK_CONFIGURATIONS,
-    )
-    for resource in kinds:
-        found = await admin.client.resource(resource).list()
-        assert WEBHOOK_CONFIGURATION_NAME not in {configuration.name for configuration in found}
 
 
 async def cpu_of(namespace: Namespace) -> Quantity:

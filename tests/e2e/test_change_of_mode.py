@@ -1,5 +1,5 @@
 """`--mode` of the installation is changed while VMs migrate: no namespace is stranded. And what takeover alone does:
-giving back, and default quotas where no Rancher makes them."""
+default quotas where no Rancher makes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.namespace import QUOTAS, becomes, by_value
 from pkg.util.constants import ANNOTATION_TOUCHED
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.conftest import MakeTenant, StartController
-from tests.e2e.tenant import HARD, OWNER, RAISED, RESYNC, SKIP, Tenant
+from tests.e2e.tenant import HARD, OWNER, RAISED, SKIP, Tenant
 from tests.program import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
@@ -68,31 +68,6 @@ async def test_takeover_becomes_assist_and_takeover_again_under_migrations(
     await namespace.enter(second, "Succeeded")
     await namespace.until_hard(HARD)
     assert await namespace.annotations() == MARKS
-
-
-async def test_every_quota_is_given_back_as_harvester_expects_it(
-    controller: StartController, tenant: MakeTenant, kubeconfig: Path
-) -> None:
-    headroom = controller("takeover")
-    busy, quiet, off = await tenant(), await tenant(), await tenant(annotations={SKIP: "true"})
-    await busy.vm()
-    await busy.moving()
-    await busy.until_hard(RAISED)
-    await becomes(quiet.annotations, MARKS)
-    assert headroom.stop() == 0
-    released = run("release", "--kubeconfig", str(kubeconfig))
-    assert released.returncode == 0, released.stderr
-    lines = released.stdout.splitlines()
-    assert {f"released {each.name}/default-abc" for each in (busy, quiet)} <= set(lines)
-    given_back = [line for line in lines if line.startswith("released ")]
-    assert lines[-1] == f"{len(given_back)} resource quotas released"
-    uid_key = f"harvesterhci.io/migratingUID-{(await busy.vmi()).uid}"
-    assert await busy.annotations() == {uid_key: TEXT, RESYNC: "true"}
-    assert await busy.hard() == by_value(RAISED)
-    assert await quiet.annotations() == {RESYNC: "true"}
-    assert await off.annotations() == {SKIP: "true"}
-    again = run("release", "--kubeconfig", str(kubeconfig))
-    assert again.stdout == "0 resource quotas released\n"
 
 
 async def test_rendering_a_default_quota_and_keeping_all_its_limits(

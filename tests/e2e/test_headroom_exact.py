@@ -9,13 +9,16 @@ import pytest
 import pytest_asyncio
 
 from kubeloop.api.registry import LIMIT_RANGES
+from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
-from lab.namespace import LASTING, Namespace, by_value
+from lab.namespace import LASTING, PODS, VMIS, Namespace, becomes, by_value
 from pkg.util.quantity import ZERO, Quantity
-from tests.e2e.conftest import ONE_LOOP
+from tests.e2e.api import Api
+from tests.e2e.conftest import ONE_LOOP, StartController
 from tests.e2e.headroom.amounts import Amounts, Versions, minus, plus, watched
-from tests.e2e.headroom.environment import METER, Environment, grant_what_is_used, meter
+from tests.e2e.headroom.environment import METER, Environment, environment, grant_what_is_used, meter
 from tests.e2e.headroom.shapes import COUNTED, LIMITS, SHAPES, SIDECARS, SMALL_CONTAINERS, Shape, limit_range, start
+from tests.e2e.hostile_tenant import applied_policy
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
@@ -30,6 +33,14 @@ CONSOLE = {
     "resources": {"limits": {"cpu": "30m", "memory": "90M"}, "requests": {"cpu": "9m", "memory": "45M"}},
 }
 """A KubeVirt CR's supportContainerResources."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on(cluster: Cluster, api: Api, shared_controller: StartController) -> AsyncIterator[Environment]:
+    """Under deploy/policy.yaml, which lets pass all that KubeVirt and headroom do."""
+    async with environment(cluster, shared_controller) as made:
+        with applied_policy(api):
+            yield made
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
@@ -118,6 +129,9 @@ async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: E
             assert len(found) == 3, (name, found)
         for hard in found:
             assert all(hard[resource] <= raised[resource] for resource in raised), (name, hard)
+    plugged = namespaces["a hotplugged volume"]
+    await plugged.delete(VMIS, "vm1")
+    await becomes(lambda: plugged.items(PODS), [], seconds=30)
 
 
 async def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:

@@ -89,3 +89,17 @@ class TestWhatWentAway:
             assert await namespace.phase(migration) == "Running"
 
         await asyncio.gather(vm_is_deleted(), quota_is_made_anew(), annotation_is_taken_away())
+
+
+async def test_the_next_migration_is_not_refused_while_the_source_of_the_last_one_lingers(on: Environment) -> None:
+    on.run("--no-compensate")  # it is the hold, and nothing else, that makes room
+    namespace = await on.running("vm1", "vm2", limits=TWO)
+    first = await namespace.migrate("vm1", linger=LASTING)
+    await namespace.succeed(first)
+    state = (await namespace.migration(first)).status.migration_state
+    source = state.source_pod or "" if state else ""
+    await namespace.succeed(await namespace.migrate("vm2"))
+    await becomes(namespace.entries, {ENTRY: by_value(ONE)})
+    assert await namespace.pod_runs(source), "the second one had to wait until it was gone"
+    await namespace.end(source)
+    await namespace.settle(TWO)

@@ -1,4 +1,4 @@
-"""Quotas without Rancher, several in one namespace, and caps on what may be added."""
+"""Quotas without Rancher, and several in one namespace."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from lab.namespace import LASTING, Namespace, by_value
+from lab.namespace import Namespace, by_value
 from tests.e2e.conftest import ONE_LOOP
 from tests.e2e.headroom.amounts import ONE, TWO, plus, watched
 from tests.e2e.headroom.environment import Environment
-from tests.e2e.headroom.shapes import start
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP, pytest.mark.usefixtures("cleared")]
 
@@ -18,9 +17,6 @@ REQUESTS = {"requests.cpu": "130m", "requests.memory": "3340109497", "pods": "1"
 """What quota counts of the seed's VM."""
 MANAGED = {"headroom.harvesterhci.io/managed": "true"}
 BASE = "headroom.harvesterhci.io/base"
-MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
-LOWER = json.dumps({"limits.memory": "5Gi"})
-"""Room for one target of 4797464313 bytes, not for two."""
 
 
 async def base_of(namespace: Namespace, name: str) -> object:
@@ -44,21 +40,6 @@ class TestManaged:
             assert await versions.hards("team") == [by_value(ONE), by_value(TWO), by_value(ONE)]
         assert await base_of(namespace, "team") == by_value(ONE)
 
-    async def test_a_controller_that_crashes_in_between_still_knows_the_base(self, on: Environment) -> None:
-        on.run()
-        namespace = await on.running("vm1")
-        await namespace.make_quota("team", ONE, labels=MANAGED)
-        migration = await namespace.migrate(running=LASTING)
-        await namespace.until_phase(migration, "Running")
-        on.kill()
-        await namespace.hurry(migration)
-        await namespace.succeed(migration)
-        await namespace.until_launchers(1)
-        assert await namespace.hard("team") == by_value(TWO)
-        on.run()
-        await namespace.settle(ONE, "team")
-        assert await base_of(namespace, "team") == by_value(ONE)
-
     async def test_every_quota_of_a_namespace_is_managed(self, on: Environment) -> None:
         """Rancher's default and two beside it, each with limits of its own."""
         on.run()
@@ -73,29 +54,3 @@ class TestManaged:
                 await namespace.settle(base, name)
                 found = by_value(base)
                 assert await versions.hards(name) == [found, plus(found, one), found], name
-
-
-class TestMaxExtra:
-    async def test_the_second_migration_waits_until_the_first_has_ended(self, on: Environment) -> None:
-        on.run()
-        namespace = await on.admin.namespace(TWO, {MAX_EXTRA: LOWER})
-        async with watched(namespace) as (versions,):
-            await start(namespace, "vm1", "vm2")
-            first = await namespace.migrate("vm1", running=LASTING)
-            await namespace.until_phase(first, "Running")
-            second = await namespace.migrate("vm2")
-            event = await namespace.told("MaxExtraReached")
-            assert (event.type, event.message) == (
-                "Warning",
-                "migration of VM vm2 waits: limits.memory would be raised by 8.9Gi, max-extra is 5Gi",
-            )
-            await namespace.until_refused(second)
-            assert await namespace.phase(first) == "Running"
-            await namespace.hurry(first)
-            await namespace.succeed(first, second)
-            await namespace.settle(TWO)
-            base, raised = by_value(TWO), plus(by_value(TWO), by_value(ONE))
-            found = await versions.hards()
-            assert base in found
-            assert raised in found
-            assert all(hard in (base, raised) for hard in found)

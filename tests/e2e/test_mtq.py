@@ -21,7 +21,7 @@ from tests.e2e.hostile_tenant import controller_reference
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, hanging, made, watched
 from tests.program import Program
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pods": "20"}
 

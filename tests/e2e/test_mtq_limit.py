@@ -24,7 +24,7 @@ from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Budgeted, hanging, made, watched
 from tests.program import Program, headroom
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 BASE = by_value(HARD)
 

@@ -23,7 +23,7 @@ from pkg.util.quantity import Quantity
 from tests.e2e.admin import HARD, Admin
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 RAISED = Quantity.parse("5015m")
 WHERE = [("quota", "labels"), ("namespace", "annotations")]

@@ -14,8 +14,8 @@ from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
 from lab.demo.seed import setting
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, VirtualMachineInstance
-from lab.namespace import LASTING, PODS, QUOTAS, VMIMS, VMIS, VMS, Namespace, becomes
+from lab.kubevirt.objects import INSTANCES, MIGRATIONS, VirtualMachineInstance
+from lab.namespace import LASTING, PODS, VMIMS, Namespace, becomes
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VolumeStatus
 from tests.e2e.admin import HARD, Admin, admin_of
@@ -59,25 +59,9 @@ async def instance(namespace: Namespace, name: str = "vm1") -> VirtualMachineIns
     return await namespace.get(INSTANCES, name)
 
 
-def conditions(vmi: VirtualMachineInstance) -> dict[str, str]:
-    return {each.type: each.status for each in vmi.status.conditions or ()}
-
-
 async def phases(namespace: Namespace, migration: str) -> list[str | None]:
     stamps = (await namespace.get(MIGRATIONS, migration)).status.phase_transition_timestamps or []
     return [stamp.phase for stamp in stamps]
-
-
-async def test_the_seed_s_vm_runs_and_counts_what_the_seed_saw(seed: Namespace) -> None:
-    await seed.until_used(ONE)
-    vmi = await instance(seed)
-    (pod,) = await seed.launchers()
-    assert vmi.status.node_name == pod.spec.node_name
-    assert vmi.status.active_pods == {pod.uid: pod.spec.node_name}
-    assert conditions(vmi) == {"Ready": "True", "LiveMigratable": "True"}
-    assert [owner.kind for owner in vmi.metadata.owner_references or ()] == ["VirtualMachine"]
-    status = (await seed.get(MACHINES, "vm1")).status
-    assert (status.created, status.ready) == (True, True)
 
 
 async def test_a_migration_is_refused_by_quota_and_goes_through_when_there_is_room(seed: Namespace) -> None:
@@ -115,27 +99,6 @@ async def test_a_refused_pod_is_asked_for_again_when_the_quota_changes(cluster: 
         await seed.until_refused(migration)
         await seed.set_hard(ROOMY)
         await seed.succeed(migration)
-
-
-async def test_a_deleted_vm_goes_with_everything(free: Namespace) -> None:
-    await free.machine(spec=SEED)
-    await free.delete(VMS, "vm1")
-    await becomes(lambda: free.items(VMIS), [])
-    assert await free.launchers() == []
-
-
-async def test_a_launcher_that_quota_refuses_leaves_the_vm_waiting(seed: Namespace) -> None:
-    await seed.create_machine("vm2", SEED)
-
-    async def shown() -> str | None:
-        return (await seed.get(VMS, "vm2")).status.printable_status
-
-    await becomes(shown, "ErrorUnschedulable")
-    vmi = await instance(seed, "vm2")
-    assert (vmi.phase, conditions(vmi)["Synchronized"]) == ("Pending", "False")
-    await seed.set_hard(ROOMY)
-    await becomes(shown, "Running")
-    assert "Synchronized" not in conditions(await instance(seed, "vm2"))
 
 
 async def test_deleting_a_running_migration_aborts_it(free: Namespace) -> None:
@@ -238,15 +201,6 @@ async def test_killed_and_started_again_it_goes_on(cluster: Cluster, seed: Names
     # Never two targets, and quota was charged for nothing that does not exist.
     assert len(await seed.launchers()) == 2
     await seed.until_used(ONE)
-
-
-async def test_thirty_vms_are_charged_once_each(admin: Admin) -> None:
-    """A pod asked for twice would be charged twice until the quota is next counted."""
-    full = {"limits.cpu": "60450m"}
-    namespace = await admin.namespace(full)
-    await asyncio.gather(*(namespace.machine(f"vm{number}", spec=SEED) for number in range(30)))
-    await namespace.until_used(full)  # what is counted meanwhile may be of a moment before
-    assert len(await namespace.items(QUOTAS)) == 1
 
 
 def test_sigterm_ends_it(cluster: Cluster) -> None:
