@@ -57,7 +57,7 @@ def report(observed: Observed) -> Report:
     lock = observed.lock
     raised = []
     hards = {quota.name: quota.hard for quota in observed.quotas}
-    for name, record in window.originals.items():
+    for name, record in (window.said | window.records).items():
         blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
         raised.append(Raised(name, hards.get(name, {}), dict(record.hard), blocked))
     return Report(

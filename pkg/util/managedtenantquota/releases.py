@@ -56,11 +56,11 @@ class Releases:
         (budget,) = observed.budgets
         try:
             most = parse_resource_list(budget.additional)
+            if negative := ", ".join(name for name, added in most.items() if added < ZERO):
+                raise QuantityError(f"{negative}: less than nothing")
         except QuantityError as exc:
-            self._invalid(str(exc))
-            return
-        if negative := [name for name, added in most.items() if added < ZERO]:
-            self._invalid(f"{', '.join(negative)}: less than nothing")
+            message = f"spec.additionalMigrationResources: {exc}"
+            self.problems.append(observed.problem(EVENT_INVALID_BUDGET, message, message))
             return
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
@@ -134,10 +134,6 @@ class Releases:
         )
         key = f"{migration.uid}/{','.join(sorted(short))}"
         self.problems.append(self.observed.problem(EVENT_NOT_ENOUGH, message, key, migration))
-
-    def _invalid(self, why: str) -> None:
-        message = f"spec.additionalMigrationResources: {why}"
-        self.problems.append(self.observed.problem(EVENT_INVALID_BUDGET, message, message))
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)

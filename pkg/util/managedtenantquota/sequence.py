@@ -58,7 +58,13 @@ Step = Write | Wait
 
 def next_step(window: Window) -> Step:
     """The next step in a namespace; never raises for what stands in an object."""
-    return next(step for row in (OPENING if window.wanted else CLOSING) if (step := row(window)) is not None)
+    for row in OPENING if window.wanted else CLOSING:
+        if (step := row(window)) is not None:
+            return step
+    if not window.wanted:
+        return Wait(window.recheck_after, "nothing to do")
+    left = min(window.policy.lock_limit - window.age, window.policy.sweep, window.recheck_after)
+    return Wait(max(0.0, left), "waiting for the target pods")
 
 
 # While there are migrations to be released.
@@ -122,11 +128,6 @@ def _raise(window: Window) -> Step | None:
     return _written("Raise", change, f"resource quota {name} raised until the target pods exist", about)
 
 
-def _await_targets(window: Window) -> Step:
-    left = window.policy.lock_limit - window.age
-    return Wait(max(0.0, min(left, window.policy.sweep, window.recheck_after)), "waiting for the target pods")
-
-
 # While there are none.
 
 
@@ -184,21 +185,14 @@ def _mirror(window: Window) -> Step | None:
     return _cleared(budget) if said != budget.additional and not budget.deleting else None
 
 
-def _idle(window: Window) -> Step:
-    return Wait(window.recheck_after, "nothing to do")
-
-
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
 
 Row = Callable[[Window], Step | None]
-OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise, _await_targets)
-CLOSING: Final[Sequence[Row]] = (
-    *(_overdue, _leave_alone, _restore, _await_enforcement),
-    *(_clear, _unlock, _mirror, _idle),
-)
-"""The first row that has something to say is the next step; the last one of each always has."""
+OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise)
+CLOSING: Final[Sequence[Row]] = (*(_overdue, _leave_alone, _restore, _await_enforcement), *(_clear, _unlock, _mirror))
+"""The first row that has something to say is the next step; where none has, it waits."""
 
 
 # What is written.

@@ -53,17 +53,13 @@ class Window:
             self.said |= said
             if unreadable and said.keys() - self.records.keys():
                 names = ", ".join(unreadable)
-                message = f"the status of {budget.name} has no quantities for {names}: {_COMPARE}"
+                said_so = f"the status of {budget.name} has no quantities for {names}"
+                message = f"{said_so}: compare spec.hard with what it should be"
                 self._close(math.inf, EVENT_INVALID_BUDGET, message, f"{budget.name}/{names}")
         self.found = Releases(observed, policy)
         self.wanted: Sequence[Releasable] = ()
         """What it is opened, or kept open, for; none: it is closed, if one is open."""
         self.wanted = self._purpose()
-
-    @property
-    def originals(self) -> Mapping[str, Record]:
-        """How the raised quotas were, as far as anything says."""
-        return self.said | self.records
 
     @property
     def members(self) -> Mapping[str, Sequence[str]]:
@@ -201,6 +197,3 @@ class Window:
         self.problems.append(self.observed.problem(reason, message, key, *about))
         self.recheck_after = seconds
         return ()
-
-
-_COMPARE = "compare spec.hard with what it should be"
