@@ -87,7 +87,7 @@ def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
 def without_key(path: str, key: str) -> tuple[str, bool]:
     """A request's path without a key, and whether it ended in this one."""
     rest, _, shown = path.rpartition("/")
-    if not rest or not _KEY.fullmatch(shown):
+    if not _KEY.fullmatch(shown):
         return path, False
     return rest, hmac.compare_digest(shown, key)
 
