@@ -22,7 +22,7 @@ from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceM
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
-from pkg.util.kubevirt.backend_storage import is_needed
+from pkg.util.kubevirt.claims import keeps_state
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class Creator:
         key, what = (migration.key, "vmi migration target pod") if migration else (vmi.key, "launcher pod")
         self.check(key)
         rendering = self.rendering(vmi.namespace)
-        claim = await self.claim(vmi, migration) if is_needed(vmi, rendering.profile) else ""
+        claim = await self.claim(vmi, migration) if keeps_state(vmi, rendering.profile) else ""
         node = self.node_for(vmi, migration)
         if node is None and migration is None:
             raise RetryAfter(1.0, "no node can run it")

@@ -22,7 +22,7 @@ from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceM
 from lab.kubevirt.patches import Patch
 from lab.kubevirt.rendering import Rendering
 from pkg.util.constants import LABEL_MIGRATION_NAME
-from pkg.util.kubevirt.backend_storage import size_of
+from pkg.util.kubevirt.claims import state_size
 
 LABEL_OF_VM: Final = "persistent-state-for"
 VOLUME: Final = "persistent-state-for-this-vm"
@@ -102,7 +102,7 @@ class StateClaims:
     async def _create(self, vmi: VirtualMachineInstance, labels: dict[str, str], uid: str) -> PersistentVolumeClaim:
         rendering = self.rendering(vmi.namespace)
         chosen = rendering.kubevirt.vm_state_storage_class
-        body = _body(vmi, labels, uid, size_of(vmi, rendering.profile), chosen or await self._default_class())
+        body = _body(vmi, labels, uid, state_size(vmi, rendering.profile), chosen or await self._default_class())
         body["spec"]["accessModes"] = [_SHARED if chosen else _SINGLE]
         name = body["metadata"]["name"]
         try:

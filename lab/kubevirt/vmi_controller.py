@@ -31,7 +31,7 @@ from lab.kubevirt.pod import hotplugged
 from lab.kubevirt.state_claims import volume_status
 from pkg.api.kubevirt import AttachmentPod, VolumeStatus
 from pkg.util import constants
-from pkg.util.kubevirt.backend_storage import is_needed
+from pkg.util.kubevirt.claims import keeps_state
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class InstanceHandler:
         rendering = self.creator.rendering(vmi.namespace)
         patch = status_patch(vmi, launchers, now_rfc3339(), report_overhead=rendering.reports_overhead)
         patch = patch or self.hotplug.status_patch(vmi, launchers)
-        if patch is None and is_needed(vmi, rendering.profile):
+        if patch is None and keeps_state(vmi, rendering.profile):
             patch = volume_status(vmi, await self.creator.claim(vmi))
         if patch is not None:
             await self._write(vmi, patch)

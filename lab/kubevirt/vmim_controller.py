@@ -29,7 +29,7 @@ from lab.kubevirt.options import Options, migration_options
 from lab.kubevirt.phases import decide, rejected
 from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
 from pkg.util import constants
-from pkg.util.kubevirt.backend_storage import is_needed
+from pkg.util.kubevirt.claims import keeps_state
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class MigrationHandler:
         own = [pod for pod in launchers if vmi and pod.labels.get(constants.LABEL_CREATED_BY) == vmi.uid]
         target = self.pods.target(migration)
         rendering = self.creator.rendering(migration.namespace)
-        has_state = vmi is not None and is_needed(vmi, rendering.profile)
+        has_state = vmi is not None and keeps_state(vmi, rendering.profile)
         return View(
             migration=migration,
             vmi=vmi,

@@ -16,13 +16,12 @@ from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
-from pkg.util.kubevirt.backend_storage import claim_to_come
+from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.launcher import overhead_of
 from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
-from pkg.util.kubevirt.rendering import Rendering, harvester_ratio
 from pkg.util.kubevirt.target import target_usage
-from pkg.util.resource_list import ResourceList, add, format_resource_list
+from pkg.util.resource_list import add, format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind
 
 _KIND = "VirtualMachineInstance"
@@ -77,51 +76,37 @@ class _Calculator:
 
     def __init__(self, options: DeltaOptions) -> None:
         check_ratio(options.overhead_ratio)
-        self.options = options
-        self.profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
-        self.context = Context()
+        self._options = options
+        self._profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
+        self._context = Context()
         self._said: set[str] = set()
 
     def take(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What is printed for an object: nothing for those around the VMIs."""
-        if self.context.take(document):
+        """What is printed for an object: nothing for those around the VMIs. QuantityError if one of a VMI's quantities
+        is none."""
+        if self._context.take(document):
             return None
-        return self.describe(_decode(document, self.options.arch))
-
-    def describe(self, vmi: VirtualMachineInstance) -> dict[str, Any]:
-        """What is printed for one VMI. QuantityError if one of its quantities is none."""
-        rendering = self._rendering(vmi)
+        vmi = _decode(document, self._options.arch)
+        if self._profile is None:
+            self._say_once(self._context.version() or "")
+        rendering = self._context.rendering(vmi.namespace, self._profile, self._options.overhead_ratio)
         line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
-        if self.options.estimate is EstimateKind.HARVESTER:
-            profile, ratio = rendering.profile, rendering.ratio
+        if self._options.estimate is EstimateKind.HARVESTER:
+            profile, ratio = rendering.profile, self._options.overhead_ratio or rendering.harvester_ratio
             delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
             overhead = memory_overhead(vmi.spec, ratio=ratio, profile=profile)
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
-        target = format_resource_list(self._target(vmi, rendering))
-        return line | {
-            "overhead": overhead_of(vmi, rendering),
-            "delta": {name: target[name] for name in target if name not in _ALIASES},
-            "target": target,
-        }
+        # All that quota counts of the target's launcher and attachment pods, and of the claim for its state.
+        pods = target_usage(vmi, self._context.source(vmi), rendering, ResourceQuotaSpec())
+        claim = claim_to_come(vmi, self._context.claims(vmi.namespace), rendering)
+        target = format_resource_list(add(pods, claim))
+        counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
+        return line | {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
-    def _rendering(self, vmi: VirtualMachineInstance) -> Rendering:
-        """As the flags say, else the input, else what Harvester comes with."""
-        context, ratio = self.context, self.options.overhead_ratio
-        if ratio is None and (self.options.estimate is EstimateKind.HARVESTER or not context.has_ratio):
-            ratio = harvester_ratio(context.setting)
-        if self.profile is None:
-            self._say_once(context.version())
-        return context.rendering(vmi.namespace, self.profile, ratio)
-
-    def _say_once(self, version: str | None) -> None:
-        if version is not None and is_unknown(version) and version not in self._said:
+    def _say_once(self, version: str) -> None:
+        if is_unknown(version) and version not in self._said:
             self._said.add(version)
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
-
-    def _target(self, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-        """All that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
-        pods = target_usage(vmi, self.context.source(vmi), rendering, ResourceQuotaSpec())
-        return add(pods, claim_to_come(vmi, self.context.claims(vmi.namespace), rendering))
 
 
 def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:

@@ -19,7 +19,6 @@ from pkg.util.constants import (
     KUBEVIRT_PHASE_DEPLOYED,
     LIMITS_CPU,
     LIMITS_MEMORY,
-    SETTING_OVERHEAD_RATIO,
     VMI_PHASE_RUNNING,
 )
 from pkg.util.kubevirt.evidence import age
@@ -91,26 +90,18 @@ class Context:
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
         """How KubeVirt renders launcher pods there; `profile` and `ratio` override what the KubeVirt object says. Where
-        the input says nothing of the cluster quotas limit both cpu and memory."""
+        the input says nothing of the ratio it is what Harvester comes with; nothing of the cluster: quotas limit both
+        cpu and memory."""
         found = self._source.rendering(namespace, profile)
+        configured = found.ratio if self._kept[KubeVirt] or self._kept[Setting] else found.harvester_ratio
         runtime_class = self._kept[RuntimeClass].get_by_key(found.kubevirt.default_runtime_class or "")
         return replace(
             found,
-            ratio=found.ratio if ratio is None else ratio,
+            ratio=configured if ratio is None else ratio,
             quota_limits=found.quota_limits if any(self._kept.values()) else limited_by((LIMITS_CPU, LIMITS_MEMORY)),
             network_resources=self._network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
-
-    @property
-    def has_ratio(self) -> bool:
-        """Whether the input says which overhead ratio KubeVirt has, none at all included."""
-        return bool(self._kept[KubeVirt] or self._kept[Setting])
-
-    @property
-    def setting(self) -> Setting | None:
-        """The overhead ratio, as Harvester sets it."""
-        return self._of(Setting).get(name=SETTING_OVERHEAD_RATIO)
 
     def version(self) -> str | None:
         """The version of KubeVirt."""

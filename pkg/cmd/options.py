@@ -317,11 +317,12 @@ class WebhookOptions:
 
 def overhead_profile(name: str) -> Profile:
     """The overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
-    from pkg.util.kubevirt.profiles import PROFILES, is_version, profile_for_version
+    from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
+    from pkg.util.quotacount.releases import version_of
 
     if name in PROFILES:
         return PROFILES[name]
-    if not is_version(name):
+    if version_of(name) is None:
         raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
     return profile_for_version(name)
 

@@ -12,8 +12,8 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
+from pkg.util.kubevirt.claims import Move, doubled, moves
 from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
-from pkg.util.kubevirt.volume_migration import Move, doubled, moves
 from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS
 
 _PAGE = "docs/limits.md"

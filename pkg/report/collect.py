@@ -24,9 +24,8 @@ from pkg.report.installation import Installed
 from pkg.report.snapshot import LISTS, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
-from pkg.util.kubevirt import backend_storage
+from pkg.util.kubevirt.claims import STATE_PREFIX, moves
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
-from pkg.util.kubevirt.volume_migration import moves
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
@@ -99,7 +98,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
     every: list[Object] = [
         *(each for each in snapshot.namespaces if each.name in chosen),
         *(each for name in _OF_NAMESPACES for each in _of(getattr(snapshot, name), chosen)),
-        *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(backend_storage.PREFIX)),
+        *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(STATE_PREFIX)),
         *_moving(snapshot, chosen),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
         *(each for each in snapshot.locks if _is_ours(each)),

@@ -19,7 +19,7 @@ from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.kubevirt.backend_storage import claim_to_come
+from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, instance_of, target_usage, usage_of

@@ -154,7 +154,7 @@ METRICS: Final = table(
     Metric(
         "headroom_reserve_remembered_pods",
         "gauge",
-        "Pods that the reserve admitted and has not seen yet.",
+        "Pods that the reserve admitted a moment ago: they count where they are not seen yet.",
         exported=_WEBHOOK,
     ),
     Metric(

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cachetools import TTLCache
+from msgspec.structs import replace
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.objects import find_condition
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.resource_client import ResourceClient
@@ -29,30 +32,44 @@ IDLE: Final = 300.0
 MOST: Final = 40
 """Namespaces watched at once: each holds one of the connections that all requests share. The one that has not been
 asked about for longest gives way."""
-_GONE_SECONDS: Final = 5.0
-_GONE_MOST: Final = 1000
-"""For how long, and of how many pods, it is remembered that they were deleted: as long as the reserve remembers pods
-that were not seen (ledger.EXPIRY), and a watch may be late."""
+ENDED: Final = 5.0
+_ENDED_MOST: Final = 1000
+"""For how long, and of how many pods, it is remembered that they ended: status.used may still count them, the reserve
+remembers pods that were not seen (ledger.EXPIRY), and a watch may be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """All pods of a namespace at one moment."""
+
+    there: Sequence[Pod] = ()
+    ended: Mapping[str, Pod] = field(default_factory=dict)
+    """Those that ended or were deleted a moment ago, by uid, as they were before. `there` may never have shown them."""
+
+    def seen(self) -> dict[str, str | None]:
+        """uid to resourceVersion, "" for one that is gone again."""
+        return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.there}}
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
     informer: SharedIndexInformer[Pod]
-    gone: TTLCache[str, None]
-    """Uids."""
+    ended: TTLCache[str, Pod]
     end: asyncio.TimerHandle = field(init=False)
 
 
 class NamespacePods:
     """One informer a namespace. `close` at the end."""
 
-    def __init__(self, pods: ResourceClient[Pod]) -> None:
+    def __init__(self, pods: ResourceClient[Pod], clock: Callable[[], float]) -> None:
+        """`clock`: seconds since 1970, the API server's."""
         self._pods = pods
+        self._clock = clock
         self._watches: dict[str, _Watch] = {}
         # Invariant: in the order of the last question about each.
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def of(self, namespace: str) -> list[Pod] | None:
+    async def of(self, namespace: str) -> Pods | None:
         """What the watch has brought so far; None while the first list has not come."""
         watch = self._watches.pop(namespace, None)
         if watch is None:
@@ -66,11 +83,11 @@ class NamespacePods:
         informer = watch.informer
         if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
             return None
-        return informer.indexer.list()
+        return Pods(informer.indexer.list(), dict(watch.ended))
 
-    def gone(self, namespace: str) -> Collection[str]:
-        """The uids of pods that the watch saw deleted a moment ago; `of` may never have shown them."""
-        return list(self._watches[namespace].gone) if namespace in self._watches else ()
+    def ended(self, namespace: str) -> Mapping[str, Pod]:
+        """Those that the watch saw end a moment ago."""
+        return dict(self._watches[namespace].ended) if namespace in self._watches else {}
 
     async def close(self) -> None:
         """End every watch."""
@@ -82,10 +99,22 @@ class NamespacePods:
     def _begun(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)
         informer = SharedIndexInformer(self._pods.select(namespace=namespace))
-        gone: TTLCache[str, None] = TTLCache(_GONE_MOST, _GONE_SECONDS, asyncio.get_running_loop().time)
-        informer.add_event_handler(ResourceEventHandlerFuncs(on_delete=lambda pod, _: gone.update({pod.uid: None})))
+        ended: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
+
+        def added(pod: Pod, _: bool) -> None:
+            if pod.terminal and abs(self._clock() - _ended_at(pod)) < ENDED:
+                ended[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
+
+        def updated(old: Pod, new: Pod) -> None:
+            if new.terminal and not old.terminal:
+                ended[old.uid] = old
+
+        def deleted(pod: Pod, _: bool) -> None:
+            ended.setdefault(pod.uid, pod)
+
+        informer.add_event_handler(ResourceEventHandlerFuncs(added, updated, deleted))
         informer.start()
-        return _Watch(informer, gone)
+        return _Watch(informer, ended)
 
     def _end(self, namespace: str) -> None:
         watch = self._watches.pop(namespace)
@@ -93,3 +122,10 @@ class NamespacePods:
         task = asyncio.create_task(watch.informer.stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+
+def _ended_at(pod: Pod) -> float:
+    """When a kubelet reported that the containers had ended, in seconds since 1970 by the node's clock; 0.0: it did
+    not."""
+    ready = find_condition(pod.status.conditions, "Ready")
+    return from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
@@ -24,7 +24,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.webhook.deadline import in_time
-from pkg.webhook.namespace_pods import NamespacePods
+from pkg.webhook.namespace_pods import NamespacePods, Pods
 
 
 class View:
@@ -36,7 +36,7 @@ class View:
         self._client = client
         self._observer = observer
         self._source = observer.source
-        self._pods = NamespacePods(client.resource(PODS))
+        self._pods = NamespacePods(client.resource(PODS), clock)
         self._clock = clock
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class View:
         """Every quota of a namespace."""
         return self._source.quotas.list(namespace)
 
-    async def pods(self, namespace: str) -> list[Pod] | None:
+    async def pods(self, namespace: str) -> Pods | None:
         """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
         return await self._pods.of(namespace)
 
@@ -67,13 +67,10 @@ class View:
         """The releases by which the API servers count."""
         return self._source.kubernetes()
 
-    def pods_gone(self, namespace: str) -> Collection[str]:
-        """The uids of pods that this watch saw deleted a moment ago."""
-        return self._pods.gone(namespace)
-
-    async def pods_live(self, namespace: str) -> list[Pod]:
-        """Every pod of a namespace, as the API server has it."""
-        return await in_time(self._client.resource(PODS).list(namespace)) or []
+    async def pods_live(self, namespace: str) -> Pods:
+        """The same as the API server has them, with those that the watch saw end."""
+        found = await in_time(self._client.resource(PODS).list(namespace))
+        return Pods(found or [], self._pods.ended(namespace))
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
         """One quota as it is now; the cached one when the API server knows it no more.
@@ -87,17 +84,18 @@ class View:
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return await in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
 
-    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
-        """The quota among what the API server holds now; None when its namespace is gone."""
-        return await in_time(self._observe_live(quota))
+    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Facts | None:
+        """The quota among what the API server holds now, and `pods` where they are listed already; None when its
+        namespace is gone."""
+        return await in_time(self._observe_live(quota, pods))
 
     async def namespace_live(self, name: str) -> Namespace | None:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
 
-    async def _observe_live(self, quota: ResourceQuota) -> Facts:
-        # KubeVirt's: no other pod says anything about a migration.
-        pods = await self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP)
+    async def _observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None) -> Facts:
+        if pods is None:  # KubeVirt's: no other pod says anything about a migration
+            pods = await self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP)
         # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
         # could be made between a list without its migration and a list of pods.
         namespace, migrations, instances = await asyncio.gather(

@@ -13,7 +13,6 @@ from tests.e2e.admin import HARD, LIMITS, Admin
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
 SKIP = "harvesterhci.io/skipResourceQuotaAutoScaling"
 OWNER = "headroom.harvesterhci.io/owner"
-RESYNC = "harvesterhci.io/migratingScalingResyncNeeded"
 COMPENSATION = "harvesterhci.io/migratingCompensation"
 
 RAISED = {"limits.cpu": "5", "limits.memory": "9980344313"}

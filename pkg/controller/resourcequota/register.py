@@ -19,7 +19,7 @@ from pkg.controller.indexes import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
-from pkg.util.kubevirt import backend_storage
+from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import read_of
 from pkg.util.kubevirt.migration import migration_of
 from pkg.util.kubevirt.target import rendered_from
@@ -68,7 +68,7 @@ def _watch(management: Management) -> None:
         return in_namespace(machine.namespace) if moves_volumes(machine.namespace) else []
 
     def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
-        state = claim.name.startswith(backend_storage.PREFIX) or moves_volumes(claim.namespace)
+        state = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
         return [q.key for q in quotas.cache().list(claim.namespace) if state and any(map(counts_of_claims, q.hard))]
 
     def beside_devices(claim: ResourceClaim) -> list[str]:
@@ -114,7 +114,7 @@ def _read_of_pod(pod: Pod) -> object:
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = vmi.status
     lives = status.phase, status.node_name, read_of(status.migration_state)
-    volumes = backend_storage.read_of(vmi), status.migrated_volumes
+    volumes = claims.read_of(vmi), status.migrated_volumes
     return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
 
 

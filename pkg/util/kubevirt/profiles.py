@@ -5,13 +5,12 @@ The paths are those of KubeVirt's pkg/virt-controller/services where none is giv
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from pkg.util.quotacount.releases import by_release
+from pkg.util.quotacount.releases import by_release, rules_at, version_of
 
 MI = 1024**2
 GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
@@ -150,33 +149,19 @@ LARGEST = (
 none is always the larger one."""
 
 _FIRST_UNKNOWN = (1, 10, 0)
-_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])(?:\.([0-9]{1,4})(?![0-9]))?")
 
 
 def profile_for_version(observed: str | None) -> Profile:
     """The profile of a version as the KubeVirt CR's status gives it ("v1.8.3", "1.6.2-150700.1.1", as Harvester's
     builds say it); a version without a patch is the minor's first. The default one if the text says nothing readable,
     the newest for whatever came after it (`is_unknown`)."""
-    version = _parse(observed)
+    version = version_of(observed or "")
     if version is None:
         return DEFAULT_PROFILE
-    if version >= _FIRST_UNKNOWN:
-        return PROFILES[NEWEST]
-    known = [profile for name, profile in PROFILES.items() if (_parse(name) or _FIRST_UNKNOWN) <= version]
-    return known[-1] if known else PROFILES["0.54"]
-
-
-def is_version(text: str | None) -> bool:
-    """Whether a text starts as a version does, so that `profile_for_version` reads it."""
-    return _parse(text) is not None
+    return PROFILES[NEWEST] if version >= _FIRST_UNKNOWN else rules_at(PROFILES, version)
 
 
 def is_unknown(observed: str | None) -> bool:
     """Whether the version is newer than all that the profiles were made of."""
-    version = _parse(observed)
+    version = version_of(observed or "")
     return version is not None and version >= _FIRST_UNKNOWN
-
-
-def _parse(text: str | None) -> tuple[int, int, int] | None:
-    match = _VERSION.match(text or "")
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None

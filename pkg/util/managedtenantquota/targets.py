@@ -17,7 +17,7 @@ from kubeloop.api.meta import ObjectMeta, RawResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
-from pkg.util.kubevirt.backend_storage import backend_storage
+from pkg.util.kubevirt.claims import state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
@@ -26,7 +26,7 @@ from pkg.util.managedtenantquota.lock import Lock
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resource_list import ResourceList, add, format_resource_list, maximum, minimum, parse_resource_list, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
@@ -58,7 +58,7 @@ class Missing:
             return attachments, attachments
         launcher = launcher_usage(self.vmi, self.source, rendering, spec)
         if facts.claims is not None and not has_scopes(spec):
-            claim = backend_storage(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
+            claim = state_claims(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
             launcher = add(launcher, claim)
         return launcher, add(launcher, attachments)
 

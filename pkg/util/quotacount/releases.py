@@ -12,6 +12,8 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Any)
+Version = tuple[int, int, int]
+_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])(?:\.([0-9]{1,4})(?![0-9]))?")
 
 
 class StatusRule(Enum):
@@ -84,6 +86,19 @@ def by_release(rules: T, changes: Mapping[str, Mapping[str, Any]]) -> Mapping[st
     return found
 
 
+def rules_at(found: Mapping[str, T], version: Version) -> T:
+    """Of what `by_release` says, those of a version; of one before all, the first."""
+    oldest, *later = found
+    known = [oldest, *(name for name in later if (start := version_of(name)) and start <= version)]
+    return found[known[-1]]
+
+
+def version_of(text: str) -> Version | None:
+    """What a text such as "v1.34.4+rke2r1" or "1.8" starts with, None if that is not a version."""
+    match = _VERSION.match(text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
 RELEASES = by_release(Release(), _CHANGES)
 """By the first minor that has them. Older ones are out of support and count as the first."""
 
@@ -93,8 +108,7 @@ Releases = tuple[Release, ...]
 NEWEST: Releases = (RELEASES["1.37"],)
 UNKNOWN: Releases = tuple(RELEASES.values())
 """For a version that cannot be read or is newer than those known."""
-_NEWEST_KNOWN = (1, 37)
-_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
+_FIRST_UNKNOWN = (1, 38, 0)
 
 
 def releases_of(versions: Iterable[str]) -> Releases:
@@ -120,13 +134,5 @@ def doubt(versions: Sequence[str]) -> str:
 
 
 def _release_of(version: str) -> Release | None:
-    minor = _minor(version)
-    if minor is None or minor > _NEWEST_KNOWN:
-        return None
-    known = [release for name, release in RELEASES.items() if (_minor(name) or minor) <= minor]
-    return known[-1] if known else RELEASES["1.30"]
-
-
-def _minor(version: str) -> tuple[int, int] | None:
-    match = _VERSION.match(version)
-    return (int(match[1]), int(match[2])) if match else None
+    found = version_of(version)
+    return rules_at(RELEASES, found) if found and found < _FIRST_UNKNOWN else None

@@ -1,6 +1,8 @@
-"""What ResourceQuota counts of a pod, as kube-apiserver's quota admission and the quota controller do.
+"""What ResourceQuota counts of a pod, as kube-apiserver's quota admission and the quota controller do, and which pods
+a quota's scopes match.
 
-Source: kubernetes pkg/quota/v1/evaluator/core/pods.go; what differs by release stands in `releases`.
+Source: kubernetes pkg/quota/v1/evaluator/core/pods.go and pkg/apis/core/v1/helper/qos; what differs by release stands
+in `releases`.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 
-from kubeloop.api.core import Pod, ResourceQuotaSpec, ResourceRequirements
+from kubeloop.api.core import (
+    Pod,
+    PodAffinityTerm,
+    ResourceQuotaSpec,
+    ResourceRequirements,
+    ScopedResourceSelectorRequirement,
+)
 from kubeloop.api.meta import from_rfc3339
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
-from pkg.util.quantity import Quantity
-from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, pod_limits, pod_requests
+from pkg.util.quantity import ZERO, Quantity
+from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, is_pod_level, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
-from pkg.util.quotacount.scopes import matches_scopes
-from pkg.util.resource_list import ResourceList, maximum, positive, subtract
+from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract
 
 COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."
@@ -112,3 +119,82 @@ def is_extended(name: str) -> bool:
     if "/" not in name or "kubernetes.io/" in name or name.startswith(REQUESTS_PREFIX):
         return False
     return _EXTENDED.fullmatch(name) is not None
+
+
+# ---- scopes --------------------------------------------------------------------------------------------------
+
+
+def has_scopes(spec: ResourceQuotaSpec) -> bool:
+    """Whether a quota counts some of its namespace's objects only."""
+    return bool(spec.scopes or spec.scope_selector)
+
+
+def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> bool:
+    """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
+    A scope that is unknown, or for other objects, matches no pod."""
+    wanted = [ScopedResourceSelectorRequirement(scope_name=scope, operator="Exists") for scope in spec.scopes or ()]
+    if spec.scope_selector is not None:
+        wanted += spec.scope_selector.match_expressions or ()
+    return any(all(_matches(pod, requirement, release) for requirement in wanted) for release in releases)
+
+
+def _matches(pod: Pod, wanted: ScopedResourceSelectorRequirement, release: Release) -> bool:
+    deadline = pod.spec.active_deadline_seconds
+    ends_by_itself = deadline is not None and deadline >= 0  # nothing to do with its deletion
+    match wanted.scope_name:
+        case "Terminating":
+            return ends_by_itself
+        case "NotTerminating":
+            return not ends_by_itself
+        case "BestEffort":
+            return _is_best_effort(pod, release)
+        case "NotBestEffort":
+            return not _is_best_effort(pod, release)
+        case "CrossNamespacePodAffinity":
+            return _uses_cross_namespace_affinity(pod)
+        case "PriorityClass":
+            return _selects(wanted, pod.spec.priority_class_name or "")
+    return False
+
+
+def _is_best_effort(pod: Pod, release: Release) -> bool:
+    """Whether the pod's QoS class is BestEffort, reported or worked out: no cpu or memory asked for at all."""
+    if pod.status.qos_class:
+        return pod.status.qos_class == "BestEffort"
+    resources = [c.resources for c in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
+    if release.pod_level_resources and (pod_level := pod.spec.resources) is not None:
+        names = [*(pod_level.requests or ()), *(pod_level.limits or ())]
+        if release.empty_pod_level_decides or any(map(is_pod_level, names)):
+            resources = [pod_level]
+    return not any(_asks_for_compute(entry) for entry in resources)
+
+
+def _uses_cross_namespace_affinity(pod: Pod) -> bool:
+    """Whether a pod (anti-)affinity looks into other namespaces."""
+    affinity = pod.spec.affinity
+    sides = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    terms: list[PodAffinityTerm] = []
+    for side in sides:
+        if side is not None:
+            preferred = side.preferred_during_scheduling_ignored_during_execution or ()
+            terms += side.required_during_scheduling_ignored_during_execution or ()
+            terms += [weighted.pod_affinity_term for weighted in preferred]
+    return any(bool(term.namespaces) or term.namespace_selector is not None for term in terms)
+
+
+def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
+    """Whether the requirement selects what has a class of that name, "" for none."""
+    values = requirement.values or ()
+    selects = {
+        "Exists": name != "",
+        "DoesNotExist": name == "",
+        "In": name in values and name != "",
+        "NotIn": bool(values) and name not in values,
+    }
+    return selects.get(requirement.operator, False)
+
+
+def _asks_for_compute(resources: ResourceRequirements) -> bool:
+    given = [raw for raw in (resources.requests, resources.limits) if raw]
+    of_compute = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in given)
+    return any(quantity > ZERO for raw in of_compute for quantity in parse_resource_list(raw).values())

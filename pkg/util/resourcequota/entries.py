@@ -6,7 +6,7 @@ whichever controller wrote it; nothing here touches spec.hard.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -113,14 +113,9 @@ def read(annotations: Mapping[str, str]) -> tuple[dict[str, ResourceList], dict[
 
 
 def standing(annotations: Mapping[str, str], vm_name: str, vmi: Object | None) -> ResourceList | None:
-    """A VM's entries under all forms of its key together; None: none that can be read."""
+    """A VM's entries under all forms of its key, the greatest value of each resource; None: none that can be read."""
     said, _invalid = read({key: annotations[key] for key in keys_of(annotations, vm_name, vmi)})
-    return together(said.values())
-
-
-def together(said: Collection[ResourceList]) -> ResourceList | None:
-    """What several entries of one VM come to: the greatest value of each resource; None: there are none."""
-    return reduce(maximum, said) if said else None
+    return reduce(maximum, said.values()) if said else None
 
 
 def added(annotations: Mapping[str, str]) -> ResourceList:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from cachetools import LRUCache
-
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
@@ -109,7 +107,6 @@ class Observer:
     def __init__(self, source: Source, profile: Profile | None = None) -> None:
         self.source = source
         self._profile = profile
-        self._renderings: LRUCache[str, tuple[object, Rendering]] = LRUCache(maxsize=4096)
         self._cache = Cache()
 
     def observe(
@@ -146,8 +143,4 @@ class Observer:
             for obj in (*source.kubevirts.list(), *source.limit_ranges.list(name), *filter(None, [setting]))
         ]
         versions += [namespace.labels, source.quota_limits(name), source.kubernetes()]
-        known = self._renderings.get(name)
-        if known is None or known[0] != versions:
-            known = (versions, source.rendering(name, self._profile))
-            self._renderings[name] = known
-        return known[1]
+        return self._cache.made(("rendering", name), tuple(versions), lambda: source.rendering(name, self._profile))

@@ -8,6 +8,7 @@ Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import reduce
 from typing import NamedTuple
 
 from pkg.util import constants
@@ -19,16 +20,7 @@ from pkg.util.resource_list import ResourceList, add, add_to, marshal, maximum, 
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, quantity_of
 from pkg.util.resourcequota.caps import idle, refuse
 from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised
-from pkg.util.resourcequota.entries import (
-    changes,
-    compensation,
-    is_by_uid,
-    put,
-    read,
-    readable_compensation,
-    remove,
-    together,
-)
+from pkg.util.resourcequota.entries import changes, compensation, is_by_uid, put, read, readable_compensation, remove
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import hand_over, lowered
@@ -137,13 +129,15 @@ class Scaling:
                 yield Wanted(vm, migrating_uid_key(vm.uid), value, None)
 
     def _followed(self) -> Iterator[Wanted]:
-        beyond = self._pods_beyond()
+        beyond = self._pods_beyond() if COUNT_PODS in self.limits else ZERO
         once_more: Mapping[str, Quantity] = self.limits
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         for vm in self.vms:
-            stands = together([self.said[key] for key in vm.keys if key in self.said])
-            # An existing entry is kept as far as it is used, or will be if the migration continues.
-            value = maximum(vm.wanted, minimum(stands, vm.upper_bound)) if stands else vm.wanted
+            said = [self.said[key] for key in vm.keys if key in self.said]
+            stands = reduce(maximum, said) if said else None
+            value = {name: vm.wanted[name] for name in self.limits if name in vm.wanted}
+            if stands:  # it is kept as far as it is used, or will be if the migration continues
+                value = maximum(value, minimum(stands, vm.upper_bound))
             if vm.stage >= Stage.WANTED and (ended := min(vm.ended, beyond)):
                 value, beyond = add(value, {COUNT_PODS: ended}), beyond - ended
             if vm.doubled:
@@ -155,8 +149,6 @@ class Scaling:
 
     def _pods_beyond(self) -> Quantity:
         """How many pods of the namespace the base has no room for: launchers that are over count as objects."""
-        if COUNT_PODS not in self.limits:
-            return ZERO
         granted = total(vm.granted for vm in self.vms).get(COUNT_PODS, ZERO)
         return max(ZERO, quantity_of(self.quota.used, COUNT_PODS) - granted - self.limits[COUNT_PODS])
 
@@ -221,17 +213,19 @@ class Scaling:
             self.problems += idle(*caps, self.quota.hard)
         if not self.limits:
             return self._retired()
+        if not self.follows:  # as upstream also where an entry is invalid
+            compensate_as_harvester(self.quota, self.limits, self.vms, self.annotations)
         try:
-            if not self.follows:  # as upstream also where an entry is invalid
-                compensate_as_harvester(self.quota, self.limits, self.vms, self.annotations)
             for error in self.invalid.values():
                 raise error
-            if self.follows:
-                self._compensate([each.vm.name for each in refused], added, growth, stands, caps)
-            raised = hard(self.limits, add(added, compensation(self.annotations)))
+            names = [each.vm.name for each in refused]
+            lacking = (
+                self._lacking(names, added, growth, stands, caps) if self.follows else compensation(self.annotations)
+            )
         except InvalidEntry as exc:
             self.problems.append(exc)
             return {}
+        raised = hard(self.limits, add(added, lacking))
         if self.follows and not self.marks:
             if raised == self.limits:
                 self.annotations.pop(constants.ANNOTATION_APPLIED, None)
@@ -262,14 +256,15 @@ class Scaling:
             add_to(added, value)
         return added
 
-    def _compensate(
+    def _lacking(
         self,
         refused: Sequence[str],
         added: Mapping[str, Quantity],
         growth: Mapping[str, Quantity],
         stands: ResourceList,
         caps: Sequence[str],
-    ) -> None:
+    ) -> ResourceList:
+        """Write the compensation, as long as the caps have room."""
         lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands) if growth else {}
         if lacking != stands:
             names = ", ".join(f"VM {name}" for name in refused)
@@ -280,6 +275,7 @@ class Scaling:
             put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking)
         else:
             self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
+        return lacking
 
     def _retired(self) -> dict[str, str]:
         """The namespace lost its annotation: what we added is removed, and with it every entry of ours. One that was

@@ -22,8 +22,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.backend_storage import NOTHING, backend_storage
-from pkg.util.kubevirt.device_claims import device_claims
+from pkg.util.kubevirt.claims import NOT_DOUBLED, NOTHING, Move, device_claims, doubled, state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, charged_until, ended_launchers, sides_of
 from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
@@ -40,10 +39,9 @@ from pkg.util.kubevirt.target import (
     target_usage,
     within,
 )
-from pkg.util.kubevirt.volume_migration import NOT_DOUBLED, Move, doubled
 from pkg.util.names import migrating_keys
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -106,7 +104,7 @@ class Vm:
         home = self._worth(sides.home)
         storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
-            storage = backend_storage(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+            storage = state_claims(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
             devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.both if facts.storage_migration else {}

@@ -8,12 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt import device_claims
-from pkg.util.kubevirt.backend_storage import concerning
+from pkg.util.kubevirt.claims import Move, device_claims_concerning, moves, state_claims_concerning
 from pkg.util.kubevirt.evidence import ControlledPods
 from pkg.util.kubevirt.rendering import Rendering, limited_by
-from pkg.util.kubevirt.volume_migration import Move, moves
-from pkg.util.quotacount.scopes import has_scopes
+from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -66,8 +64,8 @@ def _vm(
     claims: list[object] = [None]
     if facts.claims is not None:
         named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
-        claims = [*concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
-    devices = device_claims.concerning(own, facts.device_claims) if facts.device_claims else ()
+        claims = [*state_claims_concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
+    devices = device_claims_concerning(own, facts.device_claims) if facts.device_claims else ()
     made = partial(Vm, name, facts, rendering, migrations, pods, moved, exact=exact)
     return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), made)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
 from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
+from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.view import View, migrating
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
@@ -70,10 +71,11 @@ class State:
         self.namespace = annotated_namespace(limits, deleting=deleting)
         self.limits = limits
         self.now = 0.0
+        self.off = False
 
     def observe(self, quota: ResourceQuota) -> Facts:
         found = observed(quota, self.migrations, self.instances, limits=self.limits, now=self.now)
-        return replace(found, pods=self.pods)
+        return replace(found, pods=self.pods, namespace_off=self.off)
 
 
 class FakeView(View):
@@ -85,7 +87,10 @@ class FakeView(View):
         self.live = live
         self.looked: list[str] = []
         self.watched = True
-        self.gone: list[str] = []
+        self.asked_of: set[str] = set()
+        """The namespaces whose pods are watched."""
+        self.ended: dict[str, Pod] = {}
+        """The pods that the watch saw end a moment ago."""
         self.runs = NEWEST
 
     def observe(self, quota: ResourceQuota) -> Facts:
@@ -100,17 +105,15 @@ class FakeView(View):
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
-    async def pods(self, namespace: str) -> list[Pod] | None:
-        return self.cached.pods if self.watched else None
+    async def pods(self, namespace: str) -> Pods | None:
+        self.asked_of.add(namespace)
+        return Pods(list(self.cached.pods), self.ended) if self.watched else None
 
     def releases(self) -> Releases:
         return self.runs
 
-    def pods_gone(self, namespace: str) -> Collection[str]:
-        return self.gone
-
-    async def pods_live(self, namespace: str) -> list[Pod]:
-        return self._answer("pods").pods
+    async def pods_live(self, namespace: str) -> Pods:
+        return Pods(list(self._answer("pods").pods), self.ended)
 
     def _answer(self, look: str) -> State:
         self.looked.append(look)
@@ -118,7 +121,7 @@ class FakeView(View):
             raise NoAnswer("the API server does not answer: timed out")
         return self.live
 
-    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
+    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Facts | None:
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:

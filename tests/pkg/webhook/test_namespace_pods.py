@@ -1,4 +1,4 @@
-"""Watches of single namespaces, from the first question until the last question is `forget` seconds old."""
+"""Watches of single namespaces, from the first question until the last question is IDLE seconds old."""
 
 from __future__ import annotations
 
@@ -6,53 +6,101 @@ import asyncio
 
 import pytest
 
+from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
 from pkg.webhook import namespace_pods as module
-from pkg.webhook.namespace_pods import IDLE, NamespacePods
-from tests.kinds import Kind
+from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods, Pods
+from tests.kinds import Clock, Kind
+from tests.objects import ended, pod
 
 pytestmark = pytest.mark.virtual_time
+
+
+def names(found: Pods | None) -> list[str]:
+    return [pod.name for pod in found.there] if found else []
 
 
 async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:
     kind = Kind(PODS)
     kind.put("a", "ns1")
-    pods = NamespacePods(kind.client)
-    found = await pods.of("ns1")
-    assert [pod.name for pod in found or ()] == ["a"]
+    pods = NamespacePods(kind.client, Clock())
+    assert names(await pods.of("ns1")) == ["a"]
     asked = kind.calls
     assert {namespace for _, namespace, _ in asked} == {"ns1"}
     kind.put("b", "ns1")
     for _ in range(200):
-        if len(await pods.of("ns1") or ()) == 2:
+        if len(names(await pods.of("ns1"))) == 2:
             break
         await asyncio.sleep(0.01)
-    assert [pod.name for pod in await pods.of("ns1") or ()] == ["a", "b"]
+    assert names(await pods.of("ns1")) == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
-    kind.put("c", "ns1")
-    kind.gone("ns1/c")
-    await until(lambda: pods.gone("ns1") == ["uid-c"])
     await pods.close()
     assert kind.server.watches == 0
+
+
+async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_was() -> None:
+    """Also one that came and went between two questions."""
+    kind, over = Kind(PODS), pod("2", name="over")
+    kind.given(over)
+    pods = NamespacePods(kind.client, Clock())
+    assert pods.ended("ns1") == {}
+    await pods.of("ns1")
+    kind.put("came", "ns1")
+    kind.gone("ns1/came")
+    kind.given(ended(over))
+    await until(lambda: len(pods.ended("ns1")) == 2)
+    found = await pods.of("ns1")
+    assert found is not None
+    assert found.seen() == {"uid-came": "", over.uid: found.there[0].metadata.resource_version}
+    assert [(each.name, each.status.phase) for each in found.ended.values()] == [("came", None), ("over", "Running")]
+    await asyncio.sleep(ENDED / 2)
+    kind.gone("ns1/over")
+    await asyncio.sleep(ENDED / 2)
+    assert pods.ended("ns1") == {}
+    await pods.close()
+
+
+DATE = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "remembered"),
+    [(0.0, True), (ENDED - 1, True), (ENDED + 1, False), (3600.0, False), (-3600.0, False), (None, False)],
+)
+async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_says(
+    seconds: float | None, remembered: bool
+) -> None:
+    since = {} if seconds is None else {"lastTransitionTime": rfc3339(DATE - seconds)}
+    ready = {"type": "Ready", "status": "False", "reason": "PodCompleted", **since}
+    kind = Kind(PODS)
+    kind.given(pod("2", phase="Succeeded", conditions=[ready]))
+    kind.given(pod("1", conditions=[ready]))  # it has just become unready
+    pods = NamespacePods(kind.client, Clock(DATE))
+    found = await pods.of("ns1")
+    assert found is not None
+    assert [each.status.phase for each in found.ended.values()] == [None] * remembered
+    await asyncio.sleep(ENDED)
+    assert pods.ended("ns1") == {}
+    await pods.close()
 
 
 async def test_who_cannot_wait_any_longer_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SYNC_TIMEOUT", 0.05)
     kind = Kind(PODS)
     kind.answering.clear()
-    pods = NamespacePods(kind.client)
+    pods = NamespacePods(kind.client, Clock())
     assert await pods.of("ns1") is None
     kind.answering.set()
     monkeypatch.setattr(module, "SYNC_TIMEOUT", 5.0)
-    assert await pods.of("ns1") == []
+    assert await pods.of("ns1") == Pods([])
     await pods.close()
 
 
 async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client)
+    pods = NamespacePods(kind.client, Clock())
     await pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await asyncio.sleep(IDLE / 2)
@@ -71,7 +119,7 @@ async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way
 ) -> None:
     monkeypatch.setattr(module, "MOST", 3)
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client)
+    pods = NamespacePods(kind.client, Clock())
     for name in ("a", "b", "c", "a", "d"):
         await pods.of(name)
     assert set(pods._watches) == {"a", "c", "d"}

@@ -1,4 +1,4 @@
-"""Pods that were let through and are not seen yet: between our answer and quota's own count a pod is in no list.
+"""Pods that were let through and may not be seen yet: between our answer and quota's own count a pod is in no list.
 
 Each replica keeps its own. What another replica lets through is seen once quota has counted it. Until then each counts
 its own pods twice, in the other one's place: two replicas together exceed a base by one pod at most.
@@ -25,7 +25,7 @@ Usages = Mapping[str, Mapping[str, Quantity]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _Entry:
     uid: str
     replaced: str | None
     usages: Usages
@@ -36,52 +36,40 @@ class Ledger:
     """By namespace. Everything is sync: between reading it and the entry that follows nothing else runs."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, dict[str, _Pending]] = {}
+        self._entries: dict[str, dict[str, _Entry]] = {}
         self._silent = False
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def admit(self, namespace: str, uid: str, usages: Usages, *, replaced: str | None = None) -> None:
         """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
         the resourceVersion that a resize replaces, None for a new pod."""
-        pending = _Pending(uid, replaced, usages, now())
-        self._pending.setdefault(namespace, {})[f"{uid}/{replaced}"] = pending
-        REMEMBERED.set(len(self))
-        for each in (namespace, *[each for each in self._pending if each != namespace][:_SWEPT]):
-            self._forget(each, {}, now())
+        self._entries.setdefault(namespace, {})[f"{uid}/{replaced}"] = _Entry(uid, replaced, usages, now())
+        for each in (namespace, *[each for each in self._entries if each != namespace][:_SWEPT]):
+            self._forget(each, now())
 
-    def settle(self, namespace: str, seen: Mapping[str, str | None], asked: float) -> None:
-        """The API server, `asked` at that time, has answered: forget the pods that are seen (uid to resourceVersion),
-        and those that were given up by then."""
+    def settle(self, namespace: str, asked: float) -> None:
+        """The API server, `asked` at that time, has answered: forget the pods that were given up by then."""
         if self._silent:
             self._silent = False
-            for pending in self._pending.values():
-                pending.update({key: replace(each, since=now()) for key, each in pending.items()})
-        self._forget(namespace, seen, asked)
+            for entries in self._entries.values():
+                entries.update({key: replace(each, since=now()) for key, each in entries.items()})
+        self._forget(namespace, asked)
 
     def keep(self) -> None:
         """It does not answer: until it does, none is given up."""
         self._silent = True
 
-    def _forget(self, namespace: str, seen: Mapping[str, str | None], asked: float) -> None:
-        if self._silent:
-            return
-        kept = {
-            key: each
-            for key, each in self._pending.get(namespace, {}).items()
-            if seen.get(each.uid, each.replaced) == each.replaced and asked < each.since + EXPIRY
-        }
+    def _forget(self, namespace: str, asked: float) -> None:
         # At the end: the namespaces that have not been asked about for longest are swept first.
-        self._pending.pop(namespace, None)
+        entries = self._entries.pop(namespace, {})
+        kept = {key: each for key, each in entries.items() if self._silent or asked < each.since + EXPIRY}
         if kept:
-            self._pending[namespace] = kept
-        REMEMBERED.set(len(self))
+            self._entries[namespace] = kept
+        REMEMBERED.set(sum(map(len, self._entries.values())))
 
-    def __len__(self) -> int:
-        """Pods of all namespaces."""
-        return sum(map(len, self._pending.values()))
-
-    def pending(self, namespace: str, quota: str) -> Iterator[Mapping[str, Quantity]]:
-        """What each pod takes of a quota."""
-        for pending in self._pending.get(namespace, {}).values():
-            if quota in pending.usages:
-                yield pending.usages[quota]
+    def pending(self, namespace: str, quota: str, seen: Mapping[str, str | None]) -> Iterator[Mapping[str, Quantity]]:
+        """What each pod takes of a quota that is not among those `seen` (uid to resourceVersion). Nothing is forgotten
+        because it was seen: another read, which began earlier, may not show it."""
+        for each in self._entries.get(namespace, {}).values():
+            if quota in each.usages and seen.get(each.uid, each.replaced) == each.replaced:
+                yield each.usages[quota]

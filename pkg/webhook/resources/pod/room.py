@@ -15,13 +15,13 @@ on their way to quota admission, still of those that have just ended, and its co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.amounts import compared
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.usage import unnamed
-from pkg.util.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
+from pkg.util.quotacount.usage import counted, is_live, unnamed
+from pkg.util.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import has_migrating_vm, readable_compensation, standing
@@ -29,7 +29,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
-from pkg.webhook.resources.pod.tally import Sums
+from pkg.webhook.namespace_pods import Pods
 
 Amounts = Mapping[str, Quantity]
 
@@ -99,24 +99,43 @@ class Room:
         }
 
 
-def room(observed: Facts, policy: Policy, sums: Sums) -> Room | None:
-    """The room of `observed.quota`; None where nothing says what its base is. `sums` is what the quota charges for
-    all of `observed.pods`, the namespace's."""
+def room(observed: Facts, policy: Policy, pods: Pods | None) -> Room | None:
+    """The room of `observed.quota`; None where nothing says what its base is. `pods` are all of the namespace; None:
+    status.used is all that is known of them, and `observed.pods` of the migrations."""
     quota = observed.quota
     base = base_of(quota, observed.limits, policy)
     if base.limits is None:
         return None
+    used = parse_resource_list(quota.used)
+    charged, ended = used, ResourceList()
+    if pods is not None:
+        observed = replace(observed, pods=pods.there)
+        charged = _charged(observed, pods.there, observed.now)
+        # The quota controller notices that a grace period is over only when it counts anew: after minutes.
+        stuck = [pod for pod in pods.there if not is_live(pod, observed.now) and not pod.terminal]
+        ended = _charged(observed, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
     vms, _ = vms_of(observed, policy, base)
     return Room(
         base={name: limit for name, limit in base.limits.items() if counts_of_pods(name)},
         hard=parse_resource_list(quota.hard),
-        used=parse_resource_list(quota.used),
-        counted=sums.counted,
+        used=used,
+        counted=charged,
         migrations=total(vm.granted for vm in vms),
-        ended=sums.ended,
+        ended=ended,
         vms=vms,
         facts=observed,
     )
+
+
+def _charged(observed: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
+    """What the quota charges for these pods together, of what it limits; with `now` not for one that is terminating
+    past its grace period."""
+    quota, releases, sums = observed.quota, observed.rendering.kubernetes, ResourceList()
+    for pod in pods:
+        if counted(pod, quota.spec, now, releases):
+            usage = observed.cache.usage_of(pod, releases)
+            add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
+    return sums
 
 
 def refused_by_quota(quota: ResourceQuota, pod: Pod, need: Amounts) -> str:

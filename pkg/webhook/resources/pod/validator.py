@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
-from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
-from pkg.util.resource_list import ResourceList, parse_resource_list
+from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
@@ -25,19 +24,16 @@ from pkg.util.resourcequota.managed import annotation_of, is_served
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time, now
+from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, exceeded, refused_by_quota, reserved, room
 from pkg.webhook.resources.pod.shared_reads import SharedReads
-from pkg.webhook.resources.pod.tally import Sums, Tally
 from pkg.webhook.view import View
 
-_OF_MIGRATION: Final = (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
-_ATTEMPTS: Final = 3
-"""Reads of a namespace in which launchers are made all the time."""
 PAUSE: Final = 0.05
 """Seconds between two reads."""
 
@@ -47,7 +43,7 @@ class _Snapshot:
     rooms: Sequence[Room]
     """Of the quotas that count pods of the namespace."""
     seen: Mapping[str, str | None]
-    """The pods that they count: uid to resourceVersion, "" for one that is gone again."""
+    """The pods that they count (see Pods)."""
     behind: bool = False
     """Of a quota the pods do not add up to status.used, or its base is not known."""
 
@@ -92,10 +88,9 @@ class Validator:
         self._options = options
         self._makes_targets = makes_targets
         self._ledger = Ledger()
-        self._tally = Tally()
-        self._quota_reads = SharedReads(self._quotas)
-        self._reads = SharedReads(self._read)
-        self._live_reads = SharedReads(self._read_live)
+        self._by_status = SharedReads(self._read_status)
+        self._by_watch = SharedReads(self._read_watch)
+        self._by_list = SharedReads(self._read_list)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """CREATE of pods, UPDATE of pods/resize."""
@@ -123,7 +118,7 @@ class Validator:
         try:
             if refusal := await self._refused_by_quota(asked):
                 return refusal
-            snapshot, refusal = await self._without_pods(asked), ""
+            snapshot, refusal = await self._fresh(self._by_status, asked), ""
             if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
                 snapshot, refusal = await self._wait(asked, waiting)
         except NoAnswer:
@@ -135,13 +130,7 @@ class Validator:
             self._admit(snapshot, asked)
         return refusal
 
-    async def _without_pods(self, asked: _Pod) -> _Snapshot:
-        """Live quotas: at rest, what they count is enough. A cache would not know of a raise while its watch is late.
-        Raises NoAnswer."""
-        quotas = await in_time(self._quota_reads.fresh(asked.namespace)) or []
-        return self._count(map(self._view.observe, quotas), None)
-
-    def _cached(self, asked: _Pod, pods: list[Pod] | None = None) -> _Snapshot:
+    def _cached(self, asked: _Pod, pods: Pods | None = None) -> _Snapshot:
         """Without a request: what the caches have, and `pods` as a watch has brought them."""
         return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
 
@@ -166,30 +155,31 @@ class Validator:
         until = now() + PATIENCE
         while True:
             last = now() >= until
-            snapshot = await self._fresh(self._reads, asked)
-            there = self._refusal(snapshot, asked, Room.beside)
-            refusal = there or self._refusal_by_all(snapshot, asked)
-            if refusal:
-                waiting.append(refusal)
+            snapshot, there, refusal = await self._look(self._by_watch, asked, waiting)
             if last or there or (snapshot.behind and not refusal):
                 # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal, and
                 # where the pods do not add up to status.used. Without an answer, the watch's count of the pods is still
                 # better than the cached status.used.
-                snapshot = await self._fresh(self._live_reads, asked)
-                refusal = self._refusal(snapshot, asked, Room.beside)
-                last = last or bool(there and refusal)
-                refusal = refusal or self._refusal_by_all(snapshot, asked)
-                if refusal:
-                    waiting.append(refusal)
+                snapshot, still, refusal = await self._look(self._by_list, asked, waiting)
+                last = last or bool(there and still)
             # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
             if not refusal or last:
                 return snapshot, refusal
             await asyncio.sleep(PAUSE)
 
-    async def _fresh(self, shared_reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
+    async def _look(self, reads: SharedReads[_Snapshot], asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str, str]:
+        """Why the pod does not fit beside those that are there, and why it does not fit at all."""
+        snapshot = await self._fresh(reads, asked)
+        there = self._refusal(snapshot, asked, Room.beside)
+        refusal = there or self._refusal_by_all(snapshot, asked)
+        if refusal:
+            waiting.append(refusal)
+        return snapshot, there, refusal
+
+    async def _fresh(self, reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
         began = now()
-        snapshot = await in_time(shared_reads.fresh(asked.namespace)) or _Snapshot([], {})
-        self._ledger.settle(asked.namespace, snapshot.seen, began)
+        snapshot = await in_time(reads.fresh(asked.namespace)) or _Snapshot([], {})
+        self._ledger.settle(asked.namespace, began)
         return snapshot
 
     def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
@@ -201,7 +191,7 @@ class Validator:
         """Why the pod does not fit into a base; "" when it does."""
         for free in filter(asked.counts_in, snapshot.rooms):
             # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-            pending = list(self._ledger.pending(asked.namespace, free.quota.name)) * 2
+            pending = list(self._ledger.pending(asked.namespace, free.quota.name, snapshot.seen)) * 2
             need = self._need(free, asked)
             if short := balance(free, pending).short(need):
                 return exceeded(free.quota, need, short) + reserved(self._view.migrating(free.quota))
@@ -231,28 +221,21 @@ class Validator:
         rooms = filter(asked.counts_in, snapshot.rooms)
         return any(name in free.base for free in rooms for name in self._need(free, asked))
 
-    async def _read(self, namespace: str) -> _Snapshot:
-        """Live quotas, and pods as a watch brings them."""
-        quotas = await self._quotas(namespace)
-        if not quotas:
-            return _Snapshot([], {})  # of namespaces without a quota of ours nothing is watched
-        # After the quotas: what they count has been there before.
-        pods = await self._view.pods(namespace)
-        # One that was created and deleted between two questions is in no list.
-        gone = self._view.pods_gone(namespace)
-        return self._count(map(self._view.observe, quotas), pods, gone)
+    async def _read_status(self, namespace: str) -> _Snapshot:
+        """Live quotas: at rest, what they count is enough. A cache does not know of a raise while its watch is late."""
+        return self._count(map(self._view.observe, await self._quotas(namespace)), None)
 
-    async def _read_live(self, namespace: str) -> _Snapshot:
+    async def _read_watch(self, namespace: str) -> _Snapshot:
+        """Live quotas, and after them the pods as a watch brings them: what the quotas count has been there before."""
+        quotas = await self._quotas(namespace)
+        pods = await self._view.pods(namespace) if quotas else Pods()  # without a quota of ours nothing is watched
+        return self._count(map(self._view.observe, quotas), pods)
+
+    async def _read_list(self, namespace: str) -> _Snapshot:
         """All of it live. Raises NoAnswer."""
-        for _ in range(_ATTEMPTS):
-            quotas = await self._quotas(namespace)
-            found = await asyncio.gather(*map(self._view.observe_live, quotas))
-            # At the end: a pod that was let through meanwhile is either here or still remembered.
-            pods = await self._view.pods_live(namespace)
-            known = {pod.uid for observed in found if observed for pod in observed.pods}
-            if all(pod.uid in known for pod in pods if pod.labels.get(constants.LABEL_APP) in _OF_MIGRATION):
-                break
-            # A launcher that has just been made may be the target of a migration that was not asked about.
+        quotas = await self._quotas(namespace)
+        pods = await self._view.pods_live(namespace)
+        found = await asyncio.gather(*(self._view.observe_live(quota, pods.there) for quota in quotas))
         return self._count(filter(None, found), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
@@ -262,24 +245,14 @@ class Validator:
             return list(filter(is_served, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, known))
 
-    def _count(self, found: Iterable[Facts], pods: list[Pod] | None, gone: Collection[str] = ()) -> _Snapshot:
-        """`pods` None: status.used is all there is. `gone`: uids of pods that were there and are not any longer."""
-        rooms, behind = [], False
-        for observed in found:
-            quota = observed.quota
-            if observed.namespace_off or not is_served(quota):
-                continue  # also one that was switched off since the cache was filled
-            if pods is None:
-                sums = Sums(parse_resource_list(quota.used), {})
-            else:
-                sums = self._tally.of(quota, pods, observed.now, observed.rendering.kubernetes)
-                observed = replace(observed, pods=pods)
-            free = room(observed, self._policy, sums)
-            behind |= free is None or free.is_behind
-            if free is not None:
-                rooms.append(free)
-        seen = {pod.uid: pod.metadata.resource_version for pod in pods or ()}
-        return _Snapshot(rooms, {**dict.fromkeys(gone, ""), **seen}, behind)
+    def _count(self, found: Iterable[Facts], pods: Pods | None) -> _Snapshot:
+        """`pods` None: status.used is all there is."""
+        # Also without one that was switched off since the cache was filled.
+        served = [each for each in found if not each.namespace_off and is_served(each.quota)]
+        rooms = [room(each, self._policy, pods) for each in served]
+        known = [each for each in rooms if each is not None]
+        behind = len(known) < len(rooms) or any(each.is_behind for each in known)
+        return _Snapshot(known, pods.seen() if pods else {}, behind)
 
 
 def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:

@@ -23,8 +23,7 @@ from pkg.util.quantity import ZERO
 from pkg.util.quotacount.claims import device_usage, storage_usage
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases, releases_of
-from pkg.util.quotacount.scopes import matches_scopes
-from pkg.util.quotacount.usage import pod_usage
+from pkg.util.quotacount.usage import matches_scopes, pod_usage
 from pkg.util.resource_list import ResourceList
 from tests.pkg.util import vectors
 

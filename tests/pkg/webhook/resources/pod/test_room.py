@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pkg.util.quantity import Quantity
+from kubeloop.api.meta import from_rfc3339
+from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.resources.pod.room import Room, room
-from pkg.webhook.resources.pod.tally import Sums
 from tests.decisions import named, observed, sentences
 from tests.objects import plain_launcher, pod, quota, vmi, vmim
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 UID = "uid-migration-of-vm1"
-NOTHING = Sums({}, {})
 
 
 def cpu(**amounts: str) -> ResourceList:
@@ -71,7 +71,7 @@ def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     source, target = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
-    found = room(replace(view, pods=[source, target, pod("500m")]), POLICY, NOTHING)
+    found = room(view, POLICY, Pods([source, target, pod("500m")]))
     assert found is not None
     assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
 
@@ -80,18 +80,37 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     here = vmi("vm1", nodeName="node2")
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
-    found = room(replace(view, pods=[source, main]), POLICY, NOTHING)
+    found = room(view, POLICY, Pods([source, main]))
     assert found is not None
     assert found.migrations["limits.cpu"] == Quantity.parse("2")
-    ended = replace(view, pods=[plain_launcher(node="node1", phase="Succeeded"), main])
-    found = room(ended, POLICY, NOTHING)
+    found = room(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
     assert found is not None
     assert not found.migrations
 
 
+def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
+    there = [pod("1"), pod("500m"), pod("2", phase="Succeeded")]
+    found = room(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(there))
+    assert found is not None
+    assert (found.counted, found.ended) == (cpu(limits_cpu="1500m"), {})
+    assert found.used == cpu(limits_cpu="7")
+
+
+def test_of_what_has_ended_status_may_still_count_what_it_would_if_it_ran() -> None:
+    stuck = pod("1", deletionTimestamp="2020-01-01T00:00:00Z", deletionGracePeriodSeconds=30)
+    gone, over = pod("250m"), pod("4", phase="Succeeded")
+    pods = Pods([stuck, over], {each.uid: each for each in (gone, over)})
+    for age, counted, ended in ((30, "1", "250m"), (31, "0", "1250m")):
+        now = from_rfc3339("2020-01-01T00:00:00Z") + age
+        found = room(observed(quota(), now=now), POLICY, pods)
+        assert found is not None
+        assert found.counted.get("limits.cpu", ZERO) == Quantity.parse(counted)
+        assert found.ended["limits.cpu"] == Quantity.parse(ended)
+
+
 def test_without_a_readable_base_nothing_is_shared_out() -> None:
-    assert room(observed(quota(), limits="garbage"), POLICY, NOTHING) is None
-    unlimited = room(observed(quota(), limits=""), POLICY, NOTHING)
+    assert room(observed(quota(), limits="garbage"), POLICY, Pods()) is None
+    unlimited = room(observed(quota(), limits=""), POLICY, Pods())
     assert unlimited is not None
     assert not unlimited.by_count([]).short(parse_resource_list({"limits.cpu": "99"}))
 
@@ -99,7 +118,7 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
     source = plain_launcher(node="node1")
     view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
-    found = room(replace(view, pods=[source]), POLICY, NOTHING)
+    found = room(view, POLICY, Pods([source]))
     assert found is not None
     assert found.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
     assert found.left_for_target("vm2") == {}

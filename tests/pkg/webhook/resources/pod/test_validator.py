@@ -19,6 +19,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import format_resource_list, total
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.admission import BadReview
+from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
@@ -143,7 +144,7 @@ async def test_a_pod_that_came_and_went_holds_up_none(view: FakeView) -> None:
     first = pod("1")
     checked = validator(view)
     assert await allowed(checked, first) == [True]
-    view.gone = [first.uid]
+    view.ended = {first.uid: first}
     assert await allowed(checked, pod("1", name="next")) == [True]
     assert now() == 0.0
 
@@ -177,6 +178,11 @@ def beside(used: str) -> State:
     return there
 
 
+def switched_off(there: State) -> State:
+    there.off = True
+    return there
+
+
 def of_other_pods(used: str) -> State:
     there = holding(used)
     spec = msgspec.structs.replace(there.quotas[0].spec, scopes=["Terminating"])
@@ -194,6 +200,7 @@ FULL, UNANSWERED = state(used="4"), None
 BOTH = {
     "status.used that misses pods does not share them out again": (state(pod("1"), used="2"), "1m", False),
     "the base counts also before the limit is raised": (state(pod("1"), used="3", hard="3"), "1m", False),
+    "the whole namespace is switched off": (switched_off(state()), "9", True),
     "a scope that does not match is no limit": (of_other_pods("5"), "9", True),
 }
 CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, passes) in BOTH.items()} | {
@@ -211,6 +218,9 @@ CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, pass
     "a quota that no cache knows yet has a base": (State(limits=LIMITS), state(), "1001m", False),
     "and it fits into that": (State(limits=LIMITS), state(), "1", True),
     "no cache knows yet what its namespace says": (State(*state().quotas, limits=""), state(), "1001m", False),
+    "a cache has nothing readable of what it says": (
+        State(*state().quotas, limits="garbage"), state(), "1001m", False
+    ),
     "and it fits into what it says": (State(*state().quotas, limits=""), state(), "1", True),
     "a raise that the cache does not show is not rest": (resting("2"), state(pod("900m"), used="2900m"), "900m", False),
     "another quota that a cache has as full is asked for": (beside("2"), beside("0"), "100m", True),
@@ -252,6 +262,9 @@ Seen = tuple[State, State | None]
 WAITS: dict[str, tuple[Seen, Seen, bool]] = {
     "a pod has just gone, as our count knows and status.used does not yet": (
         (state(), state(used="3")), (state(), state(used="2")), True
+    ),
+    "also where a watch still shows it, and the API server does not": (
+        (state(pod("1", name="gone"), used="3"), state(used="3")), (state(), state(used="2")), True
     ),
     "there is no answer any more": ((state(), state(used="3")), (state(), UNANSWERED), False),
     "the quota was read before it was raised: its target is there already": (
@@ -347,22 +360,24 @@ async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
 
 async def test_what_has_just_ended_is_not_waited_for() -> None:
     """status.used follows a second later; the place is free."""
-    before = state(pod("1"), used="3")
+    over = pod("1")
+    before = state(over, used="3")
     view = FakeView(before, before)
     checked = validator(view)
     assert await allowed(checked, pod("1m")) == [False]
     view.cached, view.live = state(used="3"), state(used="3")
+    view.ended = {over.uid: over}
     assert await allowed(checked, pod("1")) == [True]
     assert now() == 0.0
 
 
 async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> None:
     """It shows that a pod has ended, and not yet the one that took its place: which has not ended too."""
-    new = pod("1", name="new")
-    view = FakeView(state(pod("1", name="old"), used="3"), state(new, used="3"))
+    old, new = pod("1", name="old"), pod("1", name="new")
+    view = FakeView(state(old, used="3"), state(new, used="3"))
     checked = validator(view)
     assert await allowed(checked, pod("1m")) == [False]
-    view.cached = state(used="3")
+    view.cached, view.ended = state(used="3"), {old.uid: old}
     assert await allowed(checked, pod("1m")) == [False]
 
 
@@ -386,7 +401,7 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
     migrations, live.migrations = live.migrations, []
 
     class View(FakeView):
-        async def pods_live(self, namespace: str) -> list[Pod]:
+        async def pods_live(self, namespace: str) -> Pods:
             live.migrations, live.pods = migrations, state(target=True).pods
             return await super().pods_live(namespace)
 
@@ -430,8 +445,8 @@ async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept
     checked = validator(view)
     for number in range(100):
         assert (await checked.validate(request(pod("9"), namespace=f"ns-{number}"))).allowed
-    assert set(view.looked) == {"quotas"}
-    assert not checked._ledger._pending
+    assert (set(view.looked), view.asked_of) == ({"quotas"}, set())
+    assert not checked._ledger._entries
 
 
 async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing(view: FakeView) -> None:
@@ -441,8 +456,8 @@ async def test_a_review_that_is_not_known_to_be_the_api_servers_reserves_nothing
         assert (await checked.validate(forged)).allowed
     assert not (await checked.validate(request(pod("1001m"), authenticated=False))).allowed
     assert view.looked == []
-    assert not checked._ledger._pending
-    assert not checked._reads._running
+    assert not checked._ledger._entries
+    assert not checked._by_watch._running
 
 
 @pytest.mark.parametrize("authenticated", [True, False])

@@ -1,0 +1,319 @@
+"""The claims of a VM beyond one set, which the base of a quota pays for: those that a migration makes. Pure.
+
+- The claim that keeps a VM's state. KubeVirt (1.4 and later) creates a second one before the target's pod, unless both
+  can share one (ReadWriteMany). In the end it deletes the source's, or the target's where the migration fails;
+  Kubernetes keeps a claim as long as there is a pod that names it, even one that is over, and quota counts it until
+  then. Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
+  (handleBackendStorage, failMigration).
+- The ResourceClaims that Kubernetes makes from templates for its pods, one set for each side. They are made after the
+  pod, which waits for them without a condition where quota refuses one, and go with it. Source: kubernetes
+  pkg/controller/resourceclaim; KubeVirt pkg/dra (ToPodResourceClaims).
+- The claims of its disks while its volumes move to others. The VM names others under `updateVolumesStrategy:
+  Migration`; KubeVirt waits until these are there, names both in the VMI's status, and takes them off it when the VM
+  has arrived or goes back. Source: KubeVirt pkg/virt-controller/watch/volume-migration, pkg/virt-handler
+  (removeMigratedVolumes).
+
+Believed is what KubeVirt and Kubernetes' controllers alone write: which claims the status of a migration, of a running
+VMI and of a pod name. Labels, sizes and templates are also a tenant's to change: a claim of state is worth what
+KubeVirt asks for when it creates one, at most; a target's devices no more than the source's, as many as the VMI's spec
+asks for; a move of volumes is a wish, worth no more than the claims that there are. A label only tells that a target's
+claim is there before the status names it, which changes nothing of what is granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, ResourceRequirements
+from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.meta import RawResourceList
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
+from pkg.util import constants
+from pkg.util.kubevirt.evidence import Sides
+from pkg.util.kubevirt.migration import MigrationPods, of_state, pods_of
+from pkg.util.kubevirt.profiles import MI, Profile
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.target import Side
+from pkg.util.quantity import Format, Quantity
+from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX, device_usage, storage_usage
+from pkg.util.quotacount.releases import Releases
+from pkg.util.resource_list import ResourceList, add_to, minimum, smallest, total
+
+Claims = Mapping[str, PersistentVolumeClaim]
+"""A namespace's PersistentVolumeClaims by name."""
+
+STATE_PREFIX = "persistent-state-for"
+"""What the names of the claims of state begin with, and the volume's."""
+_STATE_SIZE = 10 * MI
+"""What KubeVirt asks for."""
+_TRACKING = ("Initializing", "Enabled")
+_SHARED = "ReadWriteMany"
+
+
+@dataclass(frozen=True, slots=True)
+class SecondClaims:
+    """What quota counts of a VM's claims beyond one set: of a target's that are there, of those to come, of old."""
+
+    target: ResourceList = field(default_factory=dict)
+    to_come: ResourceList = field(default_factory=dict)
+    old: ResourceList = field(default_factory=dict)
+
+
+NOTHING = SecondClaims()
+
+
+# ---- its state -----------------------------------------------------------------------------------------------
+
+
+def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
+    """Whether the VM keeps state in a claim, of which KubeVirt makes another for a migration's target."""
+    if not profile.target_claims:
+        return False
+    tpm, firmware = vmi.spec.domain.devices.tpm, vmi.spec.domain.firmware
+    if tpm is not None and tpm.persistent and not (profile.tpm_can_be_disabled and tpm.enabled is False):
+        return True
+    efi = firmware.bootloader.efi if firmware and firmware.bootloader else None
+    return (efi is not None and efi.persistent) or (profile.tracks_blocks and _tracks_blocks(vmi))
+
+
+def state_claims(
+    vmi: VirtualMachineInstance | None,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    claims: Claims,
+    rendering: Rendering,
+    *,
+    moving: bool,
+) -> SecondClaims:
+    """`migrations` are all of the VM's, finished or not; `moving`: one of them may still go on.
+
+    Raises QuantityError when a claim's quantity is none.
+    """
+    if vmi is None or not keeps_state(vmi, rendering.profile):
+        return NOTHING
+    named = [each for each in _named(vmi, migrations, claims) if not each.source_claim or len({*each.claims}) > 1]
+    there = {name: claims[name] for each in named for name in _there(each, claims)}
+    active = [each for each in named if each.active] if moving else []
+    in_use = _in_use(vmi)
+    used = {in_use} | {name for each in active for name in each.claims}
+    if in_use not in claims and used.isdisjoint(there):
+        used.update(sorted(there)[:1])
+    old = total(_worth(claim, vmi, rendering) for name, claim in there.items() if name not in used)
+    target = next((there[each.target_claim] for each in active if each.target_claim in there), None)
+    if target is not None:
+        return SecondClaims(_worth(target, vmi, rendering), old=old)
+    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
+
+
+def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
+    """What KubeVirt asks for when it creates the VM's claim."""
+    size = _STATE_SIZE + (profile.tracking_size if _tracks_blocks(vmi) else 0)
+    return str(Quantity.of(size, Format.BINARY_SI))
+
+
+def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
+    """What quota will count of the claim that KubeVirt creates for a target; empty: it creates none."""
+    in_use = claims.get(_in_use(vmi))
+    is_shared = in_use is not None and (in_use.status.access_modes or [""])[0] == _SHARED
+    if not _in_use(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
+        return {}
+    return storage_usage(_new_claim(vmi, rendering, in_use), rendering.kubernetes)
+
+
+def state_claims_concerning(
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
+) -> list[PersistentVolumeClaim]:
+    """Every claim that may make a difference to `state_claims`."""
+    if vmi is None or not claims:
+        return []
+    names = {_in_use(vmi)}.union(*(each.claims for each in _named(vmi, migrations, claims)))
+    return [claims[name] for name in sorted(names) if name in claims]
+
+
+def read_of(vmi: VirtualMachineInstance) -> object:
+    """What is read of a VMI's status beside its migration state."""
+    return _in_use(vmi), vmi.status.changed_block_tracking
+
+
+def _named(
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
+) -> Iterator[MigrationPods]:
+    """What KubeVirt says of the claims of each migration."""
+    state = vmi.status.migration_state
+    for each in migrations:
+        named = pods_of(each, state)
+        open_ = named.active and not named.target_claim
+        yield replace(named, target_claim=_labelled(each, claims)) if open_ else named
+    if state and all(state.migration_uid != each.uid for each in migrations):
+        # Of a migration that was deleted: believed if it names the claim in use, whose generated name cannot be known
+        # when a VMI is created with a status.
+        named = replace(of_state("", state), ended=state.end_timestamp or "")
+        if _in_use(vmi) in named.claims:
+            yield named
+
+
+def _there(named: MigrationPods, claims: Claims) -> Iterator[str]:
+    """Those that are there and not of another time, as a claim that a tenant made under an old name would be."""
+    source, target = (claims.get(name) for name in named.claims)
+    if source is not None and named.fits_source(source):
+        yield named.source_claim
+    if target is not None and named.fits_target(target):
+        yield named.target_claim
+
+
+def _labelled(migration: VirtualMachineInstanceMigration, claims: Claims) -> str:
+    """The name of the claim that KubeVirt itself would take for the target's."""
+    found = (name for name, each in claims.items() if each.labels.get(constants.LABEL_MIGRATION_NAME) == migration.name)
+    return min((name for name in found if name.startswith(STATE_PREFIX)), default="")
+
+
+def _in_use(vmi: VirtualMachineInstance) -> str:
+    """The name of the claim that KubeVirt says is in use."""
+    states = (volume for volume in vmi.status.volume_status or () if volume.name.startswith(STATE_PREFIX))
+    claims = (volume.persistent_volume_claim_info for volume in states)
+    return next((claim.claim_name for claim in claims if claim is not None), "")
+
+
+def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
+    tracking = vmi.status.changed_block_tracking
+    return tracking is not None and tracking.state in _TRACKING
+
+
+def _worth(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
+    """What quota counts of it, as far as KubeVirt asks for that much."""
+    most = _new_claim(vmi, rendering, claim, its_class=True)
+    return minimum(storage_usage(claim, rendering.kubernetes), storage_usage(most, rendering.kubernetes))
+
+
+def _new_claim(
+    vmi: VirtualMachineInstance, rendering: Rendering, like: PersistentVolumeClaim | None, *, its_class: bool = False
+) -> PersistentVolumeClaim:
+    """A claim as KubeVirt would create it now. Its class is the CR's; where that names none the cluster's default,
+    which is taken to be that of `like` still."""
+    chosen = "" if its_class else rendering.kubevirt.vm_state_storage_class
+    storage_class = chosen or (like.spec.storage_class_name if like else None)
+    asked = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
+    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=asked, storage_class_name=storage_class))
+
+
+# ---- its devices ---------------------------------------------------------------------------------------------
+
+
+def device_claims(
+    vmi: VirtualMachineInstance | None,
+    sides: Sides,
+    claims: Mapping[str, ResourceClaim],
+    releases: Releases,
+    *,
+    moving: bool,
+) -> SecondClaims:
+    """`moving`: a migration of the VM may still go on. Raises QuantityError when a claim's quantity is none."""
+    asked = {each.name for each in vmi.spec.resource_claims or () if each.template} if vmi else set()
+    if not asked or not claims:
+        return NOTHING
+
+    def usages(side: Side) -> Mapping[str, ResourceList]:
+        """By the name that the pod has for a claim."""
+        made = _made(side.launcher, claims)
+        return {name: device_usage(claim, releases) for name, claim in made.items() if name in asked}
+
+    home, targets = ([usages(side) for side in every] for every in (sides.home, sides.target))
+    worth = {name: smallest(each.get(name, {}) for each in home) for name in asked}
+    old = total(minimum(u, worth[n]) if home else u for side in sides.old for n, u in usages(side).items())
+    if not moving:
+        return SecondClaims(old=old)
+    there = {name for each in targets for name in each}
+    return SecondClaims(
+        target=total(minimum(smallest(each.get(n, {}) for each in targets), worth[n]) for n in there),
+        to_come=total(worth[name] for name in asked - there),
+        old=old,
+    )
+
+
+def device_claims_concerning(pods: Iterable[Pod], claims: Mapping[str, ResourceClaim]) -> Sequence[ResourceClaim]:
+    """Every claim that may make a difference to `device_claims`."""
+    return [claim for pod in pods for claim in _made(pod, claims).values()]
+
+
+def _made(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
+    """The claims that were made for a pod, by the name that it has for each."""
+    made = {each.name: each.resource_claim_name or "" for each in pod.status.resource_claim_statuses or ()}
+    return {name: claims[claim] for name, claim in made.items() if claim in claims}
+
+
+# ---- its disks -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A volume, the claim that it is in, and the one that it goes to, by name. `asked` is what KubeVirt says that the
+    first one asked for, None where it does not."""
+
+    volume: str
+    source: str
+    destination: str
+    asked: RawResourceList | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """What quota counts of the old set, of both sets, and of the claims to come. Both: the smaller claim of each pair,
+    resource by resource, where those to come are as large as the old ones. The base pays for one set; of a class that
+    the old one is not in, for the new one."""
+
+    old: ResourceList = field(default_factory=dict)
+    both: ResourceList = field(default_factory=dict)
+    to_come: ResourceList = field(default_factory=dict)
+
+
+NOT_DOUBLED = Doubled()
+
+
+def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
+    """Of a VM that runs: what KubeVirt says that moves; before that, what the VM asks for. No claim is named twice."""
+    if vmi is None or vmi.deleting or vmi.status.phase != constants.VMI_PHASE_RUNNING:
+        return []
+    under_way = [
+        Move(each.volume_name, each.source.claim_name, each.destination.claim_name, each.source.requests)
+        for each in vmi.status.migrated_volumes or ()
+        if each.source is not None and each.destination is not None
+    ]
+    seen: set[str] = set()
+    found = []
+    for move in under_way or (_asked(vmi, machine) if machine else ()):
+        named = {move.source, move.destination}
+        if len(named - {""}) == 2 and seen.isdisjoint(named):
+            found.append(move)
+            seen |= named
+    return found
+
+
+def doubled(found: Iterable[Move], claims: Claims, releases: Releases) -> Doubled:
+    """Raises QuantityError when a claim's quantity is none."""
+    result = Doubled()
+    for move in found:
+        source, destination = claims.get(move.source), claims.get(move.destination)
+        asked = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
+        usage = storage_usage(source or PersistentVolumeClaim(spec=asked), releases)
+        add_to(result.old, usage)
+        if source is not None:
+            then = storage_usage(destination, releases) if destination else usage
+            add_to(result.both, minimum(usage, then))
+        if destination is None:  # its class is not known
+            add_to(result.to_come, {n: q for n, q in usage.items() if STORAGE_CLASS_SUFFIX not in n})
+    return result
+
+
+def _asked(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
+    if machine.spec.update_volumes_strategy != "Migration":
+        return []
+    now = {each.name: _claim_of(each) for each in vmi.spec.volumes or ()}
+    then = {each.name: _claim_of(each) for each in machine.spec.template.spec.volumes or ()}
+    return [Move(name, now[name], then[name]) for name in sorted(now.keys() & then) if then[name] != now[name]]
+
+
+def _claim_of(volume: Volume) -> str:
+    """The name of a volume's claim; a DataVolume's is its own. "" for one without."""
+    if volume.persistent_volume_claim is not None:
+        return volume.persistent_volume_claim.claim_name
+    return volume.data_volume.name if volume.data_volume is not None else ""
