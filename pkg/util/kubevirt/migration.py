@@ -181,16 +181,17 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     )
 
 
-def of_state(uid: str, *states: MigrationState | None) -> MigrationPods:
-    """The first that says something wins."""
-    told = [
-        (s.source_pod, s.source_node, s.target_pod, s.source_persistent_state_claim, s.target_persistent_state_claim)
-        for s in (each or MigrationState() for each in states)
-    ]
-    source, node, target, source_claim, target_claim = (
-        next(filter(None, each), "") for each in zip(*told, strict=True)
+def of_state(uid: str, state: MigrationState | None, other: MigrationState | None = None) -> MigrationPods:
+    """What `state` says, and what it leaves open the other one."""
+    one, two = state or MigrationState(), other or MigrationState()
+    return MigrationPods(
+        uid,
+        one.source_pod or two.source_pod or "",
+        one.source_node or two.source_node or "",
+        one.target_pod or two.target_pod or "",
+        one.source_persistent_state_claim or two.source_persistent_state_claim or "",
+        one.target_persistent_state_claim or two.target_persistent_state_claim or "",
     )
-    return MigrationPods(uid, source, node, target, source_claim, target_claim)
 
 
 def _names_any(

@@ -77,14 +77,16 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
+@lru_cache(maxsize=4096)
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
-    """The annotation's limits as quantities, by the ResourceQuota's resource names.
+    """The base of Rancher's default quota: the annotation's limits as quantities, by the ResourceQuota's resource
+    names; none without an annotation.
 
     Raises InvalidNamespaceAnnotation, or InvalidBaseQuantity naming the limit that does not parse or is negative. Only
     those that headroom adds to are looked at; a strange `secrets` limit is Rancher's affair.
     """
     base: dict[str, Quantity] = {}
-    for name, text in parse_limits(annotation).items():
+    for name, text in parse_limits(annotation).items() if annotation else ():
         try:
             base[name] = Quantity.parse(text)
         except QuantityError as exc:
@@ -93,7 +95,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
         else:
             if base[name] < ZERO and is_scaled(name):
                 raise InvalidBaseQuantity(f"field.cattle.io/resourceQuota: {name} is {text[:80]!r}: negative")
-    return base
+    return MappingProxyType(base)
 
 
 def _object(value: object, what: str) -> Mapping[str, object]:
@@ -171,12 +173,6 @@ def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: 
     return {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
 
 
-@lru_cache(maxsize=4096)
-def granted_by_namespace(annotation: str) -> Mapping[str, Quantity]:
-    """The base of Rancher's default quota. Raises InvalidNamespaceAnnotation, InvalidBaseQuantity."""
-    return MappingProxyType(dict(parse_base(annotation)) if annotation else {})
-
-
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
     """The base of a quota without Rancher: its record, or what people have written to it since.
 
@@ -245,7 +241,7 @@ def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
         if default:
-            granted = granted_by_namespace(annotation)
+            granted = parse_base(annotation)
         else:
             granted = record = granted_by_record(quota)
     except ResourceQuotaError as exc:

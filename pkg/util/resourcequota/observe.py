@@ -138,9 +138,6 @@ class Observer:
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
         """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
         setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
-        versions: list[object] = [
-            (obj.uid, obj.metadata.resource_version)
-            for obj in (*source.kubevirts.list(), *source.limit_ranges.list(name), *filter(None, [setting]))
-        ]
-        versions += [namespace.labels, source.quota_limits(name), source.kubernetes()]
-        return self._cache.made(("rendering", name), tuple(versions), lambda: source.rendering(name, self._profile))
+        objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
+        made_of = (*objects, namespace.labels, source.quota_limits(name), source.kubernetes())
+        return self._cache.made(("rendering", name), made_of, lambda: source.rendering(name, self._profile))

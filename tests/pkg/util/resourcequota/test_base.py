@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeloop.api.core import ResourceQuota
-from pkg.util.resourcequota.base import (
-    RESOURCE_NAMES,
-    counts_of_pods,
-    granted_by_namespace,
-    granted_by_record,
-    parse_base,
-    parse_limits,
-)
+from pkg.util.resourcequota.base import RESOURCE_NAMES, counts_of_pods, granted_by_record, parse_base, parse_limits
 from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidNamespaceAnnotation
 from tests.decisions import drawn, sentences
 from tests.objects import ENTRY, by_name, quota
@@ -176,7 +169,7 @@ def test_what_pods_do_not_use_up(name: str) -> None:
 
 
 def test_without_an_annotation_nothing_is_granted() -> None:
-    assert granted_by_namespace("") == {}
+    assert parse_base("") == {}
 
 
 @sentences(
