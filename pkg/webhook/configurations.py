@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -40,6 +41,8 @@ MUTATE_RESOURCE_QUOTA: Final = "/mutate-resourcequota"
 VALIDATE_VIRTUAL_MACHINE: Final = "/validate-virtualmachine"
 VALIDATE_POD: Final = "/validate-pod"
 
+KEY_BYTES: Final = 16
+_KEY = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
 _SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
 
 Webhook = dict[str, Any]
@@ -53,11 +56,13 @@ class Endpoint:
     service_namespace: str = ""
     service_name: str = ""
     key: str = ""
-    """The last part of every path, by which the API server is known (see `Caller`)."""
+    """The last part of every path, by which the API server is known, also where it presents no client certificate: only
+    readers of webhook configurations know it. Replicas share the one that is registered."""
 
     def client_config(self, path: str) -> dict[str, Any]:
         """WebhookClientConfig without a caBundle."""
-        path = f"{path}/{self.key}" if self.key else path
+        if self.key and path != PROBE_PATH:  # whose configuration is the same for all replicas
+            path = f"{path}/{self.key}"
         if self.url:
             return {"url": self.url + path}
         service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
@@ -70,6 +75,21 @@ class Endpoint:
             return [urlsplit(self.url).hostname or ""]
         service = f"{self.service_name}.{self.service_namespace}.svc"
         return [service, f"{service}.cluster.local"]
+
+
+def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
+    """The key in which the paths of registered webhooks end; "": in none."""
+    configs = [webhook.get("clientConfig") or {} for webhook in webhooks]
+    paths = [urlsplit(c.get("url") or "").path or (c.get("service") or {}).get("path") or "" for c in configs]
+    return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
+
+
+def without_key(path: str, key: str) -> tuple[str, bool]:
+    """A request's path without a key, and whether it ended in this one."""
+    rest, _, shown = path.rpartition("/")
+    if not _KEY.fullmatch(shown):
+        return path, False
+    return rest, hmac.compare_digest(shown, key)
 
 
 def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
