@@ -40,6 +40,16 @@ VALIDATE_RESOURCE_QUOTA: Final = "/validate-resourcequota"
 MUTATE_RESOURCE_QUOTA: Final = "/mutate-resourcequota"
 VALIDATE_VIRTUAL_MACHINE: Final = "/validate-virtualmachine"
 VALIDATE_POD: Final = "/validate-pod"
+NAMES: Final = {
+    VALIDATE_NAMESPACE: "namespaces",
+    VALIDATE_RESOURCE_QUOTA: "resourcequotas",
+    MUTATE_RESOURCE_QUOTA: "resourcequotas",
+    VALIDATE_VIRTUAL_MACHINE: "virtualmachines",
+    VALIDATE_POD: "pods",
+    constants.LOCK_PATH: "locks",
+    PROBE_PATH: "probe",
+}
+"""Path to the name that flags, metrics and pages have for the webhook."""
 
 KEY_BYTES: Final = 16
 _KEY = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
@@ -97,7 +107,6 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     make = partial(_webhook, endpoint, options, bundle)
     webhooks = [
         make(
-            "namespaces",
             VALIDATE_NAMESPACE,
             # Metadata is written through the subresources too.
             [_rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")],
@@ -107,7 +116,6 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             },
         ),
         make(
-            "virtualmachines",
             VALIDATE_VIRTUAL_MACHINE,
             [_rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")],
             {"volumes-change": _annotation_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)},
@@ -116,7 +124,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     if options.quota_guard is not QuotaGuard.OFF:
         resources = ["resourcequotas", "resourcequotas/status"]
         rule = _rule(resources, ["UPDATE", "DELETE"])
-        webhooks.append(make("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
+        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
     if options.reserve:
         rules = [
             _rule(["pods"], ["CREATE"]),
@@ -124,7 +132,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             _rule(["pods/resize"], ["UPDATE"]),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make("pods", VALIDATE_POD, rules, {}, selector))
+        webhooks.append(make(VALIDATE_POD, rules, {}, selector))
     return webhooks
 
 
@@ -135,7 +143,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["resourcequotas"], ["UPDATE"])
     conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
-    webhook = make("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
+    webhook = make(MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
     return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
@@ -146,7 +154,7 @@ def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[
     make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["events"], ["CREATE"])
     selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
-    webhook = make("probe", PROBE_PATH, [rule], {}, selector)
+    webhook = make(PROBE_PATH, [rule], {}, selector)
     selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
     return [{**webhook, **selected, "failurePolicy": "Fail", "reinvocationPolicy": "Never"}]
 
@@ -163,13 +171,12 @@ def _webhook(
     endpoint: Endpoint,
     options: Options,
     bundle: bytes | None,
-    name: str,
     path: str,
     rules: Sequence[Mapping[str, Any]],
     conditions: Mapping[str, str],
     namespace_selector: Mapping[str, Any] | None = None,
 ) -> Webhook:
-    client_config = endpoint.client_config(path)
+    name, client_config = NAMES[path], endpoint.client_config(path)
     if bundle is not None:
         client_config["caBundle"] = base64.b64encode(bundle).decode("ascii")
     webhook: Webhook = {
