@@ -20,7 +20,7 @@ from pkg.cmd.options import (
 )
 from pkg.controller.options import Options
 from pkg.controller.replica import Replica
-from pkg.webhook.leftovers import look_at_registered
+from pkg.webhook.registration import look_at_registered
 
 if TYPE_CHECKING:
     from pkg.webhook.register import Webhooks

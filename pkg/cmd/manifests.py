@@ -7,6 +7,7 @@ ManifestError of one line that names the document. Forbids: trusting what it rea
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import sys
@@ -99,12 +100,12 @@ def _documents(stream: BinaryIO) -> Iterator[Any]:
     if first.lstrip()[:1] in (b"{", b"["):
         yield from _json_documents(first, lines)
     elif first:
-        yield from _yaml_documents(_chain(first, lines))
+        yield from _yaml_documents(itertools.chain([first], lines))
 
 
 def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
     """JSON lines as they come; from the first line that is not a document of its own, the rest as a whole."""
-    for line in _chain(first, lines):
+    for line in itertools.chain([first], lines):
         if not line.strip():
             continue
         try:
@@ -115,11 +116,6 @@ def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
         except RecursionError:
             raise ManifestError("nested too deeply") from None
         yield document
-
-
-def _chain(first: bytes, lines: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from lines
 
 
 def _concatenated(data: bytes) -> Iterator[Any]:

@@ -18,9 +18,9 @@ from pkg.config.health import Checks, answer
 from pkg.config.management import Management
 from pkg.util.constants import USER_AGENT
 from pkg.webhook.configurations import Endpoint, mutating, validating
-from pkg.webhook.leftovers import look_at_registered
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
 from pkg.webhook.register import Webhooks
+from pkg.webhook.registration import look_at_registered
 from pkg.webhook.serving_certificate import CertificateFiles, server_context
 
 

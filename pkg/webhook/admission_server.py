@@ -46,7 +46,7 @@ class AdmissionServer:
             {path: self._when_synced(hook) for path, hook in hooks.items()},
             certificate.context,
             client_names=client_names,
-            caller=registrar.caller if registrar else None,
+            key=(lambda: registrar.endpoint.key) if registrar else None,
         )
         self._certificate = certificate
         self._registrar = registrar

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -39,7 +40,19 @@ VALIDATE_RESOURCE_QUOTA: Final = "/validate-resourcequota"
 MUTATE_RESOURCE_QUOTA: Final = "/mutate-resourcequota"
 VALIDATE_VIRTUAL_MACHINE: Final = "/validate-virtualmachine"
 VALIDATE_POD: Final = "/validate-pod"
+NAMES: Final = {
+    VALIDATE_NAMESPACE: "namespaces",
+    VALIDATE_RESOURCE_QUOTA: "resourcequotas",
+    MUTATE_RESOURCE_QUOTA: "resourcequotas",
+    VALIDATE_VIRTUAL_MACHINE: "virtualmachines",
+    VALIDATE_POD: "pods",
+    constants.LOCK_PATH: "locks",
+    PROBE_PATH: "probe",
+}
+"""Path to the name that flags, metrics and pages have for the webhook."""
 
+KEY_BYTES: Final = 16
+_KEY = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
 _SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
 
 Webhook = dict[str, Any]
@@ -53,11 +66,13 @@ class Endpoint:
     service_namespace: str = ""
     service_name: str = ""
     key: str = ""
-    """The last part of every path, by which the API server is known (see `Caller`)."""
+    """The last part of every path, by which the API server is known, also where it presents no client certificate: only
+    readers of webhook configurations know it. Replicas share the one that is registered."""
 
     def client_config(self, path: str) -> dict[str, Any]:
         """WebhookClientConfig without a caBundle."""
-        path = f"{path}/{self.key}" if self.key else path
+        if self.key and path != PROBE_PATH:  # whose configuration is the same for all replicas
+            path = f"{path}/{self.key}"
         if self.url:
             return {"url": self.url + path}
         service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
@@ -72,12 +87,26 @@ class Endpoint:
         return [service, f"{service}.cluster.local"]
 
 
+def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
+    """The key in which the paths of registered webhooks end; "": in none."""
+    configs = [webhook.get("clientConfig") or {} for webhook in webhooks]
+    paths = [urlsplit(c.get("url") or "").path or (c.get("service") or {}).get("path") or "" for c in configs]
+    return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
+
+
+def without_key(path: str, key: str) -> tuple[str, bool]:
+    """A request's path without a key, and whether it ended in this one."""
+    rest, _, shown = path.rpartition("/")
+    if not _KEY.fullmatch(shown):
+        return path, False
+    return rest, hmac.compare_digest(shown, key)
+
+
 def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
     """The webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
     make = partial(_webhook, endpoint, options, bundle)
     webhooks = [
         make(
-            "namespaces",
             VALIDATE_NAMESPACE,
             # Metadata is written through the subresources too.
             [_rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")],
@@ -87,7 +116,6 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             },
         ),
         make(
-            "virtualmachines",
             VALIDATE_VIRTUAL_MACHINE,
             [_rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")],
             {"volumes-change": _annotation_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)},
@@ -96,7 +124,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     if options.quota_guard is not QuotaGuard.OFF:
         resources = ["resourcequotas", "resourcequotas/status"]
         rule = _rule(resources, ["UPDATE", "DELETE"])
-        webhooks.append(make("resourcequotas", VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
+        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
     if options.reserve:
         rules = [
             _rule(["pods"], ["CREATE"]),
@@ -104,7 +132,7 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
             _rule(["pods/resize"], ["UPDATE"]),
         ]
         selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make("pods", VALIDATE_POD, rules, {}, selector))
+        webhooks.append(make(VALIDATE_POD, rules, {}, selector))
     return webhooks
 
 
@@ -115,7 +143,7 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["resourcequotas"], ["UPDATE"])
     conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
-    webhook = make("resourcequotas", MUTATE_RESOURCE_QUOTA, [rule], conditions)
+    webhook = make(MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
     return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
@@ -126,7 +154,7 @@ def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[
     make = partial(_webhook, endpoint, options, bundle)
     rule = _rule(["events"], ["CREATE"])
     selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
-    webhook = make("probe", PROBE_PATH, [rule], {}, selector)
+    webhook = make(PROBE_PATH, [rule], {}, selector)
     selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
     return [{**webhook, **selected, "failurePolicy": "Fail", "reinvocationPolicy": "Never"}]
 
@@ -143,13 +171,12 @@ def _webhook(
     endpoint: Endpoint,
     options: Options,
     bundle: bytes | None,
-    name: str,
     path: str,
     rules: Sequence[Mapping[str, Any]],
     conditions: Mapping[str, str],
     namespace_selector: Mapping[str, Any] | None = None,
 ) -> Webhook:
-    client_config = endpoint.client_config(path)
+    name, client_config = NAMES[path], endpoint.client_config(path)
     if bundle is not None:
         client_config["caBundle"] = base64.b64encode(bundle).decode("ascii")
     webhook: Webhook = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kubeloop.metrics import LateGauge
 from pkg.util.metrics import METRICS
 from pkg.webhook.admission import Decision
+from pkg.webhook.configurations import NAMES
 
 # controller-runtime leaves Prometheus' default buckets; the answers here are faster than the first of those.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -27,23 +26,13 @@ DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
 
 UNKNOWN_PATH = "unknown"
 """The label of requests to paths that nothing is served on: a stranger's paths must not become series."""
-_KINDS: Final = {
-    "/validate-namespace": "namespaces",
-    "/validate-virtualmachine": "virtualmachines",
-    "/validate-resourcequota": "resourcequotas",
-    "/mutate-resourcequota": "resourcequotas",
-    "/validate-pod": "pods",
-    "/lock": "locks",
-    "/probe": "probe",
-}
-"""Path to the name that flags and pages have for the webhook."""
 
 
 class WebhookMetrics:
     """The series of one path's webhook; those of the usual codes exist from the start, as dashboards expect."""
 
     def __init__(self, path: str) -> None:
-        self._name = name = _KINDS.get(path, path)
+        self._name = name = NAMES.get(path, path)
         self._codes = {code: REQUESTS.labels(name, str(code)) for code in (200, 500)}
         self._latency = LATENCY.labels(name)
         self._decisions = {each: DECISIONS.labels(name, each) for each in ("allowed", "patched", "denied")}

@@ -21,7 +21,7 @@ from aiohttp.http import HttpVersion11
 from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.server import parse_bind_address
 from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, TooLarge, decode_review, deny, encode_answer
-from pkg.webhook.caller import Caller
+from pkg.webhook.configurations import without_key
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
 from pkg.webhook.listener import Limits, Listener
 from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
@@ -63,19 +63,19 @@ class WebhookServer:
         context: ssl.SSLContext,
         *,
         client_names: Collection[str] = (),
-        caller: Caller | None = None,
+        key: Callable[[], str] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `caller`
-        tells the API server's requests by their path; None: they cannot be told."""
+        """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `key`
+        is the one by which the API server's requests are known; None: they cannot be told."""
         self._hooks = dict(hooks)
         self._client_names = frozenset(client_names)
-        self._caller = caller or Caller()
+        self._key = key
         self._limits = limits or Limits()
         self._metrics = {path: WebhookMetrics(path) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
-        self._turn = asyncio.Lock() if caller is not None else None
+        self._turn = asyncio.Lock() if key is not None else None
         self._last_cost = 0.0
         # Where the API server's reviews are known, others begin one after the other, with a pause as long as the last
         # one took: they get half of a core at most, and a review of the API server's waits for one of them.
@@ -99,7 +99,7 @@ class WebhookServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
         self._listener.asked(request.protocol)
-        path, by_key = self._caller.split(request.path)
+        path, by_key = without_key(request.path, self._key() if self._key else "")
         metrics = self._metrics.get(path, self._unknown)
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
         # With --client-ca-file each certificate is verified.

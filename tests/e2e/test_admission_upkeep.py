@@ -158,7 +158,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     tasks: list[asyncio.Task[None]] = []
     try:
         await until(async_(lambda: not server.unready()), "the webhook")
-        callers = Callers(admin.client, url, registrar.caller.key)
+        callers = Callers(admin.client, url, registrar.endpoint.key)
         tasks.append(asyncio.create_task(callers.follow_the_bundle()))
         await until(async_(lambda: callers.ready), "the bundle")
         tasks.append(asyncio.create_task(callers.call_for_ever()))

@@ -13,8 +13,8 @@ from kubeloop.metrics import FRAMEWORK, LateGauge
 from pkg.controller.state_metrics import StateMetrics
 from pkg.util.metrics import METRICS
 from pkg.util.resourcequota.observe import Listed, Source
-from pkg.webhook import metrics as webhook_metrics
 from pkg.webhook.admission import ALLOW
+from pkg.webhook.configurations import NAMES
 from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
 
 
@@ -39,7 +39,7 @@ def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
 def test_labels_name_webhooks_as_flags_do() -> None:
     from pkg.webhook.options import WEBHOOKS
 
-    named = set(webhook_metrics._KINDS.values())
+    named = set(NAMES.values())
     assert named == {*WEBHOOKS, "locks", "probe"}
     assert named | {UNKNOWN_PATH} == {
         each.strip(" `") for each in METRICS["headroom_admission_denials_total"].labels["webhook"].split(",")

@@ -21,8 +21,8 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, H
 from pkg.util import constants
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration import migration_of
-from pkg.util.kubevirt.target import rendered_from
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer
 

@@ -14,7 +14,8 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.target import instance_of, launcher_usage
+from pkg.util.kubevirt.launcher import instance_of
+from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import maximum, total
 from pkg.util.resourcequota.balance import Balance

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
-from kubeloop.api.meta import RawResourceList
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.objects import condition_is_true
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    MemoryStatus,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceSpec,
+)
+from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
+from pkg.util.kubevirt.migration import without_state
 from pkg.util.kubevirt.overhead import is_pinned, memory_overhead
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
@@ -216,3 +226,48 @@ def hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return 0
     return len(sidecars) if isinstance(sidecars, list) else 0
+
+
+# ---- what is read of a VMI -----------------------------------------------------------------------------------
+
+
+class RenderedFrom(NamedTuple):
+    """All that a rendering reads of a VMI."""
+
+    outdated: bool
+    resized: bool
+    hotplugged: bool
+    annotations: Mapping[str, str]
+    spec: VirtualMachineInstanceSpec
+    memory: MemoryStatus | None
+
+
+def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
+    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
+    annotations = without_state(vmi.annotations)
+    return RenderedFrom(
+        outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory
+    )
+
+
+def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
+    """What KubeVirt would make of a VM when it starts."""
+    template = machine.spec.template
+    labels, annotations = template.metadata.labels, template.metadata.annotations
+    metadata = ObjectMeta(name=machine.name, namespace=machine.namespace, labels=labels, annotations=annotations)
+    return VirtualMachineInstance(metadata=metadata, spec=template.spec)
+
+
+def is_resized(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
+    changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
+
+
+def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped, when
+    only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
+    if any(volume.hotplug_volume is not None for volume in vmi.status.volume_status or ()):
+        return True
+    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume)]
+    return any(source is not None and source.hotpluggable for source in sources)

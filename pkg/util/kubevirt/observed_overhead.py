@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kubeloop.api.core import Container, Pod
-from kubeloop.api.objects import condition_is_true
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.launcher import COMPUTE, overhead_of
+from pkg.util.kubevirt.launcher import COMPUTE, is_resized, overhead_of
 from pkg.util.kubevirt.overhead import MAX_RATIO, Parts, at_ratio, overhead_parts, parse_ratio
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
@@ -38,12 +37,6 @@ unknown constants may be, where the ratio has to be guessed as well."""
 
 def compute_container(pod: Pod) -> Container | None:
     return next((c for c in pod.spec.containers if c.name == COMPUTE), None)
-
-
-def is_resized(vmi: VirtualMachineInstance) -> bool:
-    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
-    changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:

@@ -10,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
 
 import msgspec
 
 from kubeloop.api.core import Container, Pod, ResourceQuotaSpec
-from kubeloop.api.meta import ObjectMeta
-from pkg.api.kubevirt import MemoryStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
-from pkg.util import constants
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
     attachment_pod,
+    has_hotplugged_volumes,
     is_kubevirts,
+    is_resized,
     is_sized,
     rendered_pod,
     todays_containers,
 )
-from pkg.util.kubevirt.migration import without_state
-from pkg.util.kubevirt.observed_overhead import compute_container, is_resized, overhead_difference, rendered_overhead
+from pkg.util.kubevirt.observed_overhead import compute_container, overhead_difference, rendered_overhead
 from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import Rendering
@@ -61,33 +59,6 @@ class OldSide:
     uid: str
     usage: ResourceList
     ended: float | None
-
-
-class RenderedFrom(NamedTuple):
-    """All that a rendering reads of a VMI."""
-
-    outdated: bool
-    resized: bool
-    hotplugged: bool
-    annotations: Mapping[str, str]
-    spec: VirtualMachineInstanceSpec
-    memory: MemoryStatus | None
-
-
-def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
-    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    annotations = without_state(vmi.annotations)
-    return RenderedFrom(
-        outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory
-    )
-
-
-def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
-    """What KubeVirt would make of a VM when it starts."""
-    template = machine.spec.template
-    labels, annotations = template.metadata.labels, template.metadata.annotations
-    metadata = ObjectMeta(name=machine.name, namespace=machine.namespace, labels=labels, annotations=annotations)
-    return VirtualMachineInstance(metadata=metadata, spec=template.spec)
 
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> ResourceList:
@@ -151,15 +122,6 @@ def attachments_usage(
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
         return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
     return usage_of([attachment_pod(vmi, rendering)], spec, rendering.kubernetes)
-
-
-def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
-    """Whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped, when
-    only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
-    if any(volume.hotplug_volume is not None for volume in vmi.status.volume_status or ()):
-        return True
-    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume)]
-    return any(source is not None and source.hotpluggable for source in sources)
 
 
 # ---- from the source pod -------------------------------------------------------------------------------------

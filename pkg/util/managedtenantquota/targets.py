@@ -19,9 +19,10 @@ from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.claims import state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
+from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, attachments_usage, has_hotplugged_volumes, launcher_usage
+from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.managedtenantquota.lock import Lock
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record

@@ -24,6 +24,7 @@ from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import NOT_DOUBLED, NOTHING, Move, device_claims, doubled, state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, charged_until, ended_launchers, sides_of
+from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
@@ -34,7 +35,6 @@ from pkg.util.kubevirt.target import (
     attachments_usage,
     bound_of,
     launcher_usage,
-    rendered_from,
     side_as_it_was,
     target_usage,
     within,

@@ -26,6 +26,7 @@ REVIEW = msgspec.json.encode(
     }
 )
 QUICK = Limits(handshake=1.0, head=1.0, body=1.0)
+KEY = "0123456789abcdef" * 2
 JSON = {"Content-Type": "application/json"}
 
 

@@ -14,11 +14,11 @@ from kubeloop.controllers.errors import BindError
 from pkg.config.probe import NotReached
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import POLL_SECONDS, RETRY_SECONDS, AdmissionServer
-from pkg.webhook.caller import Caller
 from pkg.webhook.certificates import issue
+from pkg.webhook.configurations import Endpoint
 from pkg.webhook.registration import Registrar
 from pkg.webhook.serving_certificate import ServingCertificate, server_context
-from tests.pkg.webhook.listening import REVIEW
+from tests.pkg.webhook.listening import KEY, REVIEW
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,7 +33,7 @@ class Calls(ServingCertificate):
         self.made: list[str] = []
         self.failures: dict[str, list[Exception]] = {}
         self.material = issue(["127.0.0.1"], time.time())
-        self.caller = Caller()
+        self.endpoint = Endpoint(key=KEY)
 
     async def refresh(self) -> None:
         self._note("refresh")

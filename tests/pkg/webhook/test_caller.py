@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import msgspec
 import pytest
 
+from pkg.config.probe import PROBE_PATH
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
-from pkg.webhook.caller import Caller
-from pkg.webhook.configurations import VALIDATE_POD, Endpoint, mutating, validating
+from pkg.webhook.configurations import VALIDATE_POD, Endpoint, key_of, mutating, validating
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import Options
-from tests.pkg.webhook.listening import JSON, listening
+from tests.pkg.webhook.listening import JSON, KEY, listening
 
 pytestmark = pytest.mark.virtual_time
 
@@ -20,22 +21,19 @@ pytestmark = pytest.mark.virtual_time
 @pytest.mark.parametrize(
     "endpoint",
     [
-        lambda key: Endpoint(url="https://127.0.0.1:9443", key=key),
-        lambda key: Endpoint(service_namespace="ns", service_name="headroom", key=key),
+        Endpoint(url="https://127.0.0.1:9443", key=KEY),
+        Endpoint(service_namespace="ns", service_name="headroom", key=KEY),
     ],
     ids=["by URL", "by Service"],
 )
-def test_replicas_share_the_key_that_is_registered(endpoint: object) -> None:
-    first, second = Caller(), Caller()
-    assert first.key != second.key
-    registered = endpoint(first.key)  # type: ignore[operator]
-    for webhook in (*validating(registered, Options(), b"ca"), *mutating(registered, Options(), b"ca")):
+def test_the_key_is_at_the_end_of_every_path_but_the_probes(endpoint: Endpoint) -> None:
+    webhooks = (*validating(endpoint, Options(), b"ca"), *mutating(endpoint, Options(), b"ca"))
+    for webhook in webhooks:
         config = webhook["clientConfig"]
-        assert (config.get("url") or config["service"]["path"]).endswith(f"/{first.key}")
-    second.adopt(validating(registered, Options(), b"ca"))
-    assert second.key == first.key
-    second.adopt(validating(Endpoint(url="https://127.0.0.1:9443"), Options(), b"ca"))
-    assert second.key == first.key
+        assert (config.get("url") or config["service"]["path"]).endswith(f"/{KEY}")
+    assert key_of(webhooks) == KEY
+    assert key_of(validating(replace(endpoint, key=""), Options(), b"ca")) == ""
+    assert endpoint.client_config(PROBE_PATH) == replace(endpoint, key="").client_config(PROBE_PATH)
 
 
 async def test_only_the_key_makes_a_review_the_api_servers_and_for_others_nothing_is_asked_of_it() -> None:
@@ -51,11 +49,10 @@ async def test_only_the_key_makes_a_review_the_api_servers_and_for_others_nothin
         seen.append((request.authenticated, None))
         return ALLOW
 
-    caller = Caller()
     says_so = {"uid": "u", "operation": "CREATE", "authenticated": True}
     review = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": says_so})
-    async with listening({VALIDATE_POD: hook}, caller=caller) as peer:
-        paths = [VALIDATE_POD, f"{VALIDATE_POD}/{caller.key}", f"{VALIDATE_POD}/{'0' * 32}"]
+    async with listening({VALIDATE_POD: hook}, key=lambda: KEY) as peer:
+        paths = [VALIDATE_POD, f"{VALIDATE_POD}/{KEY}", f"{VALIDATE_POD}/{'0' * 32}"]
         assert [(await peer.post(path, review, JSON))[0] for path in paths] == [200] * 3
-        assert (await peer.post(f"{VALIDATE_POD}/{caller.key[1:]}", review, JSON))[0] == 404
+        assert (await peer.post(f"{VALIDATE_POD}/{KEY[1:]}", review, JSON))[0] == 404
     assert seen == [(False, None), (True, True), (False, None)]

@@ -17,10 +17,9 @@ from prometheus_client import REGISTRY
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
-from pkg.webhook.caller import Caller
 from pkg.webhook.listener import Limits, _within_the_systems
 from tests.decisions import sentences
-from tests.pkg.webhook.listening import QUICK, REVIEW, Peer, listening
+from tests.pkg.webhook.listening import KEY, QUICK, REVIEW, Peer, listening
 
 pytestmark = pytest.mark.virtual_time
 
@@ -125,22 +124,21 @@ async def test_what_comes_after_a_refusal_is_not_read(content: bytes, monkeypatc
 
 
 async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_strangers() -> None:
-    caller = Caller()
-    async with listening({"/allow": allow}, limits=Limits(), caller=caller) as peer:
+    async with listening({"/allow": allow}, limits=Limits(), key=lambda: KEY) as peer:
         port = peer.server.address[1]
         strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(20)]
         for _, writer in strangers:
             writer.write(HEAD + b"Content-Length: 100000\r\n\r\n{")
         await asyncio.sleep(0.1)
         large = REVIEW[:-1] + b" " * 100_000 + b"}"
-        assert (await asyncio.wait_for(peer.post(f"/allow/{caller.key}", large), 1))[0] == 200
+        assert (await asyncio.wait_for(peer.post(f"/allow/{KEY}", large), 1))[0] == 200
         for _, writer in strangers:
             writer.close()
 
 
 async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> None:
     """However much each of them costs."""
-    caller, decided = Caller(), 0
+    decided = 0
 
     async def costly(request: AdmissionRequest) -> Decision:
         nonlocal decided
@@ -151,14 +149,14 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
                 pass
         return ALLOW
 
-    async with listening({"/allow": costly}, limits=Limits(), caller=caller) as peer:
+    async with listening({"/allow": costly}, limits=Limits(), key=lambda: KEY) as peer:
         port = peer.server.address[1]
         proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-        await ask(*proven, caller.key)
+        await ask(*proven, KEY)
         strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(50)]
         for _, writer in strangers:
             writer.write(_review(REVIEW))
-        await ask(*proven, caller.key)
+        await ask(*proven, KEY)
         assert decided < 10
         for reader, _ in strangers:
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
@@ -184,22 +182,21 @@ async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch
 
 
 async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
-    caller = Caller()
     limits = Limits(connections=20, handshake=0.5, head=0.5)
-    async with listening({"/allow": allow}, limits=limits, caller=caller) as peer:
+    async with listening({"/allow": allow}, limits=limits, key=lambda: KEY) as peer:
         await until(lambda: connections() == 0)
         port = peer.server.address[1]
         proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
-        await ask(*proven, caller.key)
+        await ask(*proven, KEY)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
         await until(lambda: connections() == 20)
         await asyncio.sleep(0.2)
         assert connections() == 20
         silent += [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(5)]
-        await asyncio.wait_for(peer.post(f"/allow/{caller.key}"), 5)
+        await asyncio.wait_for(peer.post(f"/allow/{KEY}"), 5)
         for reader, _ in silent:
             await asyncio.wait_for(reader.read(), 5)
-        await ask(*proven, caller.key)
+        await ask(*proven, KEY)
         for _, writer in [proven, *silent]:
             writer.close()
 
@@ -218,9 +215,8 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
 
 
 async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not() -> None:
-    caller = Caller()
-    async with listening({"/allow": allow}, caller=caller) as peer:
-        for key, kept in ((caller.key, True), ("", False)):
+    async with listening({"/allow": allow}, key=lambda: KEY) as peer:
+        for key, kept in ((KEY, True), ("", False)):
             reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
             await ask(reader, writer, key)
             await asyncio.sleep(1.5 * QUICK.head)

@@ -169,13 +169,13 @@ async def test_a_foreign_writer_in_between_is_read_again(server: Server, registr
 async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
     registrars = [Registrar(server.client(), URL, OPTIONS) for _ in range(5)]
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
-    (key,) = {registrar.caller.key for registrar in registrars}
+    (key,) = {registrar.endpoint.key for registrar in registrars}
     assert server.standing() == validating(replace(URL, key=key), OPTIONS, b"ca")
     restarted = Registrar(server.client(), URL, OPTIONS)
     await restarted.adopt()
     other = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL))
     await other.ensure(b"ca")  # though it leaves the registration alone
-    assert restarted.caller.key == other.caller.key == key
+    assert restarted.endpoint.key == other.endpoint.key == key
 
 
 async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:

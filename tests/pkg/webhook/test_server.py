@@ -14,12 +14,11 @@ from prometheus_client import REGISTRY
 
 from kubeloop.controllers.errors import BindError
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
-from pkg.webhook.caller import Caller
 from pkg.webhook.listener import Limits
 from pkg.webhook.server import MAX_BODY, WebhookServer
 from pkg.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority
-from tests.pkg.webhook.listening import JSON, REVIEW, listening
+from tests.pkg.webhook.listening import JSON, KEY, REVIEW, listening
 
 pytestmark = pytest.mark.virtual_time
 
@@ -124,19 +123,18 @@ async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() ->
     """Without an answer the failure policy would decide, and let a pod take what is reserved."""
     filler = REVIEW[:-1] + b" " * MAX_BODY + b"}"
     parts = REVIEW.replace(b'"object":{}', b'"object":[' + b'"",' * 10_000 + b'""]')
-    caller = Caller()
-    async with listening(HOOKS, limits=Limits(), caller=caller) as peer:
+    async with listening(HOOKS, limits=Limits(), key=lambda: KEY) as peer:
         for path, review, why in (
-            (f"/allow/{caller.key}", filler, "too large"),
-            (f"/unreadable/{caller.key}", REVIEW, "no pod"),
+            (f"/allow/{KEY}", filler, "too large"),
+            (f"/unreadable/{KEY}", REVIEW, "no pod"),
             ("/allow", parts, "too large"),  # the API server's too where it is not known (--no-register)
         ):
             status, body = await peer.post(path, review)
             answer = msgspec.json.decode(body)["response"]
             assert (status, answer["uid"], answer["allowed"]) == (200, "u-1", False)
             assert why in answer["status"]["message"]
-        assert (await peer.post(f"/allow/{caller.key}", filler * 8))[0] == 413
-        assert (await peer.post(f"/allow/{caller.key}", b" " * len(filler)))[0] == 413
+        assert (await peer.post(f"/allow/{KEY}", filler * 8))[0] == 413
+        assert (await peer.post(f"/allow/{KEY}", b" " * len(filler)))[0] == 413
 
 
 async def test_who_hangs_up_is_not_missed() -> None:

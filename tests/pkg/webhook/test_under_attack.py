@@ -22,10 +22,9 @@ from typing import Any, cast
 
 import pytest
 
-from pkg.webhook.caller import Caller
 from pkg.webhook.listener import Limits
 from tests.kubeloop.client.pki import Authority
-from tests.pkg.webhook.listening import Peer, listening
+from tests.pkg.webhook.listening import KEY, Peer, listening
 from tests.pkg.webhook.test_flood import ATTACKS, allow, ask
 
 CLIENTS = 500
@@ -104,7 +103,6 @@ async def _attempts(attack: asyncio.StreamReader, least: int) -> int:
 async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little(
     tmp_path: Path, with_ca: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caller = Caller()
     certificate: tuple[Path, ...] = ()
     if with_ca:
         authority = Authority()
@@ -112,12 +110,12 @@ async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_b
         certificate = authority.issue("kube-apiserver").write(tmp_path, "client")
     client_ca = tmp_path / "ca.crt" if with_ca else None
     took: list[float] = []
-    async with listening({"/allow": allow}, limits=Limits(), caller=caller, client_ca=client_ca) as peer:
+    async with listening({"/allow": allow}, limits=Limits(), key=lambda: KEY, client_ca=client_ca) as peer:
         port = peer.server.address[1]
         # Real attackers have machines of their own: here they get what the reviews leave.
         async with _says("attack", port, nice=19) as attack:
             made = await _attempts(attack, CLIENTS)
-            async with _says("honest", port, os.getpid(), caller.key, *certificate) as honest:
+            async with _says("honest", port, os.getpid(), KEY, *certificate) as honest:
                 attacked = asyncio.create_task(_attempts(attack, made + CLIENTS))
                 while len(took) < REVIEWS or not attacked.done():
                     took.append(float(await honest.readline()))

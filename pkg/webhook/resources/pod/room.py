@@ -14,6 +14,7 @@ on their way to quota admission, still of those that have just ended, and its co
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -133,8 +134,9 @@ def _charged(observed: Facts, pods: Iterable[Pod], now: float | None) -> Resourc
     quota, releases, sums = observed.quota, observed.rendering.kubernetes, ResourceList()
     for pod in pods:
         if counted(pod, quota.spec, now, releases):
-            usage = observed.cache.usage_of(pod, releases)
-            add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
+            with contextlib.suppress(QuantityError):  # the API server lets none of these in
+                usage = observed.cache.usage_of(pod, releases)
+                add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
     return sums
 
 

@@ -14,8 +14,9 @@ from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
+from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, bound_of, rendered_from, target_usage
+from pkg.util.kubevirt.target import Side, bound_of, target_usage
 
 RECORDED = Path(__file__).parents[3] / "vectors" / "recorded"
 VMI = json.loads((RECORDED / "virtualmachineinstance-t1-vm1.json").read_text())

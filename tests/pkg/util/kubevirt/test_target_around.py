@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 from kubeloop.api.core import Container, LimitRange, Pod, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
-from pkg.util.kubevirt.observed_overhead import is_resized
+from pkg.util.kubevirt.launcher import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage

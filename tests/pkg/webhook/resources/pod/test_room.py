@@ -89,7 +89,7 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
 
 
 def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
-    there = [pod("1"), pod("500m"), pod("2", phase="Succeeded")]
+    there = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
     found = room(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(there))
     assert found is not None
     assert (found.counted, found.ended) == (cpu(limits_cpu="1500m"), {})
