@@ -162,7 +162,8 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
     """A proxy may have spoilt it: without another change its last state would stay for ever."""
     lists = [listing([sent("a")], "5"), *[listing([BAD], "7")] * 3, listing([sent("a", "6")], "8")]
     watches = [REFUSED, watch(modified(BAD), modified(BAD), hang())]
-    async with running(watches, lists, options=ReflectorOptions(silence_limit=3600.0)) as run:
+    options = ReflectorOptions(silence_limit=3600.0, min_watch_timeout=3600.0)  # no other reason to end a watch
+    async with running(watches, lists, options=options) as run:
         await asyncio.sleep(29)
         assert run.held() == ["ns/a@1"]
         await asyncio.sleep(1000)
