@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kubeloop.testing.cluster.nodes import fake_node
 from lab.kubevirt.options import PREFIX
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
@@ -22,6 +23,16 @@ _EARLY = (
     constants.PHASE_PREPARING_TARGET,
     constants.PHASE_TARGET_READY,
 )
+
+
+_NODE_LABELS = {"kubevirt.io/schedulable": "true", "cpumanager": "true", "machine-type.node.kubevirt.io/q35": "true"}
+_NODE_CAPACITY = {
+    "hugepages-2Mi": "1Ti",
+    "hugepages-1Gi": "1Ti",
+    "devices.kubevirt.io/kvm": "1k",
+    "devices.kubevirt.io/tun": "1k",
+    "devices.kubevirt.io/vhost-net": "1k",
+}
 
 
 def new_name(prefix: str = "e2e") -> str:
@@ -52,6 +63,16 @@ def default_quota(name: str, hard: Mapping[str, str]) -> Raw:
     """The default quota of a namespace."""
     metadata = {"name": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: TRUE}}
     return {"metadata": metadata, "spec": {"hard": dict(hard)}}
+
+
+def node(name: str) -> Raw:
+    """A Node for kwok to manage, with the labels that a launcher pod's nodeSelector asks for, and devices."""
+    made = fake_node(name)
+    made["metadata"]["annotations"]["kubevirt.io/heartbeat"] = "2026-01-01T00:00:00Z"
+    made["metadata"]["labels"] |= _NODE_LABELS
+    for amounts in ("capacity", "allocatable"):
+        made["status"][amounts] |= _NODE_CAPACITY
+    return made
 
 
 def kubevirt(kind: str, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> Raw:

@@ -9,7 +9,7 @@ from pathlib import Path
 from kubeloop.testing.cluster import cluster
 from kubeloop.testing.cluster.cluster import Cluster, Program
 from kubeloop.testing.cluster.progress import Progress
-from lab.nodes import kubevirt_node
+from lab import bodies
 
 _HERE = Path(__file__).parent
 CRDS = tuple(sorted((_HERE / "crds").glob("*.yaml")))
@@ -35,7 +35,7 @@ class Options:
             kwok=self.kwok,
             kubernetes=self.kubernetes,
             nodes=self.nodes,
-            make_node=kubevirt_node,
+            make_node=bodies.node,
             crds=CRDS,
             programs=tuple(stand_in(name) for name, runs in wanted.items() if runs),
             audit_policy=_HERE / "audit.yaml",

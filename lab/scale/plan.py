@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab import bodies
-from lab.nodes import kubevirt_node
 
 
 class Strategy(StrEnum):
@@ -70,7 +69,7 @@ class Plan:
 
     def node(self, name: str) -> dict[str, Any]:
         """A node for the run's own kwok and for pods that name it."""
-        body = kubevirt_node(name)
+        body = bodies.node(name)
         del body["metadata"]["annotations"][KWOK_NODE]  # another kwok may manage those
         body["metadata"]["labels"][LABEL_RUN] = self.run
         body["spec"] = {"taints": [{"key": LABEL_RUN, "value": self.run, "effect": "NoSchedule"}]}

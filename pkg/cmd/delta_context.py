@@ -14,6 +14,7 @@ from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import (
     ANNOTATION_NETWORK_RESOURCE,
     KUBEVIRT_PHASE_DEPLOYED,
@@ -40,18 +41,7 @@ class NetworkAttachmentDefinition(Object):
 
 
 _KINDS: Final[Mapping[str, type[Object]]] = {
-    kind.__name__: kind
-    for kind in (
-        KubeVirt,
-        Setting,
-        Namespace,
-        ResourceQuota,
-        LimitRange,
-        PersistentVolumeClaim,
-        Pod,
-        RuntimeClass,
-        NetworkAttachmentDefinition,
-    )
+    kind.__name__: kind for kind in (*AROUND_VMIS, RuntimeClass, NetworkAttachmentDefinition)
 }
 
 

@@ -70,16 +70,8 @@ EVENTS_ABOUT: Final = (
 )
 """Not pods: what a probe answered stands in their events."""
 
-_OF_DELTA: Final = (
-    KubeVirt,
-    Setting,
-    Namespace,
-    ResourceQuota,
-    LimitRange,
-    PersistentVolumeClaim,
-    Pod,
-    VirtualMachineInstance,
-)
+AROUND_VMIS: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, PersistentVolumeClaim, Pod)
+"""What `headroom delta` reads beside VMIs, of what is collected."""
 _OF_NAMESPACES: Final = ("quotas", "limit_ranges", "device_claims", "machines", "pods", "instances", "budgets")
 
 
@@ -106,10 +98,11 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *snapshot.kubevirts,
         *snapshot.settings,
     ]
+    of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {
         ABOUT: json.dumps(document, indent=2).encode() + b"\n",
-        OBJECTS: _lines(every, _OF_DELTA),
-        MORE: _lines(every, [kind for kind in LISTS.values() if kind not in _OF_DELTA]),
+        OBJECTS: _lines(every, of_delta),
+        MORE: _lines(every, [kind for kind in LISTS.values() if kind not in of_delta]),
     }
 
 

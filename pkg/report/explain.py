@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 from msgspec import field
@@ -15,7 +14,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.report import causes
-from pkg.report.fit import Fit, asked_for, fits
+from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
@@ -81,8 +80,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     rendering = snapshot.rendering(namespace)
     active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
     if not active:
-        asked = replace(snapshot, migrations=(*snapshot.migrations, asked_for(instance)))
-        found = fits(asked, namespace, [vm], rendering, would=True)
+        found = fits(with_migrations(snapshot, [instance]), namespace, [vm], rendering, would=True)
         verdict, summary = _prospect(found)
         summary = "; ".join([summary, *causes.of_instance(snapshot, instance)])
         return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, found)
@@ -124,7 +122,7 @@ def _reason(
         return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}{why}"
     if waits := causes.kubevirt_waits(migration):
         return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {waits}"
-    if not found and _has_target(snapshot, migration):
+    if not found and any(migration_of(pod) == migration.uid for pod in snapshot.pods):
         return (Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}")
     short = [fit for fit in found if not fit.fits]
     if short:
@@ -205,10 +203,6 @@ def _of_targets(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) 
     job = constants.LABEL_MIGRATION_JOB_UID
     targets = (pod for pod in snapshot.pods if pod.labels.get(job) == migration.uid)
     return "".join(f": {why}" for pod in targets if (why := causes.of_target(snapshot, pod)))
-
-
-def _has_target(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> bool:
-    return any(migration_of(pod) == migration.uid for pod in snapshot.pods)
 
 
 def _missing(found: Sequence[Fit]) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from itertools import groupby
 
 import pytest
-import pytest_asyncio
 
 from kubeloop.testing.polling import until
 from lab.namespace import LASTING, Namespace, by_value
@@ -32,36 +30,9 @@ SEED_SMALL = {"limits.cpu": "5", "limits.memory": "10865341313"}
 HARVESTER = ("--estimate", "harvester")
 
 
-@dataclass
-class Grown:
-    """Two namespaces whose VMs were started with ratio 1.5 and have moved once since it is 4.5."""
-
-    small: Namespace
-    four: Namespace
-
-    async def move(self, linger: float = 0.0) -> None:
-        """Every VM."""
-
-        async def succeeds(namespace: Namespace, vm: str) -> None:
-            await namespace.succeed(await namespace.migrate(vm, linger=linger))
-
-        await asyncio.gather(succeeds(self.small, "vm1"), *(succeeds(self.four, vm) for vm in VMS))
-        await self.settle()
-
-    async def settle(self) -> None:
-        await self.small.settle(SMALL)
-        await self.four.settle(FOUR)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def grown(on: Environment) -> Grown:
-    on.run(*HARVESTER, "--no-compensate")
-    small, four = await asyncio.gather(on.running("vm1", limits=SMALL), on.running(*VMS, limits=FOUR))
-    await on.ratio("4.5")
-    made = Grown(small, four)
-    await made.move()
-    assert (await small.used(), await four.used()) == (by_value(GROWN), by_value(FOUR_GROWN))
-    return made
+async def moved(namespace: Namespace, *vms: str) -> None:
+    """Each of them, once."""
+    await namespace.succeed(*await asyncio.gather(*map(namespace.migrate, vms)))
 
 
 async def compensations(versions: Versions) -> list[str | None]:
@@ -70,10 +41,16 @@ async def compensations(versions: Versions) -> list[str | None]:
 
 
 async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
-    on: Environment, grown: Grown
+    on: Environment,
 ) -> None:
+    """The VMs were started with ratio 1.5 and have moved once since it is 4.5."""
     on.run(*HARVESTER, "--no-compensate")
-    small, four = grown.small, grown.four
+    small, four = await asyncio.gather(on.running("vm1", limits=SMALL), on.running(*VMS, limits=FOUR))
+    await on.ratio("4.5")
+    await asyncio.gather(moved(small, "vm1"), moved(four, *VMS))
+    await small.settle(SMALL)
+    await four.settle(FOUR)
+    assert (await small.used(), await four.used()) == (by_value(GROWN), by_value(FOUR_GROWN))
     pending = await small.migrate(running=LASTING)
     await four.grant(AMPLE)
     moves = [await four.migrate(vm, running=LASTING) for vm in VMS[:3]]
@@ -107,21 +84,10 @@ async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_
         await four.succeed(*moves, stuck)
         await four.settle(FOR_THREE)
         await four.grant(FOUR)
-        await grown.settle()
+        await small.settle(SMALL)
+        await four.settle(FOUR)
         # used 5682461313 + needed 5682461313 - hard 10865341313
         assert await compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
         raised = by_value(SEED_SMALL)
         more = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
         assert compensated == [raised, more, raised]
-
-
-async def test_the_exact_estimate_compensates_as_well_and_several_vms_at_once(on: Environment, grown: Grown) -> None:
-    on.run()
-    async with watched(grown.four, grown.small) as (four, small):
-        await grown.move(linger=1.0)
-        # used 5682461313 beyond the base of 5242880000
-        assert await compensations(small) == [None, '{"limits.memory":"439581313"}', None]
-        assert (await compensations(four))[-1] is None
-        most = max(hard["limits.memory"] for hard in await four.hards())
-        # All four targets beside all four sources, and not a byte more.
-        assert most <= Quantity.parse("45459690504")

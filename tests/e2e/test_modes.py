@@ -58,20 +58,6 @@ async def test_entry_and_marks_from_the_raise_to_the_end(mode: str, headroom: Pr
     await becomes(namespace.annotations, MARKS[mode])
 
 
-async def test_a_change_of_the_namespace_annotation_reaches_the_quota_at_once(
-    mode: str, headroom: Program, tenant: MakeTenant
-) -> None:
-    """Upstream: still the old base after ten seconds."""
-    namespace = await tenant()
-    await namespace.vm()
-    await namespace.limit({"limitsCpu": "10", "limitsMemory": "6000Mi"})
-    await namespace.until_hard({"limits.cpu": "10", "limits.memory": "6000Mi"})
-    await namespace.moving()
-    await namespace.until_hard({"limits.cpu": "12", "limits.memory": str(6000 * 2**20 + 4737464313)})
-    await namespace.limit({"limitsCpu": "3", "limitsMemory": "5000Mi"})
-    await namespace.until_hard(RAISED)
-
-
 async def test_a_migration_that_is_deleted_while_headroom_is_killed_leaves_no_entry(
     mode: str, headroom: Program, tenant: MakeTenant
 ) -> None:

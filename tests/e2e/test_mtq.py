@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
 
@@ -186,17 +185,3 @@ async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(name
         await namespace.budget()
         await namespace.succeed(await namespace.migrate(), seconds=60.0)
     await namespace.at_rest(hard)
-
-
-async def test_vms_evacuated_at_once_share_locks_that_end_as_soon_as_their_targets_are_there(admin: Admin) -> None:
-    namespace, names = await made(admin), [f"vm{number}" for number in range(8)]
-    await namespace.make_quota("quota", {"limits.cpu": "50", "pods": "50"})
-    await asyncio.gather(*map(namespace.machine, names))
-    hard = await namespace.fill()
-    await namespace.budget({"limits.cpu": "10", "pods": "10"})
-    async with watched(namespace) as seen:
-        migrations = await asyncio.gather(*(namespace.migrate(name, phase=0.05) for name in names))
-        await namespace.succeed(*migrations, seconds=120)
-        await namespace.at_rest(hard)
-    assert 1 <= len(seen.locked) < len(names), "a lock each: nothing was shared"
-    assert seen.since is None

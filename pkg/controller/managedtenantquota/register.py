@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Observer
@@ -31,26 +28,18 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 
-    def with_budgets(_: KubeVirt) -> Iterable[str]:
-        return {budget.namespace for budget in budgets.cache().list()}
-
     def beside(obj: Object) -> list[str]:
         return [obj.namespace] if observer.concerns_us(obj.namespace) else []
 
-    namespaces.watch_related(budgets, _own)
-    namespaces.watch_related(locks, _locked)
+    def locked(configuration: ValidatingWebhookConfiguration) -> list[str]:
+        lock = recognise(configuration)
+        return [lock.namespace] if lock else []
+
+    namespaces.watch_related(budgets, lambda budget: [budget.namespace])
+    namespaces.watch_related(locks, locked)
     namespaces.watch_related(management.resource_quotas, beside)
     namespaces.watch_related(management.virtual_machine_instance_migrations, beside)
     namespaces.watch_related(management.virtual_machine_instances, beside)
     namespaces.watch_related(management.pods, beside)
     namespaces.watch_related(management.limit_ranges, beside)
-    namespaces.watch_related(management.kubevirts, with_budgets)
-
-
-def _own(obj: Object) -> list[str]:
-    return [obj.namespace]
-
-
-def _locked(configuration: ValidatingWebhookConfiguration) -> list[str]:
-    lock = recognise(configuration)
-    return [lock.namespace] if lock else []
+    namespaces.watch_related(management.kubevirts, lambda _: {budget.namespace for budget in budgets.cache().list()})

@@ -52,9 +52,7 @@ LINGER = 30.0
 def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
     """Whether a namespace with these objects holds added headroom, or is about to."""
     ours = [quota for quota in quotas if is_served(quota)]
-    if not ours:
-        return False
-    return any(map(_holds, ours)) or not all(map(is_finished, migrations))
+    return bool(ours) and (any(map(_holds, ours)) or not all(map(is_finished, migrations)))
 
 
 def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:

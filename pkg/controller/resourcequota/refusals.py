@@ -11,7 +11,7 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
-from pkg.util.resourcequota.entries import standing
+from pkg.util.resourcequota.entries import keys_of, read, standing
 from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 
@@ -28,8 +28,9 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         log.debug("%s: events are not read: %s", quota.key, exc)
         return []
     problems = []
+    entries, _invalid = read(quota.annotations)
     for name, migration in sorted(refused.items()):
-        entry = standing(quota.annotations, name, observed.instances.get(name))
+        entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
         said = _last(found, name, migration.metadata.creation_timestamp or "")
         if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
             problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))

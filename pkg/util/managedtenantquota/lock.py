@@ -101,25 +101,18 @@ def client_config(
     return config if config.get("caBundle") else None
 
 
-def _rule(group: str, resources: list[str], operations: list[str]) -> Webhook:
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["*"],
-        "resources": resources,
-        "operations": operations,
-        "scope": "Namespaced",
-    }
-
-
 _RULES: Final = [
-    _rule("", ["resourcequotas"], ["UPDATE", "DELETE"]),
-    _rule(
-        "mtq.kubevirt.io",
-        ["virtualmachinemigrationresourcequotas", "virtualmachinemigrationresourcequotas/status"],
-        ["CREATE", "UPDATE", "DELETE"],
-    ),
-    _rule("", ["pods"], ["CREATE"]),
-    _rule("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
+    {"apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": verbs, "scope": "Namespaced"}
+    for group, resources, verbs in (
+        ("", ["resourcequotas"], ["UPDATE", "DELETE"]),
+        (
+            "mtq.kubevirt.io",
+            ["virtualmachinemigrationresourcequotas", "virtualmachinemigrationresourcequotas/status"],
+            ["CREATE", "UPDATE", "DELETE"],
+        ),
+        ("", ["pods"], ["CREATE"]),
+        ("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
+    )
 ]
 _OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
 _IS_TARGET: Final = (

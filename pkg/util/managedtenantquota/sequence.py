@@ -88,12 +88,9 @@ def _lock(window: Window) -> Step | None:
     if fits(lock, webhook):
         return None
     # It is another installation's, the CA has changed, or it is for others.
-    annotations = {ANNOTATION_HOLDER: seen.holder}
-    version = lock.configuration.metadata.resource_version
-    body = {"metadata": {"resourceVersion": version, "labels": LOCK_LABELS, "annotations": annotations}}
-    return Write(
-        "UpdateLock", lock.configuration, {**body, "webhooks": [webhook]}, f"lock {lock.configuration.name} updated"
-    )
+    known, annotations = lock.configuration, {ANNOTATION_HOLDER: seen.holder}
+    metadata = {"resourceVersion": known.metadata.resource_version, "labels": LOCK_LABELS, "annotations": annotations}
+    return Write("UpdateLock", known, {"metadata": metadata, "webhooks": [webhook]}, f"lock {known.name} updated")
 
 
 def _settle(window: Window) -> Step | None:

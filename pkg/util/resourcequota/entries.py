@@ -6,7 +6,7 @@ whichever controller wrote it; nothing here touches spec.hard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -63,7 +63,7 @@ def entry_keys(annotations: Mapping[str, str]) -> list[str]:
     return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
 
 
-def keys_of(annotations: Mapping[str, str], vm_name: str, vmi: Object | None) -> list[str]:
+def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None) -> list[str]:
     """The keys of this VM's entries, in all forms, in order."""
     return [key for key in migrating_keys(vm_name, vmi.uid if vmi else "") if key in annotations]
 
@@ -112,10 +112,11 @@ def read(annotations: Mapping[str, str]) -> tuple[dict[str, ResourceList], dict[
     return said, invalid
 
 
-def standing(annotations: Mapping[str, str], vm_name: str, vmi: Object | None) -> ResourceList | None:
-    """A VM's entries under all forms of its key, the greatest value of each resource; None: none that can be read."""
-    said, _invalid = read({key: annotations[key] for key in keys_of(annotations, vm_name, vmi)})
-    return reduce(maximum, said.values()) if said else None
+def standing(said: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
+    """What one VM's entries, under all forms of its key, say together: the greatest value of each resource; None: there
+    is none that can be read."""
+    of_vm = [said[key] for key in keys if key in said]
+    return reduce(maximum, of_vm) if of_vm else None
 
 
 def added(annotations: Mapping[str, str]) -> ResourceList:

@@ -8,7 +8,6 @@ Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from functools import reduce
 from typing import NamedTuple
 
 from pkg.util import constants
@@ -20,7 +19,16 @@ from pkg.util.resource_list import ResourceList, add, add_to, marshal, maximum, 
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, quantity_of
 from pkg.util.resourcequota.caps import idle, refuse
 from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised
-from pkg.util.resourcequota.entries import changes, compensation, is_by_uid, put, read, readable_compensation, remove
+from pkg.util.resourcequota.entries import (
+    changes,
+    compensation,
+    is_by_uid,
+    put,
+    read,
+    readable_compensation,
+    remove,
+    standing,
+)
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import hand_over, lowered
@@ -75,9 +83,9 @@ class Scaling:
         self.problems += self.base.problems
         found = self._followed() if self.follows else self._written_once()
         wanted = sorted(found, key=lambda each: (each.stands is None, each.vm.since))
-        standing = len(self.annotations)
+        before = len(self.annotations)
         unexplained = self._drop({each.key for each in wanted})
-        self._answer_harvester(dropped=not self.follows and len(self.annotations) < standing)
+        self._answer_harvester(dropped=not self.follows and len(self.annotations) < before)
         changed = self._raised(wanted)
         graces = [at + self.grace for key, at in unexplained.items() if key in self.annotations]
         ends = [at + self.policy.hold_limit for at in held_since.values()]
@@ -133,8 +141,7 @@ class Scaling:
         once_more: Mapping[str, Quantity] = self.limits
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         for vm in self.vms:
-            said = [self.said[key] for key in vm.keys if key in self.said]
-            stands = reduce(maximum, said) if said else None
+            stands = standing(self.said, vm.keys)
             value = {name: vm.wanted[name] for name in self.limits if name in vm.wanted}
             if stands:  # it is kept as far as it is used, or will be if the migration continues
                 value = maximum(value, minimum(stands, vm.upper_bound))

@@ -68,6 +68,7 @@ def test_the_picture_is_the_same_for_the_same_run_and_loads_nothing() -> None:
     drawn = [svg(sample().record, checked(SAID), 20.0) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].startswith("<svg")
+    assert "exceeded&#160;quota:&#160;default-abc" in drawn[0]
     assert "http" not in drawn[0].replace("http://www.w3.org/2000/svg", "")
 
 

@@ -17,12 +17,11 @@ from lab.demo.seed import setting
 from lab.kubevirt.objects import INSTANCES, MIGRATIONS, VirtualMachineInstance
 from lab.namespace import LASTING, PODS, VMIMS, Namespace, becomes
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import KUBEVIRTS, VolumeStatus
+from pkg.api.kubevirt import KUBEVIRTS
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.conftest import started_with
 from tests.e2e.headroom.amounts import ONE, TWO
 from tests.e2e.tenant import RAISED
-from tests.lab.kubevirt.samples import HOTPLUG_VOLUME
 from tests.objects import SEED_DOMAIN
 
 pytestmark = pytest.mark.cluster
@@ -116,35 +115,6 @@ async def test_deleting_a_running_migration_aborts_it(free: Namespace) -> None:
 
     await becomes(target, "Failed")
     await free.succeed(await free.migrate())
-
-
-async def test_hotplugged_volumes_bring_an_attachment_pod_to_the_target(free: Namespace) -> None:
-    await free.instances({"metadata": {"name": "vm1"}, "spec": {**SEED, "volumes": [HOTPLUG_VOLUME]}})
-    first = attachment(await volume(free))
-    migration = await free.migrate()
-    await free.succeed(migration)
-
-    async def moved() -> bool:
-        found = await volume(free)
-        return found.phase == "Ready" and attachment(found) != first
-
-    await becomes(moved, True)
-    vmi, pod = await instance(free), await free.get(PODS, attachment(await volume(free)))
-    state = vmi.status.migration_state
-    assert pod.name.startswith("hp-volume-")
-    assert pod.labels["kubevirt.io/migrationJobUID"] == (await free.migration(migration)).uid
-    assert pod.spec.node_name == vmi.status.node_name
-    assert state is not None
-    assert pod.uid == state.target_attachment_pod_uid
-    await becomes(lambda: free.items(PODS, field_selector=f"metadata.name={first}"), [])
-
-
-async def volume(namespace: Namespace) -> VolumeStatus:
-    return ((await instance(namespace)).status.volume_status or [VolumeStatus(name="")])[0]
-
-
-def attachment(status: VolumeStatus) -> str:
-    return (status.hotplug_volume.attach_pod_name if status.hotplug_volume else None) or ""
 
 
 async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(free: Namespace) -> None:

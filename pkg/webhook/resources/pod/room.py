@@ -25,7 +25,7 @@ from pkg.util.quotacount.usage import counted, is_live, unnamed
 from pkg.util.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
-from pkg.util.resourcequota.entries import has_migrating_vm, readable_compensation, standing
+from pkg.util.resourcequota.entries import has_migrating_vm, read, readable_compensation, standing
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
@@ -87,7 +87,7 @@ class Room:
         if vm is None or not vm.allowed:
             return {}
         annotations = self.quota.annotations
-        entry = standing(annotations, name, vm.vmi)
+        entry = standing(read(annotations)[0], vm.keys)
         granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
         left = subtract(add(granted, readable_compensation(annotations)), vm.target)
         return {name: amount for name, amount in left.items() if amount > ZERO}

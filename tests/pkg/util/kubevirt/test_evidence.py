@@ -167,6 +167,7 @@ VOUCHED = {
         [SOURCE, OLD], HERE, [move("Pending", source=OLD)], [SOURCE, OLD]
     ),
     "a pod that has taken the source's name": Vouched([AGAIN, TARGET], THERE, [SUCCEEDED], [TARGET]),
+    "a pod that has taken the source's name while the migration waits": Vouched([AGAIN], HERE, [move("Pending")]),
     "a pod that has taken a failed target's name": Vouched(
         [SOURCE, NAMED_LIKE_THE_TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE]
     ),
@@ -212,6 +213,12 @@ VOUCHED = {
 
 def names(sides: Sequence[Any]) -> list[str]:
     return sorted(side.launcher.name for side in sides)
+
+
+@pytest.mark.parametrize("pods", [[SOURCE, OLD], [OLD, SOURCE]], ids=["oldest first", "oldest last"])
+def test_the_oldest_side_is_first_whatever_the_order_of_the_pods(pods: list[Pod]) -> None:
+    found = sides_of(HERE, [move("Pending")], ControlledPods(pods))
+    assert [side.launcher for side in found.home] == [SOURCE, OLD]
 
 
 @sentences(VOUCHED)
