@@ -17,6 +17,7 @@ from typing import Final
 
 from kubeloop.api.meta import Object
 from pkg.util import constants
+from pkg.util.kubevirt.installed import USUAL_LIMITS
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ class Options:
     target_linger: float = 0.0
     phase_delay: float = 0.2
     overhead_profile: str = "1.8"
-    parallel_migrations: int = constants.DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER
-    parallel_outbound: int = constants.DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE
+    parallel_migrations: int = USUAL_LIMITS.per_cluster
+    parallel_outbound: int = USUAL_LIMITS.per_node
     first_retry: float = 5.0
     max_retry: float = 300.0
     finished_linger: float = math.inf

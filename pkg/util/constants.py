@@ -69,8 +69,6 @@ LABEL_AUTO_MEMORY_LIMITS_RATIO: Final = "alpha.kubevirt.io/auto-memory-limits-ra
 """On a namespace: how many times its request KubeVirt sets a limit of memory that a quota asks for."""
 ABORT_SUCCEEDED: Final = "Succeeded"
 KUBEVIRT_PHASE_DEPLOYED: Final = "Deployed"
-DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER: Final = 5
-DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE: Final = 2
 
 PHASE_UNSET: Final = ""
 PHASE_PENDING: Final = "Pending"

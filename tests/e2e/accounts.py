@@ -21,50 +21,33 @@ BY_HAND = [ROOT / "deploy" / name for name in ("namespace.yaml", "rbac.yaml")]
 """The accounts and their rights, without the chart."""
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
-PATHS = {
-    "Namespace": f"{CORE}/namespaces",
-    "ServiceAccount": f"{CORE}/namespaces/{{namespace}}/serviceaccounts",
-    "Service": f"{CORE}/namespaces/{{namespace}}/services",
-    "ConfigMap": f"{CORE}/namespaces/{{namespace}}/configmaps",
-    "Secret": f"{CORE}/namespaces/{{namespace}}/secrets",
-    "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
-    "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
-    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
-    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "ClusterRole": f"{RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
-    "Role": f"{RBAC}/namespaces/{{namespace}}/roles",
-    "RoleBinding": f"{RBAC}/namespaces/{{namespace}}/rolebindings",
-    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
-    "Certificate": "/apis/cert-manager.io/v1/namespaces/{namespace}/certificates",
-    "Issuer": "/apis/cert-manager.io/v1/namespaces/{namespace}/issuers",
-    "ServiceMonitor": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/servicemonitors",
-    "PrometheusRule": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules",
-}
-
 
 def documents(*files: Path) -> list[Raw]:
     """Every object of manifest files."""
     return [document for file in files for document in yaml.safe_load_all(file.read_text("utf-8")) if document]
 
 
-def collection(document: Raw) -> str:
-    return PATHS[document["kind"]].format(namespace=document["metadata"].get("namespace", ""))
+def collection(api: Api, document: Raw) -> str:
+    """Where objects of its kind are, as the API server's discovery says."""
+    version, kind = document["apiVersion"], document["kind"]
+    prefix = f"/{'apis' if '/' in version else 'api'}/{version}"
+    served = api.get(prefix)["resources"]
+    (found,) = [each for each in served if each["kind"] == kind and "/" not in each["name"]]
+    where = f"/namespaces/{document['metadata'].get('namespace')}" if found["namespaced"] else ""
+    return f"{prefix}{where}/{found['name']}"
 
 
 def apply(api: Api, objects: Sequence[Raw], *, dry_run: bool = False) -> None:
     """As `kubectl apply --server-side --force-conflicts` does. Raises ApiFailure for what the server refuses."""
     for document in objects:
         query = "fieldManager=e2e&force=true" + ("&dryRun=All" if dry_run else "")
-        path = f"{collection(document)}/{document['metadata']['name']}?{query}"
+        path = f"{collection(api, document)}/{document['metadata']['name']}?{query}"
         api.send("PATCH", path, document, "application/apply-patch+yaml")
 
 
 def remove(api: Api, objects: Sequence[Raw]) -> None:
     for document in reversed(objects):
-        api.delete(f"{collection(document)}/{document['metadata']['name']}")
+        api.delete(f"{collection(api, document)}/{document['metadata']['name']}")
 
 
 def forget(api: Api) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any
+
+import pytest
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
+from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from lab import bodies
@@ -82,3 +85,11 @@ async def admin_of(cluster: Cluster, *, clear: bool = True) -> AsyncIterator[Adm
             yield made
         finally:
             await made.close(clear=clear)
+
+
+async def refused(attempt: Awaitable[object]) -> str:
+    """The message of a refusal by a webhook."""
+    with pytest.raises(Forbidden) as caught:
+        await attempt
+    assert "admission webhook" in caught.value.message, caught.value.message
+    return caught.value.message.partition("denied the request: ")[2]

@@ -18,21 +18,13 @@ from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
 from pkg.util.quantity import Quantity
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
-from tests.e2e.admin import HARD, LIMITS, RANCHER, Admin
+from tests.e2e.admin import HARD, LIMITS, RANCHER, Admin, refused
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
 
 TARGET_CPU = Quantity.parse("2015m")
 """What quota counts of the VM's pod: 2 CPU and the console log's 15m."""
-
-
-async def refused(attempt: object) -> str:
-    """The message of a refusal by a webhook."""
-    with pytest.raises(Forbidden) as caught:
-        await attempt  # type: ignore[misc]
-    assert "admission webhook" in caught.value.message, caught.value.message
-    return caught.value.message.partition("denied the request: ")[2]
 
 
 async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates(admin: Admin) -> None:

@@ -10,19 +10,13 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
-from tests.e2e.accounts import documents
+from tests.e2e.accounts import collection, documents
 from tests.e2e.api import CORE, KUBEVIRT, Api
 from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "first-look.md").read_text("utf-8")
-COLLECTIONS = {
-    "Namespace": f"{CORE}/namespaces",
-    "ResourceQuota": f"{CORE}/namespaces/{{}}/resourcequotas",
-    "VirtualMachine": f"{KUBEVIRT}/namespaces/{{}}/virtualmachines",
-    "VirtualMachineInstanceMigration": f"{KUBEVIRT}/namespaces/{{}}/virtualmachineinstancemigrations",
-}
 PLURALS = {"vmi": "virtualmachineinstances", "vmim": "virtualmachineinstancemigrations"}
 WAIT = re.compile(r"kubectl -n (\S+) wait (\w+)/(\S+) --for=jsonpath=\{\.status\.phase\}=(\w+) --timeout=5m")
 
@@ -64,8 +58,7 @@ class Terminal:
 
     def apply(self, file: str) -> None:
         for each in documents(ROOT / file):
-            where = COLLECTIONS[each["kind"]].format(each["metadata"].get("namespace"))
-            self._api.create(where, each)
+            self._api.create(collection(self._api, each), each)
 
     def delete(self, file: str) -> None:
         names = [each["metadata"]["name"] for each in documents(ROOT / file) if each["kind"] == "Namespace"]

@@ -14,7 +14,7 @@ from lab import bodies
 from lab.namespace import NAMESPACES, PODS, QUOTAS, VMIS, by_value
 from pkg.util import constants
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
-from tests.e2e.admin import Admin
+from tests.e2e.admin import Admin, refused
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import controller_reference
 from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, hanging, made, watched
@@ -59,13 +59,6 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
-async def refused_by_the_lock(attempt: object) -> str:
-    with pytest.raises(Forbidden) as caught:
-        await attempt  # type: ignore[misc]
-    assert "admission webhook" in caught.value.message, caught.value.message
-    return caught.value.message
-
-
 async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     cluster: Cluster, admin: Admin, namespace: Budgeted
 ) -> None:
@@ -76,21 +69,21 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
     with frozen(cluster, "kubevirt"):  # no target pod comes: the window stays open
         await namespace.budget()
         await namespace.until_raised(hard)
-        message = await refused_by_the_lock(alice.create(PODS, bodies.pod()))
+        message = await refused(alice.create(PODS, bodies.pod()))
         assert f"namespace {namespace} is locked by headroom (" in message
         assert " for the migration of vm1: pods other than migration targets can't be created" in message
         assert " since 2" in message
         labels = {constants.LABEL_MIGRATION_JOB_UID: "forged"}
-        await refused_by_the_lock(alice.create(PODS, bodies.pod(labels=labels)))
+        await refused(alice.create(PODS, bodies.pod(labels=labels)))
         patch = {"spec": {"hard": {"pods": "99"}}}
-        message = await refused_by_the_lock(alice.patch_quota(patch, "quota"))
+        message = await refused(alice.patch_quota(patch, "quota"))
         assert "resource quotas can't be changed" in message
-        message = await refused_by_the_lock(alice.delete(QUOTAS, "quota"))
+        message = await refused(alice.delete(QUOTAS, "quota"))
         assert "resource quotas can't be deleted" in message
         more = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
-        await refused_by_the_lock(tenant_admin.patch(BUDGETS, "budget", more))
-        await refused_by_the_lock(tenant_admin.patch(BUDGETS, "budget", {"status": None}, "status"))
-        await refused_by_the_lock(tenant_admin.delete(BUDGETS, "budget"))
+        await refused(tenant_admin.patch(BUDGETS, "budget", more))
+        await refused(tenant_admin.patch(BUDGETS, "budget", {"status": None}, "status"))
+        await refused(tenant_admin.delete(BUDGETS, "budget"))
         with pytest.raises(Forbidden, match="locked by headroom"):
             await tenant_admin.create(BUDGETS, {"metadata": {"name": "another"}, "spec": {}})
         # Everything else goes on: another namespace, another kind, the status of a quota.

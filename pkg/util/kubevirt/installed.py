@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, MigrationConfiguration
-from pkg.util.constants import (
-    DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER,
-    DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE,
-    KUBEVIRT_PHASE_DEPLOYED,
-)
+from pkg.util.constants import KUBEVIRT_PHASE_DEPLOYED
 
 SERVICE_ACCOUNT: Final = "kubevirt-controller"
 DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
@@ -49,10 +45,10 @@ def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many migrations may run: in the cluster, and away from one node."""
+    """How many migrations may run: in the cluster, and away from one node. KubeVirt's own where nothing is given."""
 
-    per_cluster: int = DEFAULT_PARALLEL_MIGRATIONS_PER_CLUSTER
-    per_node: int = DEFAULT_PARALLEL_OUTBOUND_MIGRATIONS_PER_NODE
+    per_cluster: int = 5
+    per_node: int = 2
 
 
 USUAL_LIMITS: Final = Limits()

@@ -56,12 +56,9 @@ class Rendering:
         """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the
         release has not is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405.
         """
-        if gate not in self.profile.gates:
-            return False
         developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
-        if gate in (developer.feature_gates or ()):
-            return True
-        return gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
+        by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
+        return gate in self.profile.gates and (by_default or gate in (developer.feature_gates or ()))
 
 
 def harvester_ratio(setting: Setting | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kubeloop.client.errors import Conflict, Forbidden
@@ -46,9 +48,10 @@ async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.
     assert said[:2] == [f"{lock} removed", f"{lock} created"]
 
 
-async def test_a_lock_that_has_lost_its_label_is_ended_too(cluster: Cluster) -> None:
+@pytest.mark.parametrize("edit", [{"labels": {}}, {"finalizers": ["example.com/stays"]}], ids=str)
+async def test_a_lock_that_was_edited_is_ended_too(cluster: Cluster, edit: dict[str, Any]) -> None:
     raw = cluster.locks.objects["lock.ns1.com"]
-    cluster.locks.given({**raw, "metadata": {**raw["metadata"], "labels": {}}})
+    cluster.locks.given({**raw, "metadata": {**raw["metadata"], **edit}})
     assert await close(cluster) == ["ns1"]
     assert not cluster.locked
 
