@@ -88,32 +88,21 @@ def checked(
     endpoint = endpoint_of(flags)
     options = replace(
         options_of(policy, flags),
+        namespace=process.namespace or "",
         register=flags.register and not process.dry_run,
         only_namespaces=tuple(only_namespaces),
     )
-    _check_patterns(policy, endpoint, options)
+    _check_patterns(endpoint, options)
     files = None
     if flags.tls_cert_file and flags.tls_key_file:
         files = CertificateFiles(context, flags.tls_cert_file, flags.tls_key_file, flags.tls_ca_file)
-    return Webhooks(
-        policy.policy(),
-        options,
-        endpoint,
-        context,
-        flags.secret_name,
-        files,
-        process.namespace,
-        profile=policy.profile(),
-        kubevirt_users=tuple(policy.kubevirt_user or ()),
-        client_names=tuple(flags.client_name or ()),
-        inject_ca_from=flags.inject_ca_from,
-    )
+    return Webhooks(options, endpoint, context, files)
 
 
-def _check_patterns(policy: PolicyOptions, endpoint: Endpoint, options: Options) -> None:
+def _check_patterns(endpoint: Endpoint, options: Options) -> None:
     """Raises ConfigError for one that no name can match."""
     checks: dict[str, Callable[[], object]] = {
-        "--kubevirt-user": lambda: [exact(user) for user in policy.kubevirt_user or ()],
+        "--kubevirt-user": lambda: [exact(user) for user in options.kubevirt_users],
         "--only-namespace": lambda: validating(endpoint, options, None),
         "--rancher-user": lambda: mutating(endpoint, options, None),
     }
@@ -133,18 +122,24 @@ def exact(user: str) -> str:
 
 
 def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
-    """What the webhooks are given, except what the API server says. Raises ConfigError."""
+    """What the webhooks are given, except what the API server says. Raises ConfigError, WrongCall."""
     try:
         common, single = parse_failure_policies(flags.failure_policy or ())
     except ValueError as exc:
         raise ConfigError(f"--failure-policy: {exc}") from exc
     return Options(
+        policy=policy.policy(),
+        profile=policy.profile(),
         quota_guard=flags.quota_guard,
         reserve=policy.reserves(),
         failure_policy=common,
         failure_policies=single,
         rancher_users=tuple(policy.rancher_user) if policy.rancher_user else RANCHER_USERS,
+        secret_name=flags.secret_name,
         controller_users=tuple(policy.controller_user or ()),
+        kubevirt_users=tuple(policy.kubevirt_user or ()),
+        client_names=tuple(flags.client_name or ()),
+        inject_ca_from=flags.inject_ca_from,
     )
 
 

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from pkg.util.resourcequota.policy import EXACT, Policy
+
+if TYPE_CHECKING:
+    from pkg.util.kubevirt.profiles import Profile
 
 RANCHER_USERS: Final = (
     "system:serviceaccount:cattle-system:*",
@@ -40,8 +45,11 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The choices behind the flags of `headroom webhook`. Patterns are shell globs of user names."""
+    """What an operator chose for the webhooks of a process. Patterns are shell globs of user names."""
 
+    policy: Policy = EXACT
+    profile: Profile | None = None
+    """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     quota_guard: QuotaGuard = QuotaGuard.CORRECT
     reserve: bool = True
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
@@ -49,7 +57,8 @@ class Options:
     """By webhook, where it is not `failure_policy`."""
     rancher_users: Sequence[str] = RANCHER_USERS
     namespace: str = "default"
-    """Our own: the probe's."""
+    """Our own: of the probe, the certificate's Secret and the Service; "": the client's."""
+    secret_name: str = ""
     own_user: str = ""
     """Our user name; "" when the API server does not report it."""
     only_namespaces: Sequence[str] = ()
@@ -58,6 +67,12 @@ class Options:
     """Write the configurations, and look after them."""
     controller_users: Sequence[str] = ()
     """The controller's accounts, where the webhooks have another one."""
+    kubevirt_users: Sequence[str] = ()
+    """virt-controller's account, where it is not the usual one."""
+    client_names: Sequence[str] = ()
+    """Whose client certificates are answered; none: every client is."""
+    inject_ca_from: str | None = None
+    """`namespace/name` of cert-manager's Certificate, for its CA injector."""
 
     @property
     def passes(self) -> tuple[str, ...]:

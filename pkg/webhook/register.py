@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from ssl import SSLContext
@@ -15,9 +15,7 @@ from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.installation import about
 from pkg.util.kubevirt.installed import virt_controllers
-from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.observe import Observer
-from pkg.util.resourcequota.policy import Policy
 from pkg.webhook import configurations as paths
 from pkg.webhook.admission import AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer
@@ -35,65 +33,50 @@ from pkg.webhook.view import View
 
 @dataclass(frozen=True)
 class Webhooks:
-    """What an operator chose for the webhooks of a process; `server` makes them."""
+    """The webhooks of a process before it has a client; `server` makes them."""
 
-    policy: Policy
     options: Options
     endpoint: paths.Endpoint
     """The Service's namespace follows from the client."""
     context: SSLContext
-    secret_name: str
     files: CertificateFiles | None = None
     """A certificate that another program makes, instead of the one in the Secret."""
-    namespace: str | None = None
-    """Of the certificate's Secret and the Service; None: the client's own."""
-    profile: Profile | None = None
-    kubevirt_users: Sequence[str] = ()
-    client_names: Sequence[str] = ()
-    inject_ca_from: str | None = None
 
     async def server(self, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
-        own = self.namespace or client.transport.config.namespace
+        own = self.options.namespace or client.transport.config.namespace
         endpoint = replace(self.endpoint, service_namespace="" if self.endpoint.url else own)
         options = replace(self.options, own_user=await own_user(client), namespace=own)
-        view = View(client, Observer(management.source(claims=False), self.profile), management.clock)
+        view = View(client, Observer(management.source(claims=False), options.profile), management.clock)
         secrets = client.resource(SECRETS)
         tell = partial(management.recorder("headroom").event, about(own), "Warning")
-        registrar = Registrar(client, endpoint, options, tell=tell, inject_ca_from=self.inject_ca_from)
         return AdmissionServer(
-            hooks(view, self.policy, options, endpoint, management, self.kubevirt_users),
-            self.files or SharedCertificates(self.context, secrets, own, self.secret_name, endpoint.hosts),
-            registrar if options.register else None,
-            client_names=self.client_names,
+            hooks(view, options, endpoint, management),
+            self.files or SharedCertificates(self.context, secrets, own, options.secret_name, endpoint.hosts),
+            Registrar(client, endpoint, options, tell) if options.register else None,
+            client_names=options.client_names,
             synced=management.wait_for_sync,
             stopped=view.close,
         )
 
 
-def hooks(
-    view: View,
-    policy: Policy,
-    options: Options,
-    endpoint: paths.Endpoint,
-    management: Management,
-    kubevirt_users: Sequence[str] = (),
-) -> Mapping[str, Hook]:
+def hooks(view: View, options: Options, endpoint: paths.Endpoint, management: Management) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
     the options of before."""
     locks = management.locks
     kubevirts = management.kubevirts.cache()
     accounts = lock.Accounts(
-        [options.own_user, *options.controller_users], lambda: virt_controllers(kubevirts.list(), kubevirt_users)
+        [options.own_user, *options.controller_users],
+        lambda: virt_controllers(kubevirts.list(), options.kubevirt_users),
     )
-    guard = resourcequota.Guard(view, policy, options, management.recorder("headroom").event)
+    guard = resourcequota.Guard(view, options, management.recorder("headroom").event)
     mark = paths.fingerprint(endpoint, options)
     return {
         PROBE_PATH: lambda request: answer_probe(request, mark),
         paths.VALIDATE_NAMESPACE: partial(namespace.validate, view),
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
-        paths.VALIDATE_POD: pod.Validator(view, policy, options, accounts.makes_targets).validate,
+        paths.VALIDATE_POD: pod.Validator(view, options, accounts.makes_targets).validate,
         LOCK_PATH: lock.Validator(
             locks.cache(), locks.client, management.clock, accounts, partial(lock.is_granted, view)
         ).validate,

@@ -82,8 +82,6 @@ class Registrar:
     options: Options
     tell: Tell = lambda _reason, _message: None
     """Reports what an administrator has to know."""
-    inject_ca_from: str | None = None
-    """`namespace/name` of cert-manager's Certificate, for its CA injector."""
     mark: str = field(init=False)
     _failing_since: float | None = field(default=None, init=False)
     _other_seen: float = field(default=float("-inf"), init=False)
@@ -215,7 +213,7 @@ class Registrar:
     ) -> bool:
         """Whether anything had to be written. Raises one of _RACES."""
         configurations = self.client.resource(resource)
-        annotations = {INJECT_CA_FROM: self.inject_ca_from} if self.inject_ca_from else {}
+        annotations = {INJECT_CA_FROM: inject} if (inject := self.options.inject_ca_from) else {}
         if name != PROBE_CONFIGURATION:  # which is the same for all replicas, whatever their flags
             annotations[ANNOTATION_HASH] = self.mark
         metadata: dict[str, Any] = {"labels": MANAGED_BY, "annotations": annotations}

@@ -35,7 +35,7 @@ ENDPOINT = Endpoint(url="https://headroom.invalid:9443")
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 LOCK_LIMIT = 20.0
 """Shorter than the default: a story is."""
-WEBHOOKS = WebhookOptions(own_user=HEADROOM, namespace=NAMESPACE, failure_policy=FailurePolicy.FAIL)
+WEBHOOKS = WebhookOptions(policy=POLICY, own_user=HEADROOM, namespace=NAMESPACE, failure_policy=FailurePolicy.FAIL)
 
 PLANTED: list[Callable[[Mapping[str, Hook], Management], Mapping[str, Hook]]] = []
 """What takes the place of the webhooks (planted.py)."""
@@ -62,7 +62,7 @@ class Programs:
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
         view = View(replica, observer, management.clock)
-        served = hooks(view, POLICY, WEBHOOKS, ENDPOINT, management)
+        served = hooks(view, WEBHOOKS, ENDPOINT, management)
         for plant in PLANTED:
             served = plant(served, management)
         leading = asyncio.Event()

@@ -75,7 +75,7 @@ class Scaling:
         """As they shall be."""
         self.handed = self._mark()
         self.said, self.invalid = read(self.annotations)
-        """What each entry adds, by key, and why others add nothing: as they shall be."""
+        """What each entry adds, by key, and why the others add nothing; one that is removed is in neither."""
 
     def plan(self) -> Plan:
         """Marks, entries, compensation and spec.hard together."""

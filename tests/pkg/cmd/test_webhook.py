@@ -63,6 +63,15 @@ def test_defaults() -> None:
     assert options.rancher_users == RANCHER_USERS
 
 
+def test_who_is_who_is_passed_on() -> None:
+    policy = PolicyOptions(kubevirt_user=["kubevirt"], controller_user=["controller"], kubevirt_profile="v1.5.0")
+    flags = WebhookOptions(secret_name="tls", client_name=["api"], inject_ca_from="ns/certificate")
+    options = options_of(policy, flags)
+    assert (options.kubevirt_users, options.controller_users) == (("kubevirt",), ("controller",))
+    assert (options.secret_name, options.client_names, options.inject_ca_from) == ("tls", ("api",), "ns/certificate")
+    assert (options.policy, options.profile) == (policy.policy(), policy.profile())
+
+
 @pytest.mark.parametrize(
     ("url", "base"),
     [

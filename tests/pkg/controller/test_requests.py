@@ -35,7 +35,7 @@ from pkg.webhook.serving_certificate import server_context
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
-WEBHOOKS = WebhookOptions(namespace="default")
+WEBHOOKS = WebhookOptions(policy=POLICY, namespace="default", secret_name="headroom-webhook-tls")
 STRICT = WebhookOptions(failure_policy=FailurePolicy.FAIL)
 BY_SERVICE, BY_URL = Endpoint(service_name="headroom"), Endpoint(url="https://127.0.0.1:9443")
 
@@ -62,7 +62,7 @@ async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.Monkey
     in process sends no bookmarks, so that they end early."""
     connection = Connection(FakeCluster(), endpoint)
     monkeypatch.setattr(replica, "Client", lambda *_, **__: Client(connection))
-    webhooks = Webhooks(POLICY, WEBHOOKS, endpoint, server_context(), "headroom-webhook-tls")
+    webhooks = Webhooks(WEBHOOKS, endpoint, server_context())
     process = Replica(
         ClientConfig("http://fake.invalid"),
         Options(POLICY, reserve=True, namespace="default"),

@@ -17,7 +17,14 @@ from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, Not
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, validating
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, WITHDRAWN_AFTER, Registrar, unregister
+from pkg.webhook.registration import (
+    EVENT_NOT_REACHED,
+    EVENT_OTHER_FLAGS,
+    INJECT_CA_FROM,
+    WITHDRAWN_AFTER,
+    Registrar,
+    unregister,
+)
 from tests import kinds
 from tests.decisions import sentences
 
@@ -142,8 +149,11 @@ async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
     assert server.validating.objects
 
 
-async def test_what_an_injector_puts_in_stays(server: Server, registrar: Registrar) -> None:
+async def test_what_an_injector_puts_in_stays(server: Server) -> None:
+    registrar = Registrar(server.client(), URL, Options(inject_ca_from="ns/certificate"))
     await registrar.ensure(None)
+    for configuration in (server.validating.objects[WEBHOOK_CONFIGURATION_NAME], *server.mutating.objects.values()):
+        assert configuration["metadata"]["annotations"][INJECT_CA_FROM] == "ns/certificate"
     injected = [{**w, "clientConfig": {**w["clientConfig"], "caBundle": "aW5q"}} for w in server.standing()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": injected})
     before = len(server.writes)

@@ -21,7 +21,6 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import annotation_of, is_served
-from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time, now
 from pkg.webhook.namespace_pods import Pods
@@ -82,9 +81,8 @@ class Validator:
     """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
     base by."""
 
-    def __init__(self, view: View, policy: Policy, options: Options, makes_targets: Callable[[UserInfo], bool]) -> None:
+    def __init__(self, view: View, options: Options, makes_targets: Callable[[UserInfo], bool]) -> None:
         self._view = view
-        self._policy = policy
         self._options = options
         self._makes_targets = makes_targets
         self._ledger = Ledger()
@@ -141,7 +139,7 @@ class Validator:
             base: Collection[str] = ()
             if is_served(quota):
                 annotation = annotation_of(self._view.namespace(asked.namespace))
-                base = base_of(quota, annotation, self._policy).limits or ()
+                base = base_of(quota, annotation, self._options.policy).limits or ()
             rest = {name: amount for name, amount in asked.need.items() if name not in base}
             if refused_by_quota(quota, asked.pod, rest):
                 quota = await self._view.quota_live(quota)
@@ -249,7 +247,7 @@ class Validator:
         """`pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
-        rooms = [room(each, self._policy, pods) for each in served]
+        rooms = [room(each, self._options.policy, pods) for each in served]
         known = [each for each in rooms if each is not None]
         behind = len(known) < len(rooms) or any(each.is_behind for each in known)
         return _Snapshot(known, pods.seen() if pods else {}, behind)

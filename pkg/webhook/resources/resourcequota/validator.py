@@ -73,7 +73,6 @@ class Guard:
     """Answers both webhooks. The caches suggest, the API server decides: a live look precedes every refusal."""
 
     view: View
-    policy: Policy
     options: Options
     tell: Tell
 
@@ -144,7 +143,7 @@ class Guard:
         cached = self.view.namespace(new.namespace)
         if cached is not None and switched_off(cached):
             return {}
-        lowest = too_low(old, new, annotation_of(cached), self.policy)
+        lowest = too_low(old, new, annotation_of(cached), self.options.policy)
         if not lowest:
             return {}
         live = None
@@ -152,7 +151,7 @@ class Guard:
             live = await self.view.namespace_live(new.namespace)
         if live is None:
             return lowest
-        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self.policy)
+        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self.options.policy)
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from

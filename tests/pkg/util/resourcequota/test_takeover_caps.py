@@ -73,6 +73,13 @@ def test_max_extra(case: Capped) -> None:
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(case.entered))
 
 
+def test_what_an_entry_says_of_a_resource_that_the_base_does_not_limit_fills_no_cap() -> None:
+    migrations, instances, pods = moving(1)
+    before = quota(HARD, {**MARKS, by_uid("stranger"): '{"pods":"5"}', MAX_EXTRA: '{"pods":"0"}'})
+    found, _made = after(namespace(before, migrations, pods, instances))
+    assert by_name("vm0") in found.annotations
+
+
 def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
     migrations, instances, pods = moving(2)
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})

@@ -50,7 +50,7 @@ def state(*tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pe
 
 
 def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) -> Validator:
-    return Validator(view, policy, Options(reserve=reserve), ACCOUNTS.makes_targets)
+    return Validator(view, Options(policy=policy, reserve=reserve), ACCOUNTS.makes_targets)
 
 
 def resting(used: str) -> State:

@@ -39,8 +39,8 @@ CORRECTION = [
 
 
 def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT) -> Guard:
-    options = Options(quota_guard=mode, own_user=OWN, controller_users=["kubernetes-admin"])
-    return Guard(view, POLICY, options, lambda *_: None)
+    options = Options(policy=POLICY, quota_guard=mode, own_user=OWN, controller_users=["kubernetes-admin"])
+    return Guard(view, options, lambda *_: None)
 
 
 def labelled(base: dict[str, str], *, migrates: bool = True) -> ResourceQuota:
@@ -128,7 +128,9 @@ async def test_rancher_is_corrected_and_then_allowed() -> None:
 async def test_a_correction_is_told_if_the_api_server_asked(authenticated: bool, dry_run: bool, told: int) -> None:
     """Always in the same words, so that they are counted in one event."""
     events: list[tuple[str, str]] = []
-    guarded = Guard(FakeView(RUNNING, RUNNING), POLICY, Options(), lambda _quota, _type, *said: events.append(said))
+    guarded = Guard(
+        FakeView(RUNNING, RUNNING), Options(policy=POLICY), lambda _quota, _type, *said: events.append(said)
+    )
     for wanted in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
         await guarded.mutate(request(wanted, STANDING, user=RANCHER, dry_run=dry_run, authenticated=authenticated))
     what = f"a write of {RANCHER} that lowered limits below what migrating VMs need was corrected"
