@@ -6,7 +6,7 @@ Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTarget
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -77,11 +77,6 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     if condition_is_true(migration.status.conditions, constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES):
         return Stage.ANNOUNCED
     return Stage.REFUSED if is_refused(migration) else stage
-
-
-def without_state(annotations: Mapping[str, str]) -> dict[str, str]:
-    """A VMI's annotations but those that only show the state of its migration: no decision reads them."""
-    return {key: text for key, text in annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
 
 
 def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
