@@ -27,7 +27,6 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.migration import without_state
 from pkg.util.kubevirt.overhead import is_pinned, memory_overhead
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
@@ -244,7 +243,8 @@ class RenderedFrom(NamedTuple):
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    annotations = without_state(vmi.annotations)
+    # Those that only show the state of its migration: no decision reads them.
+    annotations = {key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
     return RenderedFrom(
         outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory
     )
