@@ -76,6 +76,11 @@ def condition_is_true(conditions: Sequence[Condition] | None, condition_type: st
     return found is not None and found.status == "True"
 
 
+def by_creation(obj: Object) -> tuple[str, str]:
+    """A sort key, oldest first; among those of one second the name decides, so that the order is always the same."""
+    return obj.metadata.creation_timestamp or "", obj.name
+
+
 def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
     """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
     api_version, kind = kind_of(obj)

@@ -10,6 +10,7 @@ import msgspec
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, RuntimeClass
 from kubeloop.api.meta import Object
+from kubeloop.api.objects import by_creation
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
@@ -22,7 +23,6 @@ from pkg.util.constants import (
     LIMITS_MEMORY,
     VMI_PHASE_RUNNING,
 )
-from pkg.util.kubevirt.evidence import age
 from pkg.util.kubevirt.installed import observed_version
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_by
@@ -110,7 +110,7 @@ class Context:
         pods = [pod for pod in self._controlled_by(vmi) if pod.spec.node_name == node]
         if not pods:
             return None
-        launcher = max(pods, key=age)
+        launcher = max(pods, key=by_creation)
         return Side(launcher, tuple(self._controlled_by(launcher)))
 
     def _controlled_by(self, owner: Object) -> list[Pod]:

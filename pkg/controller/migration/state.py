@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested, is_finished
@@ -32,7 +33,7 @@ def annotations_for(
     over = {m.uid for m in known if is_finished(m)} | _completed(vmi)
     active = [m for m in known if m.uid not in over]
     if active:
-        current = max(active, key=lambda m: (m.metadata.creation_timestamp or "", m.name))
+        current = max(active, key=by_creation)
         wanted = {
             constants.ANNOTATION_MIGRATION_UID: current.uid,
             constants.ANNOTATION_MIGRATION_STATE: state_of(current),

@@ -34,7 +34,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import OwnerReference, from_rfc3339
+from kubeloop.api.meta import OwnerReference
+from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
@@ -79,19 +80,19 @@ class ControlledPods:
         """The sides of all VMIs by the name of the launcher pod."""
         launchers: list[Pod] = []
         attached: dict[str, list[Pod]] = defaultdict(list)
-        for pod in pods:
+        for pod in sorted(pods, key=by_creation):
             kind = pod.labels.get(constants.LABEL_APP)
             if kind == constants.APP_VIRT_LAUNCHER:
                 launchers.append(pod)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 attached[_controller(pod, _POD).uid].append(pod)
-        for pod in sorted(launchers, key=age):
+        for pod in launchers:
             uid, live = _controller(pod, _VMI).uid, is_live(pod, now)
             if pod.terminal:
                 self.ended[uid].append(pod)
             if uid and (live or pod.uid in attached):
                 # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-                side = self.named[pod.name] = Side(pod, tuple(sorted(attached.get(pod.uid, ()), key=age)[:1]))
+                side = self.named[pod.name] = Side(pod, tuple(attached.get(pod.uid, ())[:1]))
                 self.sides[uid].append(side)
                 self.live[uid] += [side] if live else []
 
@@ -137,13 +138,6 @@ def ended_launchers(
     return [
         p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
     ]
-
-
-def charged_until(sides: Iterable[Side]) -> list[float]:
-    """When Kubernetes ceases to charge those pods that are being deleted, in seconds since the epoch."""
-    every = [pod for side in sides for pod in (side.launcher, *side.attachments) if not pod.terminal]
-    times = [(each.metadata.deletion_timestamp, each.metadata.deletion_grace_period_seconds) for each in every]
-    return [from_rfc3339(at) + grace for at, grace in times if at is not None and grace is not None]
 
 
 # ---- which side is which -------------------------------------------------------------------------------------
@@ -237,8 +231,3 @@ def vm_of(pod: Pod) -> str:
     """The name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
     is_launcher = pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
     return _controller(pod, _VMI).name if is_launcher else ""
-
-
-def age(pod: Pod) -> tuple[str, str]:
-    """Oldest first; among pods of one second the name decides, so that the order is always the same."""
-    return (pod.metadata.creation_timestamp or "", pod.name)

@@ -243,7 +243,7 @@ class RenderedFrom(NamedTuple):
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
     outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    # But those that only show the state of its migration: no decision reads them.
+    # Those that only show the state of its migration: no decision reads them.
     annotations = {key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
     return RenderedFrom(
         outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory

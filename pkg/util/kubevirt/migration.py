@@ -127,13 +127,13 @@ class MigrationPods:
 
     def fits_source(self, pod: Object) -> bool:
         """A source is not younger than its migration."""
-        return not self.created or _second(pod) <= self.created[:_WHOLE_SECONDS]
+        second = (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
+        return not self.created or second <= self.created[:_WHOLE_SECONDS]
 
     def fits_target(self, pod: Object) -> bool:
         """A target is not older than its migration, nor younger than its end."""
-        if self.created and _second(pod) < self.created[:_WHOLE_SECONDS]:
-            return False
-        return not self.ended or _second(pod) <= self.ended[:_WHOLE_SECONDS]
+        second = (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
+        return second >= self.created[:_WHOLE_SECONDS] and (not self.ended or second <= self.ended[:_WHOLE_SECONDS])
 
     def is_source(self, pod: Pod) -> bool:
         """By name; releases that name no source pod name its node."""
@@ -154,11 +154,17 @@ class MigrationPods:
 def pods_of_migrations(
     vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
 ) -> list[MigrationPods]:
-    """What is said of the launcher pods with these names, and perhaps of others."""
-    handed_over = vmi.status.migration_state if vmi else None
-    found = [pods_of(each, handed_over) for each in migrations if _names_any(each, handed_over, names)]
-    if handed_over and handed_over.migration_uid and all(each.uid != handed_over.migration_uid for each in found):
-        found.append(of_state(handed_over.migration_uid, handed_over))
+    """What is said of the launcher pods with these names, and perhaps of others. KubeVirt keeps finished migrations
+    long after their pods are gone, and what those say would be read at every decision."""
+    handed_over, found = vmi.status.migration_state if vmi else None, list[MigrationPods]()
+    uid = handed_over.migration_uid if handed_over else None
+    for each in migrations:
+        state = each.status.migration_state
+        may_name = state and (not state.source_pod or state.source_pod in names or state.target_pod in names)
+        if may_name or each.uid == uid or not is_finished(each):
+            found.append(pods_of(each, handed_over))
+    if handed_over and uid and all(each.uid != uid for each in found):
+        found.append(of_state(uid, handed_over))
     return found
 
 
@@ -187,21 +193,6 @@ def of_state(uid: str, state: MigrationState | None, other: MigrationState | Non
         one.source_persistent_state_claim or two.source_persistent_state_claim or "",
         one.target_persistent_state_claim or two.target_persistent_state_claim or "",
     )
-
-
-def _names_any(
-    migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None, names: Collection[str]
-) -> bool:
-    """Whether it may name one of these. KubeVirt keeps finished migrations long after their pods are gone, and
-    what they say of those would be read at every decision."""
-    if not is_finished(migration) or (handed_over and handed_over.migration_uid == migration.uid):
-        return True
-    state = migration.status.migration_state
-    return state is not None and (not state.source_pod or state.source_pod in names or state.target_pod in names)
-
-
-def _second(obj: Object) -> str:
-    return (obj.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
 
 
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)

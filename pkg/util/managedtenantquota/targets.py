@@ -14,6 +14,7 @@ import msgspec
 
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
 from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
@@ -127,7 +128,7 @@ def missing_targets(facts: Facts) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
     found = []
-    for migration in sorted(facts.migrations, key=_age):
+    for migration in sorted(facts.migrations, key=by_creation):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
@@ -212,7 +213,3 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
 
 def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
     return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))
-
-
-def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:
-    return migration.metadata.creation_timestamp or "", migration.name

@@ -97,12 +97,16 @@ def counted(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, release
 def is_live(pod: Pod, now: float | None = None) -> bool:
     """Whether the pod's resources count: its phase is not terminal and, where `now` (Unix seconds) is given, it
     is not stuck in deletion beyond its grace period."""
-    if pod.terminal:
-        return False
+    if pod.terminal or now is None:
+        return not pod.terminal
+    until = charged_until(pod)
+    return until is None or now <= until
+
+
+def charged_until(pod: Pod) -> float | None:
+    """When the resources of a pod that is being deleted cease to count (Unix seconds); None: that is not known."""
     deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
-    if now is None or deleted is None or grace is None:
-        return True
-    return now <= from_rfc3339(deleted) + grace
+    return None if pod.terminal or deleted is None or grace is None else from_rfc3339(deleted) + grace
 
 
 def _counted_names(name: str, release: Release) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,9 +12,9 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, Resourc
 from kubeloop.api.devices import ResourceClaim
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quotacount.releases import NEWEST, Releases
+from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resource_list import ResourceList, total
+from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
@@ -37,14 +37,10 @@ class Cache:
         value: T = found[1]
         return value
 
-    def usage(
-        self, pods: Iterable[Pod], spec: ResourceQuotaSpec, now: float, releases: Releases = NEWEST
-    ) -> ResourceList:
-        """What a quota charges for these pods together."""
-        return total([self.usage_of(pod, releases) for pod in pods if counted(pod, spec, now, releases)])
-
-    def usage_of(self, pod: Pod, releases: Releases) -> ResourceList:
-        """What a version of a pod counts that is not over. Raises QuantityError."""
+    def usage(self, pod: Pod, spec: ResourceQuotaSpec, now: float | None, releases: Releases) -> ResourceList:
+        """What a quota charges for a version of a pod; nothing where it does not. Raises QuantityError."""
+        if not counted(pod, spec, now, releases):
+            return {}
         version = pod.metadata.resource_version
         key = ("usage", pod.uid) if pod.uid and version else None
         return self.made(key, (version, releases), lambda: pod_usage(pod, releases=releases))

@@ -32,13 +32,10 @@ def is_managed(quota: ResourceQuota) -> bool:
     return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_labelled(quota))
 
 
-def switched_off(*objects: Object) -> bool:
-    """Whether a person has switched headroom off, by label or annotation, on one of them: a quota, or its namespace.
-    "false" anywhere wins over "true"."""
-    return any(
-        constants.FALSE in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
-        for obj in objects
-    )
+def switched_off(obj: Object) -> bool:
+    """Whether a person has switched headroom off, by label or annotation, on a quota or a namespace. "false" in one
+    wins over "true" in the other."""
+    return constants.FALSE in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
 
 
 def is_off(annotations: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back
-from pkg.util.resourcequota.managed import is_default, is_managed, is_ours, is_served, switched_off
+from pkg.util.resourcequota.managed import is_default, is_labelled, is_off, is_ours, switched_off
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.scaling import Scaling
@@ -27,16 +27,16 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if quota.deleting:
         return Plan()
-    if is_served(quota) and not (facts.mtq or facts.namespace_off):
-        return with_touch(facts, Scaling(facts, policy).plan())
     if facts.namespace_off or switched_off(quota):
         made = give_back(facts, to_harvester=True)
     elif facts.mtq:
         made = _left_to_mtq(facts, policy)
-    elif not is_managed(quota):  # it has lost the label
+    elif not (is_default(quota) or is_labelled(quota)):  # it has lost the label
         made = give_back(facts)
-    else:  # a person's skip, which also stops Harvester: only what is over goes
+    elif is_off(quota.annotations):  # a person's skip, which also stops Harvester: only what is over goes
         made = Scaling(facts, policy, off=True).plan() if is_default(quota) else Plan()
+    else:
+        return with_touch(facts, Scaling(facts, policy).plan())
     return without_touch(quota, made)
 
 

@@ -212,8 +212,7 @@ class Scaling:
         caps = self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), self.facts.max_extra
         helps = self.follows and self.policy.compensate
         refused = [each for each in wanted if helps and each.vm.stage is Stage.REFUSED and each.vm.to_come]
-        of_refused = [(each.vm.allowed, each.value) for each in refused]
-        growth = promised(self.facts, self.base, of_refused) if refused else {}
+        growth = promised(self.facts, self.base, [(each.vm.allowed, each.value) for each in refused]) if refused else {}
         stands = minimum(readable_compensation(self.annotations), growth) if growth else {}
         added = self._enter(wanted, stands, caps)
         if self.follows and any(caps):
@@ -225,13 +224,16 @@ class Scaling:
         try:
             for error in self.invalid.values():
                 raise error
-            names = [each.vm.name for each in refused]
-            lacking = (
-                self._lacking(names, added, growth, stands, caps) if self.follows else compensation(self.annotations)
-            )
+            lacking = {} if self.follows else compensation(self.annotations)
         except InvalidEntry as exc:
             self.problems.append(exc)
             return {}
+        if growth:
+            lacking = self._lacking([each.vm.name for each in refused], added, growth, stands, caps)
+        if lacking and self.follows:
+            put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking)
+        elif self.follows:
+            self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
         raised = hard(self.limits, add(added, lacking))
         if self.follows and not self.marks:
             if raised == self.limits:
@@ -271,17 +273,13 @@ class Scaling:
         stands: ResourceList,
         caps: Sequence[str],
     ) -> ResourceList:
-        """Write the compensation, as long as the caps have room."""
-        lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands) if growth else {}
+        """The compensation, as long as the caps have room."""
+        lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands)
         if lacking != stands:
             names = ", ".join(f"VM {name}" for name in refused)
             if refusal := refuse(caps, f"compensation for {names}", add(added, lacking)):
                 self.problems.append(refusal)
-                lacking = stands
-        if lacking:
-            put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking)
-        else:
-            self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
+                return stands
         return lacking
 
     def _retired(self) -> dict[str, str]:

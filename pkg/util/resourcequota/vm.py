@@ -23,8 +23,8 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import NOT_DOUBLED, NOTHING, Move, device_claims, doubled, state_claims
-from pkg.util.kubevirt.evidence import ControlledPods, charged_until, ended_launchers, sides_of
-from pkg.util.kubevirt.launcher import rendered_from
+from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
+from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
 from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
@@ -34,14 +34,13 @@ from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
     bound_of,
-    launcher_usage,
     side_as_it_was,
     target_usage,
     within,
 )
 from pkg.util.names import migrating_keys
 from pkg.util.quantity import ZERO, Quantity
-from pkg.util.quotacount.usage import has_scopes
+from pkg.util.quotacount.usage import charged_until, has_scopes
 from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -83,7 +82,8 @@ class Vm:
         phases = (constants.PHASE_RUNNING,) if exact else (constants.PHASE_RUNNING, None, "")
         self._may_go_on = self.vmi is not None and not self.vmi.deleting and self.vmi.status.phase in phases
         self.stage = self._stage(max(stages, default=Stage.FINISHED))
-        self.charged_until = charged_until((*sides.home, *sides.target, *sides.old))
+        of_sides = [p for side in (*sides.home, *sides.target, *sides.old) for p in (side.launcher, *side.attachments)]
+        self.charged_until = [at for at in map(charged_until, of_sides) if at is not None]
         self._work_out(facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on)
         ended = ended_launchers(self.vmi, migrations, pods) if self.vmi and self.allowed and pods.ended else ()
         self.ended = Quantity.of(len(ended))
@@ -92,9 +92,9 @@ class Vm:
 
     def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
         sides, counts = self._sides, self._rendering.kubernetes
-        usage = partial(facts.cache.usage, spec=self._spec, now=facts.now, releases=counts)
+        usage = self._charged = partial(facts.cache.usage, spec=self._spec, now=facts.now, releases=counts)
         self._usages = {
-            side.launcher.uid: (usage([side.launcher]), usage(side.attachments) if side.attachments else {})
+            side.launcher.uid: (usage(side.launcher), total(map(usage, side.attachments)))
             for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
         }
         self._made_of = rendered_from(self.vmi) if self.vmi and self._usages else None
@@ -186,7 +186,8 @@ class Vm:
                 found.append(self._plain)  # as most are: nothing has changed since
                 continue
             side, bound = self._believed(side), self._bound()
-            usage = self._rendered((render.__name__, number), side.pods, partial(render, self.vmi, side))
+            rendered = partial(render, self.vmi, side, self._rendering, self._spec)
+            usage = self._rendered((render.__name__, number), side.pods, rendered)
             found.append(within(usage, add(bound.launcher, bound.attachment), self.vmi))
         return smallest(found)
 
@@ -215,19 +216,18 @@ class Vm:
         usage = smallest(add(*both) for both in counted)
         if self.vmi is None:
             return usage
-        limited = smallest(self._within(*both) for both in counted)
+        within_spec: list[ResourceList] = []
+        for launcher, attached in counted:
+            if any(amount > self._plain.get(name, ZERO) for name, amount in launcher.items()):
+                launcher = within(launcher, self._bound().launcher, self.vmi)
+            within_spec.append(add(launcher, minimum(attached, self._bound().attachment)) if attached else launcher)
+        limited = smallest(within_spec)
         if limited != usage:
             more = subtract(usage, limited)
             what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
             name = sides[0].launcher.name
             self._say(EVENT_TOO_LARGE, f"pod {name} exceeds what the VM's spec renders to: {what}")
         return limited
-
-    def _within(self, launcher: ResourceList, attached: ResourceList) -> ResourceList:
-        assert self.vmi is not None
-        if any(amount > self._plain.get(name, ZERO) for name, amount in launcher.items()):
-            launcher = within(launcher, self._bound().launcher, self.vmi)
-        return add(launcher, minimum(attached, self._bound().attachment)) if attached else launcher
 
     def _believed(self, side: Side) -> Side:
         """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
@@ -242,9 +242,8 @@ class Vm:
         vmi = self.vmi
         if vmi is None or not self._sides.home:
             return {}
-        rendering = self._rendering
-        plain = replace(rendering, limit_ranges=()) if rendering.limit_ranges else rendering
-        return self._rendered("plain", (), lambda _, spec: launcher_usage(vmi, None, plain, spec))
+        plain = replace(self._rendering, limit_ranges=()) if self._rendering.limit_ranges else self._rendering
+        return self._rendered("plain", (), lambda: self._charged(rendered_pod(vmi, plain)))
 
     def _bound(self) -> Bound:
         """The most that a side is worth."""
@@ -252,16 +251,13 @@ class Vm:
         if vmi is None or not self._sides.home:
             return Bound({}, {})
         launcher = self._sides.home[0].launcher
-        return self._rendered("bound", [launcher], lambda rendering, spec: bound_of(vmi, rendering, spec, launcher))
+        return self._rendered("bound", [launcher], partial(bound_of, vmi, self._rendering, self._spec, launcher))
 
-    def _rendered(
-        self, what: Hashable, pods: Sequence[Pod], render: Callable[[Rendering, ResourceQuotaSpec], _T]
-    ) -> _T:
+    def _rendered(self, what: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
         """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
         assert self.vmi is not None
         key = (what, self.vmi.namespace, self.name) if not has_scopes(self._spec) else None
-        made_of = (self._rendering, self._made_of, *pods)
-        return self._cache.made(key, made_of, lambda: render(self._rendering, self._spec))
+        return self._cache.made(key, (self._rendering, self._made_of, *pods), render)
 
     def _say(self, reason: str, what: str) -> None:
         self.problems.append(ResourceQuotaError(f"VM {self.name} {what}", reason, vm=self.name))

@@ -11,6 +11,7 @@ from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuota, ResourceQu
 from kubeloop.api.meta import Condition, Object, ObjectMeta, Struct
 from kubeloop.api.objects import (
     PartlyDeclared,
+    by_creation,
     condition_is_true,
     difference,
     edit,
@@ -229,6 +230,12 @@ def test_an_owner_reference_names_the_kind_also_of_an_object_that_does_not_say_i
     assert owner_reference(pod).controller is None
     with pytest.raises(ValueError, match="no kind"):
         owner_reference(thing())
+
+
+def test_the_oldest_comes_first_and_of_one_second_the_name_decides() -> None:
+    made = {"c": "2026-01-01T00:00:00Z", "b": "2026-01-01T00:00:01Z", "a": "2026-01-01T00:00:01Z", "d": None}
+    pods = [Pod(metadata=ObjectMeta(name=name, creation_timestamp=at)) for name, at in made.items()]
+    assert [pod.name for pod in sorted(pods, key=by_creation)] == ["d", "c", "a", "b"]
 
 
 POD = decoder_for(Pod).object(b'{"metadata":{"name":"a","labels":{"k":"v"},"annotations":{"k":"v"}}}')

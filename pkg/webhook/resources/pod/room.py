@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.util.amounts import compared
 from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.quotacount.usage import counted, is_live, unnamed
+from pkg.util.quotacount.usage import is_live, unnamed
 from pkg.util.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
@@ -133,10 +133,9 @@ def _charged(observed: Facts, pods: Iterable[Pod], now: float | None) -> Resourc
     past its grace period."""
     quota, releases, sums = observed.quota, observed.rendering.kubernetes, ResourceList()
     for pod in pods:
-        if counted(pod, quota.spec, now, releases):
-            with contextlib.suppress(QuantityError):  # the API server lets none of these in
-                usage = observed.cache.usage_of(pod, releases)
-                add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
+        with contextlib.suppress(QuantityError):  # the API server lets none of these in
+            usage = observed.cache.usage(pod, quota.spec, now, releases)
+            add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
     return sums
 
 

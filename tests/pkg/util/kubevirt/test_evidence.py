@@ -12,12 +12,12 @@ import pytest
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import OwnerReference
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.evidence import ControlledPods, Sides, charged_until, sides_of, vm_of
+from pkg.util.kubevirt.evidence import ControlledPods, Sides, sides_of, vm_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side, bound_of, within
+from pkg.util.kubevirt.target import bound_of, within
 from pkg.util.quantity import Quantity
-from pkg.util.quotacount.usage import pod_usage
+from pkg.util.quotacount.usage import charged_until, pod_usage
 from pkg.util.resource_list import smallest
 from tests.decisions import by_value, sentences
 from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
@@ -243,13 +243,13 @@ def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
     pods = [deleted(SOURCE), TARGET]
     during = sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
     assert names(during.old) == [SOURCE.name]
-    assert charged_until(during.old) == [NOON + 30]
+    assert charged_until(during.old[0].launcher) == NOON + 30
     assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
 
 
 @pytest.mark.parametrize("pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"])
 def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
-    assert charged_until([Side(pod)]) == []
+    assert charged_until(pod) is None
 
 
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:

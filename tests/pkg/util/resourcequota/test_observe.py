@@ -12,7 +12,7 @@ from kubeloop.api.core import LimitRange, Namespace, Pod, PodStatus, ResourceQuo
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
-from pkg.util.quotacount.releases import releases_of
+from pkg.util.quotacount.releases import NEWEST, releases_of
 from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from tests.decisions import sentences
@@ -99,7 +99,7 @@ def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() ->
     memo, spec = Cache(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
 
     def counted(cpu: str, version: str) -> str:
-        return str(memo.usage([pod(cpu, version)], spec, 0.0)["limits.cpu"])
+        return str(memo.usage(pod(cpu, version), spec, 0.0, NEWEST)["limits.cpu"])
 
     assert [counted("1", "7"), counted("2", "7"), counted("2", "8")] == ["1", "1", "2"]
     assert [counted("1", ""), counted("2", "")] == ["1", "2"]
@@ -115,6 +115,6 @@ def test_what_a_pod_counts_is_remembered_by_release() -> None:
     )
 
     def counted(release: str) -> str:
-        return str(memo.usage([resized], spec, 0.0, releases_of([release]))["limits.cpu"])
+        return str(memo.usage(resized, spec, 0.0, releases_of([release]))["limits.cpu"])
 
     assert [counted("1.32"), counted("1.37"), counted("1.32")] == ["1", "5", "1"]
