@@ -13,8 +13,9 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, HARVESTER, after, by_value, charged, entry, namespace, sentences
-from tests.objects import AT_1_5, AT_4_5, COMPENSATION, HARD, MARKS, launcher, quota, vmi, vmim
+from tests.objects import AT_1_5, AT_4_5, COMPENSATION, ENTRY, HARD, MARKS, by_name, launcher, quota, vmi, vmim
 
 POD_4_5 = 5622461313 + 60000000
 MEMORY = "limits.memory"
@@ -27,9 +28,6 @@ def home(name: str) -> VirtualMachineInstance:
 def at(name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None) -> Pod:
     rendering = AT_4_5 if ratio == "4.5" else AT_1_5
     return launcher(home(name), node=node, migration=move, rendering=rendering)
-
-
-# ---- the seed's numbers --------------------------------------------------------------------------------------
 
 
 # ---- when, and how much --------------------------------------------------------------------------------------
@@ -123,9 +121,6 @@ def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
 
-# ---- time ----------------------------------------------------------------------------------------------------
-
-
 def test_with_compensation_switched_off_nothing_is_compensated() -> None:
     found, _made = after(short(SHORTAGES["what stands is too little"]), replace(EXACT, compensate=False))
     assert COMPENSATION not in found.annotations
@@ -174,3 +169,16 @@ def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> Non
     )
     found, _made = after(seen, HARVESTER)
     assert found.hard["limits.cpu"] == "2"
+
+
+def test_beside_harvester_memory_that_the_base_does_not_limit_is_not_compensated() -> None:
+    entries = {by_name("a"): ENTRY}
+    seen = namespace(
+        charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [at("a")]),
+        [REFUSED_A],
+        [at("a")],
+        [home("a")],
+        limits='{"limit":{"limitsCpu":"100"}}',
+    )
+    found, _made = after(seen, Policy(Mode.ASSIST))
+    assert COMPENSATION not in found.annotations
