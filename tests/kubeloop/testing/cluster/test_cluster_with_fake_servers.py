@@ -62,7 +62,7 @@ def _start_up(directory: Path, code: str = "cluster.up(Path(sys.argv[1]))") -> s
     heard = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
     program = f"{heard}; import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     command = [sys.executable, "-c", program, str(directory)]
-    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
     assert eventually(lambda: processes.find(directory, "kube-apiserver").alive())
     return running
 
@@ -106,7 +106,7 @@ def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(number: signa
     running = _start_up(directory)
     started = _recorded(directory)
     assert [process.name for process in started] == ["etcd", "kube-apiserver"]
-    running.send_signal(number)
+    os.killpg(running.pid, number)  # as a terminal does
     running.wait()
     assert eventually(lambda: not any(process.alive() for process in started))
     assert eventually(lambda: processes.names(directory) == [])
