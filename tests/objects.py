@@ -25,8 +25,7 @@ from pkg.api.kubevirt import (
     VolumeStatus,
 )
 from pkg.util import constants
-from pkg.util.kubevirt.launcher import attachment_container, render_containers
-from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.launcher import attachment_container, overhead_of, render_containers
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
 from pkg.util.kubevirt.rendering import Rendering
 
@@ -274,10 +273,8 @@ def launcher(
     `limited`: what a quota of the namespace limits, for KubeVirt then sets limits that the VMI has not.
     """
     instance = instance or vmi()
-    if overhead is None:
-        plugins = rendering.kubevirt.binding_plugins
-        overhead = memory_overhead(instance.spec, ratio=rendering.ratio, profile=profile, plugins=plugins)
     rendering = dataclasses.replace(rendering, profile=profile, quota_limits=frozenset(limited))
+    overhead = overhead_of(instance, rendering) if overhead is None else overhead
     containers = render_containers(instance, rendering, overhead=overhead)
     job = migration.uid if migration else ""
     labels = {

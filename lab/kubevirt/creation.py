@@ -23,6 +23,7 @@ from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
 from pkg.util.kubevirt.claims import keeps_state
+from pkg.util.kubevirt.launcher import overhead_of
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class Creator:
         if node is None and migration is None:
             raise RetryAfter(1.0, "no node can run it")
         containers = rendering.containers(vmi, is_target=migration is not None)
-        overhead = rendering.overhead(vmi)
+        overhead = overhead_of(vmi, rendering)
         body = launcher_pod(vmi, containers, overhead=overhead, node=node, migration=migration, claim=claim)
         await self.create(key, body, vmi, what)
 

@@ -12,8 +12,8 @@ from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
 from pkg.util.kubevirt.installed import Limits, limits_of
-from pkg.util.kubevirt.launcher import render_containers
-from pkg.util.kubevirt.overhead import memory_overhead, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.launcher import overhead_of, render_containers
+from pkg.util.kubevirt.overhead import normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
 
@@ -25,12 +25,8 @@ REPORTING_PROFILE = "main"
 class Rendering(rules.Rendering):
     """KubeVirt's configuration at one moment, for one namespace, as the product reads it too."""
 
-    def overhead(self, vmi: VirtualMachineInstance) -> int:
-        """Bytes of memory that the launcher needs beside the guest."""
-        return memory_overhead(vmi.spec, ratio=self.ratio, profile=self.profile, plugins=self.kubevirt.binding_plugins)
-
     def containers(self, vmi: VirtualMachineInstance, *, is_target: bool = False) -> PodSpec:
-        return render_containers(vmi, self, overhead=self.overhead(vmi), digests_known=is_target)
+        return render_containers(vmi, self, overhead=overhead_of(vmi, self), digests_known=is_target)
 
     @property
     def reports_overhead(self) -> bool:

@@ -18,7 +18,7 @@ from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.launcher import overhead_of
-from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead
+from pkg.util.kubevirt.overhead import at_ratio, factor_of, harvester_delta, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.resource_list import add, format_resource_list
@@ -94,7 +94,7 @@ class _Calculator:
         if self._options.estimate is EstimateKind.HARVESTER:
             profile, ratio = rendering.profile, self._options.overhead_ratio or rendering.harvester_ratio
             delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
-            overhead = memory_overhead(vmi.spec, ratio=ratio, profile=profile)
+            overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         # All that quota counts of the target's launcher and attachment pods, and of the claim for its state.
         pods = target_usage(vmi, self._context.source(vmi), rendering, ResourceQuotaSpec())

@@ -49,7 +49,12 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     limits |= virtual
     own: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
-    _request_memory(domain.memory, rendering.profile.memory_request, developer, own)
+    overcommit = _positive(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
+    rule, request = rendering.profile.memory_request, requests.get(MEMORY, ZERO)
+    if rule is MemoryRequest.OVERCOMMITTED and overcommit != _DEFAULT_MEMORY_OVERCOMMIT:
+        requests[MEMORY] = _committed(request, overcommit)
+    elif rule is MemoryRequest.FILLED and not request:
+        _fill_memory(domain.memory, overcommit, own)
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, own, calculated)
     else:
@@ -155,25 +160,20 @@ def _chosen_pool(domain: DomainSpec) -> int:
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def _request_memory(
-    memory: Memory | None, rule: MemoryRequest, developer: DeveloperConfiguration, own: Amounts
-) -> None:
+def _fill_memory(memory: Memory | None, overcommit: int, own: Amounts) -> None:
+    """Where nothing is requested: the limit, else the guest's memory."""
     limits, requests = own
-    request = requests.get(MEMORY, ZERO)
-    overcommit = _positive(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
+    if limits.get(MEMORY, ZERO):
+        requests[MEMORY] = limits[MEMORY]
+    elif MEMORY not in requests and (guest := _guest_memory(memory)).value() > 0:
+        requests[MEMORY] = _committed(guest, overcommit)
 
-    def committed(amount: Quantity) -> Quantity:
-        if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
-            return amount
-        return Quantity.of(amount.value() * 100 // overcommit, amount.format)
 
-    if rule is MemoryRequest.OVERCOMMITTED and overcommit != _DEFAULT_MEMORY_OVERCOMMIT:
-        requests[MEMORY] = committed(request)
-    elif rule is MemoryRequest.FILLED and not request:
-        if limits.get(MEMORY, ZERO):
-            requests[MEMORY] = limits[MEMORY]
-        elif MEMORY not in requests and (guest := _guest_memory(memory)).value() > 0:
-            requests[MEMORY] = committed(guest)
+def _committed(amount: Quantity, overcommit: int) -> Quantity:
+    """What is requested of an amount: all of it, in its own spelling, unless the CR says otherwise."""
+    if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
+        return amount
+    return Quantity.of(amount.value() * 100 // overcommit, amount.format)
 
 
 def _guest_memory(memory: Memory | None) -> Quantity:

@@ -27,7 +27,7 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.overhead import is_pinned, memory_overhead
+from pkg.util.kubevirt.overhead import at_ratio, is_pinned, overhead_parts
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Format, Quantity
@@ -94,7 +94,7 @@ def attachment_pod(vmi: VirtualMachineInstance, rendering: Rendering) -> Pod:
 def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
     """Bytes of memory that KubeVirt adds to a launcher of the VMI now."""
     plugins = rendering.kubevirt.binding_plugins
-    return memory_overhead(vmi.spec, ratio=rendering.ratio, profile=rendering.profile, plugins=plugins)
+    return at_ratio(overhead_parts(vmi.spec, rendering.profile, plugins), rendering.factor).value()
 
 
 def render_containers(
@@ -105,29 +105,24 @@ def render_containers(
     `overhead` is bytes, `overhead_of`'s or an observed pod's. A migration's target differs from its source in one
     thing: the digests of the container disks' images are known. QuantityError if a quantity of the spec is none.
     """
-    kubevirt, profile, pinned = rendering.kubevirt, rendering.profile, is_pinned(vmi.spec.domain)
-    names = _support_containers(vmi, kubevirt)
-
-    def support(kind: str, restart_policy: str | None = None) -> list[Container]:
-        resources = _sized(_KINDS[kind], kubevirt, pinned=pinned)
-        return [Container(name=name, resources=resources, restart_policy=restart_policy) for name in names[kind]]
-
+    profile, support = rendering.profile, _support_containers(vmi, rendering)
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     has_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
     spelled = Quantity.of(overhead, Format.DECIMAL_SI if has_tables else Format.BINARY_SI)
     containers = [Container(name=COMPUTE, resources=_completed(*compute_resources(vmi, rendering, spelled)))]
-    init_containers = support(_CONSOLE_LOG, "Always") if profile.console_log_restarts else []
-    if names[_DISK] and not rendering.has_gate(GATE_IMAGE_VOLUME):
-        disks = support(_DISK)
+    log, disks, init_containers = support[_CONSOLE_LOG], support[_DISK], list[Container]()
+    if profile.console_log_restarts:
+        init_containers += [structs.replace(each, restart_policy="Always") for each in log]
+    if disks and not rendering.has_gate(GATE_IMAGE_VOLUME):
         containers += disks
-        init_containers += support(_DISK_BINARY)
+        init_containers += support[_DISK_BINARY]
         init_containers += [structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
     elif profile.image_volume_fetched and not digests_known:
-        init_containers += support(_DISK)
-    containers += support(_VIRTIOFS)
+        init_containers += disks
+    containers += support[_VIRTIOFS]
     if not profile.console_log_restarts:
-        containers += support(_CONSOLE_LOG)
-    return PodSpec(containers=[*containers, *support(_SIDECAR)], init_containers=init_containers)
+        containers += log
+    return PodSpec(containers=[*containers, *support[_SIDECAR]], init_containers=init_containers)
 
 
 def attachment_container(rendering: Rendering) -> Container:
@@ -193,8 +188,9 @@ def _completed(limits: ResourceList, requests: ResourceList) -> ResourceRequirem
     )
 
 
-def _support_containers(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfiguration) -> Mapping[str, list[str]]:
-    """The names of those that the VMI needs, by kind."""
+def _support_containers(vmi: VirtualMachineInstance, rendering: Rendering) -> Mapping[str, list[Container]]:
+    """Those that the VMI needs, by kind."""
+    kubevirt, pinned = rendering.kubevirt, is_pinned(vmi.spec.domain)
     devices, options, volumes = vmi.spec.domain.devices, kubevirt.virtual_machine_options, vmi.spec.volumes or ()
     logs = devices.log_serial_console
     if logs is None:
@@ -209,12 +205,16 @@ def _support_containers(vmi: VirtualMachineInstance, kubevirt: KubeVirtConfigura
     served = [volume.name for volume in volumes if volume.container_path is None and volume.name in shared]
     bound = {interface.binding.name for interface in devices.interfaces or () if interface.binding is not None}
     plugins = [plugin for name, plugin in kubevirt.binding_plugins.items() if name in bound and plugin.sidecar_image]
-    return {
+    names = {
         _CONSOLE_LOG: [_CONSOLE_LOG] if logs and devices.autoattach_serial_console is not False else [],
-        _DISK_BINARY: [_DISK_BINARY],
+        _DISK_BINARY: [_DISK_BINARY] if disks else [],
         _DISK: [_DISK + name for name in disks],
         _VIRTIOFS: [_VIRTIOFS + name for name in served],
         _SIDECAR: [f"{_SIDECAR}{index}" for index in range(hook_sidecar_count(vmi) + len(plugins))],
+    }
+    return {
+        kind: [Container(name=name, resources=_sized(_KINDS[kind], kubevirt, pinned=pinned)) for name in of_kind]
+        for kind, of_kind in names.items()
     }
 
 

@@ -96,16 +96,17 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
     ratio.
     """
-    ratio, plugins = rendering.ratio, rendering.kubevirt.binding_plugins
+    plugins = rendering.kubevirt.binding_plugins
 
     def more(parts: Parts) -> int:
-        return at_ratio(parts, ratio).value() - rendered
+        return at_ratio(parts, rendering.factor).value() - rendered
 
     installed = overhead_parts(vmi.spec, rendering.profile, plugins)
     if not more(installed) or _ratio_then(installed, rendered) is not None:
         return more(installed)
     # A release that knows no ratio gives any VM what a newer one gives it without.
-    others = [overhead_parts(vmi.spec, each, plugins) for each in PROFILES.values() if each.has_ratio or not ratio]
+    known = [each for each in PROFILES.values() if each.has_ratio or not rendering.ratio]
+    others = [overhead_parts(vmi.spec, each, plugins) for each in known]
     moved = list(_moved(installed, rendered))
     if not all(map(more, (*others, *moved))):
         return 0
@@ -116,7 +117,7 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
     for decimals in _RATIO_DECIMALS:
         for parts, then in ratios:
-            if at_ratio(parts, f"{then:.{decimals}f}").value() == rendered:
+            if at_ratio(parts, round(then, decimals)).value() == rendered:
                 return more(parts)
     return None
 

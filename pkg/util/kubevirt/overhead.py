@@ -49,22 +49,11 @@ def factor_of(ratio: str) -> float:
     return parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
 
 
-def memory_overhead(
-    spec: VirtualMachineInstanceSpec,
-    *,
-    ratio: str,
-    profile: Profile = DEFAULT_PROFILE,
-    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
-) -> int:
-    """Bytes that KubeVirt adds to the VM's memory. `ratio` as configured, "" for none; the rest as `overhead_parts`."""
-    return at_ratio(overhead_parts(spec, profile, plugins), ratio).value()
-
-
-def at_ratio(parts: Parts, ratio: str) -> Quantity:
-    """The overhead at a ratio as configured, "" for none. In floats and cut to whole kilobytes, as KubeVirt does it."""
+def at_ratio(parts: Parts, factor: float) -> Quantity:
+    """The overhead at a ratio. In floats and cut to whole kilobytes, as KubeVirt does it."""
     multiplied, on_top = parts
     kilobytes = -(-multiplied.nanos // _KILO)
-    added = Quantity.of(int(float(kilobytes) * (factor_of(ratio) - 1.0)) * 1000, Format.BINARY_SI)
+    added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * 1000, Format.BINARY_SI)
     return multiplied + added + on_top
 
 
@@ -78,12 +67,17 @@ def overhead_parts(
     `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
     QuantityError if one of the spec's quantities is none.
     """
-    domain = spec.domain
+    domain, interfaces = spec.domain, spec.domain.devices.interfaces or ()
     reserved = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
     multiplied = Quantity.of(sum(times * amount for times, amount in _amounts(spec, profile)))
     if reserved is not None and reserved.added_overhead is not None:
         multiplied += parse_wire(reserved.added_overhead)
-    on_top = ZERO if plugins is None else _network_bindings(domain, profile, plugins)
+    passt = plugins is not None and any(each.passt_binding is not None for each in interfaces)
+    on_top = Quantity.of(profile.passt if passt else 0)
+    bound = {each.binding.name for each in interfaces if each.binding is not None}
+    for name, plugin in (plugins or {}).items():
+        if name in bound and plugin.compute_resource_overhead is not None:  # each once
+            on_top += parse_resource_list(plugin.compute_resource_overhead.requests).get(MEMORY, ZERO)
     qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     if profile.ratio_covers_qos:
         multiplied += qos
@@ -116,16 +110,6 @@ def _amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[i
         (probes, 10 * MI),
         (probes > 0, 100 * MI),
     ]
-
-
-def _network_bindings(domain: DomainSpec, profile: Profile, plugins: Mapping[str, InterfaceBindingPlugin]) -> Quantity:
-    """The passt binding, and each binding plugin in use once."""
-    interfaces = domain.devices.interfaces or ()
-    found = Quantity.of(profile.passt if any(each.passt_binding is not None for each in interfaces) else 0)
-    for name in {each.binding.name for each in interfaces if each.binding is not None}.intersection(plugins):
-        if (overhead := plugins[name].compute_resource_overhead) is not None:
-            found += parse_resource_list(overhead.requests).get(MEMORY, ZERO)
-    return found
 
 
 def is_pinned(domain: DomainSpec) -> bool:
@@ -164,5 +148,5 @@ def harvester_delta(
     if cpu and LIMITS_CPU in hard:
         delta[LIMITS_CPU] = cpu
     if memory and LIMITS_MEMORY in hard:
-        delta[LIMITS_MEMORY] = memory + at_ratio(overhead_parts(spec, profile), ratio)
+        delta[LIMITS_MEMORY] = memory + at_ratio(overhead_parts(spec, profile), factor_of(ratio))
     return delta

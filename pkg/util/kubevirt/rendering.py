@@ -19,7 +19,7 @@ from pkg.util.constants import (
     MEMORY,
 )
 from pkg.util.kubevirt.installed import deployed, observed_version
-from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, factor_of, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
 
@@ -51,6 +51,11 @@ class Rendering:
     """The releases by which the API servers count the pods."""
     harvester_ratio: str = DEFAULT_OVERHEAD_RATIO
     """The overhead ratio of Harvester's own formula."""
+    factor: float = field(init=False)
+    """What the overhead is multiplied with: `ratio`, parsed once."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", factor_of(self.ratio))
 
     def has_gate(self, gate: str) -> bool:
         """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the

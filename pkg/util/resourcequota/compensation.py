@@ -74,7 +74,7 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
 def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
-    if factor_of(rendering.ratio) <= factor_of(rendering.usual_ratio):
+    if rendering.factor <= factor_of(rendering.usual_ratio):
         return {}
     pods, grown = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from lab.demo import run as module
 from lab.demo.run import Settings
 from lab.headroom import COMMAND
 from pkg.cmd.main import run
-
-INTERRUPTIBLE = [
-    sys.executable,
-    "-c",
-    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND[-1]}",
-]
-"""The same where the tests run in the background, whose programs a shell starts deaf to SIGINT."""
 
 
 @pytest.fixture
@@ -117,7 +109,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
 
 def demo(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*INTERRUPTIBLE, "demo", "--speed", "10"],
+        [*COMMAND, "demo", "--speed", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -126,7 +118,7 @@ def demo(folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_ended_in_the_middle_it_leaves_nothing_behind(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with demo(tmp_path) as playing:
         assert playing.stdout is not None

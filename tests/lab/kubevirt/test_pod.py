@@ -15,6 +15,7 @@ from lab.kubevirt.options import Options
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering, rendering
 from pkg.api.kubevirt import KubeVirtConfiguration
+from pkg.util.kubevirt.launcher import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
@@ -50,7 +51,7 @@ def rendered(
     instance = msgspec.convert(body, VirtualMachineInstance)
     how = Rendering(ratio, PROFILES[profile])
     migration = msgspec.convert(M1, VirtualMachineInstanceMigration) if target else None
-    overhead = how.overhead(instance)
+    overhead = overhead_of(instance, how)
     return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
 
 

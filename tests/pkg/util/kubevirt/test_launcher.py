@@ -10,8 +10,7 @@ import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from pkg.util.kubevirt.launcher import render_containers
-from pkg.util.kubevirt.overhead import memory_overhead
+from pkg.util.kubevirt.launcher import overhead_of, render_containers
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import QuantityError
@@ -42,7 +41,7 @@ def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None
     name, ratio = case
     pod = vectors.recorded(name, Pod)
     vmi = vectors.recorded(vectors.VMI, VirtualMachineInstance)
-    overhead = memory_overhead(vmi.spec, ratio=ratio, profile=PROFILES["main"])
+    overhead = overhead_of(vmi, Rendering(ratio, PROFILES["main"]))
     rendered = render_containers(vmi, Rendering("", PROFILES["main"]), overhead=overhead)
     assert pod.annotations["kubevirt.io/memory-overhead-bytes"] == str(overhead)
     assert rendered.containers == without_image(pod.spec.containers)

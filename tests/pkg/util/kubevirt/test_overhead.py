@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
-from pkg.util.kubevirt.overhead import harvester_delta, memory_overhead, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.overhead import (
+    at_ratio,
+    factor_of,
+    harvester_delta,
+    normalize_ratio,
+    overhead_parts,
+    parse_ratio,
+)
 from pkg.util.kubevirt.profiles import MI, PROFILES, is_unknown, profile_for_version
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import format_resource_list, unmarshal
@@ -29,7 +36,7 @@ def seed_spec() -> VirtualMachineInstanceSpec:
 
 
 def overhead(vmi_spec: VirtualMachineInstanceSpec, profile: str = "1.8", ratio: str = "") -> int:
-    return memory_overhead(vmi_spec, ratio=ratio, profile=PROFILES[profile])
+    return at_ratio(overhead_parts(vmi_spec, PROFILES[profile]), factor_of(ratio)).value()
 
 
 def test_the_overhead_is_kubevirts_on_both_architectures() -> None:
@@ -37,7 +44,7 @@ def test_the_overhead_is_kubevirts_on_both_architectures() -> None:
     for vector in vectors.lines("vmi-overhead"):
         vmi = msgspec.convert(vector["vmi"], VirtualMachineInstance)
         specs = [msgspec.structs.replace(vmi.spec, architecture=arch) for arch in (None, "arm64")]
-        ours = [memory_overhead(spec, ratio=vector["ratio"]) for spec in specs]
+        ours = [overhead(spec, ratio=vector["ratio"]) for spec in specs]
         assert ours == [vector["overhead"], vector["overhead_arm64"]], vector
         checked += 1
     assert checked == 400
