@@ -25,7 +25,8 @@ from pkg.api.kubevirt import (
     VolumeStatus,
 )
 from pkg.util import constants
-from pkg.util.kubevirt.launcher import attachment_container, overhead_of, render_containers
+from pkg.util.kubevirt.launcher import attachment_container, render_containers
+from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile
 from pkg.util.kubevirt.rendering import Rendering
 

@@ -23,7 +23,7 @@ from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
 from pkg.util.kubevirt.claims import keeps_state
-from pkg.util.kubevirt.launcher import overhead_of
+from pkg.util.kubevirt.overhead import overhead_of
 
 logger = logging.getLogger(__name__)
 

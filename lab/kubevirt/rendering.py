@@ -12,10 +12,10 @@ from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt import rendering as rules
 from pkg.util.kubevirt.installed import Limits, limits_of
-from pkg.util.kubevirt.launcher import overhead_of, render_containers
-from pkg.util.kubevirt.overhead import normalize_ratio, parse_ratio
+from pkg.util.kubevirt.launcher import render_containers
+from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
-from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio
+from pkg.util.kubevirt.rendering import limited_by, memory_limits_ratio, normalize_ratio, parse_ratio
 
 NO_RATIO = ""
 REPORTING_PROFILE = "main"

@@ -17,9 +17,9 @@ from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, describe_each
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import claim_to_come
-from pkg.util.kubevirt.launcher import overhead_of
-from pkg.util.kubevirt.overhead import at_ratio, factor_of, harvester_delta, overhead_parts
+from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
+from pkg.util.kubevirt.rendering import factor_of
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.resource_list import add, format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind

@@ -329,7 +329,7 @@ def overhead_profile(name: str) -> Profile:
 
 def check_ratio(text: str | None) -> None:
     """Raises WrongCall for what --overhead-ratio cannot be."""
-    from pkg.util.kubevirt.overhead import parse_ratio
+    from pkg.util.kubevirt.rendering import parse_ratio
 
     if text is not None and parse_ratio(text) is None:
         raise WrongCall(f"--overhead-ratio must be a number from 1.0 to 10.0, not {text!r}")

@@ -27,7 +27,7 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.overhead import at_ratio, is_pinned, overhead_parts
+from pkg.util.kubevirt.overhead import is_pinned, overhead_of
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quantity import ZERO, Format, Quantity
@@ -91,12 +91,6 @@ def attachment_pod(vmi: VirtualMachineInstance, rendering: Rendering) -> Pod:
     return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
 
 
-def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
-    """Bytes of memory that KubeVirt adds to a launcher of the VMI now."""
-    plugins = rendering.kubevirt.binding_plugins
-    return at_ratio(overhead_parts(vmi.spec, rendering.profile, plugins), rendering.factor).value()
-
-
 def render_containers(
     vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
@@ -109,7 +103,8 @@ def render_containers(
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     has_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
     spelled = Quantity.of(overhead, Format.DECIMAL_SI if has_tables else Format.BINARY_SI)
-    containers = [Container(name=COMPUTE, resources=_completed(*compute_resources(vmi, rendering, spelled)))]
+    limits, requests = map(format_resource_list, compute_resources(vmi, rendering, spelled))
+    containers = [Container(name=COMPUTE, resources=default_requirements(limits, requests))]
     log, disks, init_containers = support[_CONSOLE_LOG], support[_DISK], list[Container]()
     if profile.console_log_restarts:
         init_containers += [structs.replace(each, restart_policy="Always") for each in log]
@@ -174,18 +169,12 @@ def _sized(kind: _Kind, kubevirt: KubeVirtConfiguration, *, pinned: bool = False
     for entry in reversed(kubevirt.support_container_resources or ()):
         if entry.type == kind.type:
             limits, requests = limits | _given(entry.resources.limits), requests | _given(entry.resources.requests)
-    return _completed(limits, requests | limits if pinned else requests)
+    requests = requests | limits if pinned else requests
+    return default_requirements(format_resource_list(limits), format_resource_list(requests))
 
 
 def _given(raw: RawResourceList | None) -> ResourceList:
     return {name: quantity for name, quantity in parse_resource_list(raw).items() if quantity and name in (CPU, MEMORY)}
-
-
-def _completed(limits: ResourceList, requests: ResourceList) -> ResourceRequirements:
-    """As the API server does it."""
-    return default_requirements(
-        ResourceRequirements(limits=dict(format_resource_list(limits)), requests=dict(format_resource_list(requests)))
-    )
 
 
 def _support_containers(vmi: VirtualMachineInstance, rendering: Rendering) -> Mapping[str, list[Container]]:

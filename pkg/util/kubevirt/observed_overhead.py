@@ -14,10 +14,10 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import MEMORY
 from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.launcher import COMPUTE, is_resized, overhead_of
-from pkg.util.kubevirt.overhead import MAX_RATIO, Parts, at_ratio, overhead_parts, parse_ratio
+from pkg.util.kubevirt.launcher import COMPUTE, is_resized
+from pkg.util.kubevirt.overhead import Parts, at_ratio, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import MI, PROFILES
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering, parse_ratio
 from pkg.util.quantity import NANOS, ZERO, Quantity
 from pkg.util.resource_list import parse_resource_list
 

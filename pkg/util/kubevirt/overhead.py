@@ -9,44 +9,31 @@ beats this formula.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, LaunchSecurity, VirtualMachineInstanceSpec
-from pkg.util.constants import CPU, DEFAULT_OVERHEAD_RATIO, LIMITS_CPU, LIMITS_MEMORY, MEMORY
+from pkg.api.kubevirt import (
+    DomainSpec,
+    InterfaceBindingPlugin,
+    LaunchSecurity,
+    VirtualMachineInstance,
+    VirtualMachineInstanceSpec,
+)
+from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
+from pkg.util.kubevirt.rendering import Rendering, factor_of
 from pkg.util.quantity import NANOS, ZERO, Format, Quantity, parse_wire
 from pkg.util.resource_list import ResourceList, parse_resource_list
 
 _KILO = 1000 * NANOS
-MIN_RATIO, MAX_RATIO = 1.0, 10.0
-"""What Harvester's setting may be."""
-LARGEST_CONFIGURED = 1e6
-"""KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 Parts = tuple[Quantity, Quantity]
 """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
 
 
-def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
-    """The ratio that a text says, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
-    if _NUMBER.fullmatch(text) is None:
-        return None
-    ratio = float(text)
-    return ratio if MIN_RATIO <= ratio <= largest else None
-
-
-def normalize_ratio(value: str, default: str) -> str:
-    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is not a number
-    and what is out of 1.0–10.0 count as "1.5"."""
-    chosen = value or default
-    return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO
-
-
-def factor_of(ratio: str) -> float:
-    """What KubeVirt multiplies with at a ratio as configured, "" for none."""
-    return parse_ratio(ratio, LARGEST_CONFIGURED) or MIN_RATIO
+def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
+    """Bytes of memory that KubeVirt adds to a launcher of the VMI now."""
+    plugins = rendering.kubevirt.binding_plugins
+    return at_ratio(overhead_parts(vmi.spec, rendering.profile, plugins), rendering.factor).value()
 
 
 def at_ratio(parts: Parts, factor: float) -> Quantity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,11 +20,15 @@ from pkg.util.constants import (
     MEMORY,
 )
 from pkg.util.kubevirt.installed import deployed, observed_version
-from pkg.util.kubevirt.overhead import LARGEST_CONFIGURED, factor_of, normalize_ratio, parse_ratio
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
 
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
+_MIN_RATIO, MAX_RATIO = 1.0, 10.0
+"""What Harvester's setting may be."""
+_LARGEST_CONFIGURED = 1e6
+"""KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,26 @@ class Rendering:
         developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
         by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
         return gate in self.profile.gates and (by_default or gate in (developer.feature_gates or ()))
+
+
+def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
+    """The ratio that a text says, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    ratio = float(text)
+    return ratio if _MIN_RATIO <= ratio <= largest else None
+
+
+def normalize_ratio(value: str, default: str) -> str:
+    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is not a number
+    and what is out of 1.0–10.0 count as "1.5"."""
+    chosen = value or default
+    return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO
+
+
+def factor_of(ratio: str) -> float:
+    """What KubeVirt multiplies with at a ratio as configured, "" for none."""
+    return parse_ratio(ratio, _LARGEST_CONFIGURED) or _MIN_RATIO
 
 
 def harvester_ratio(setting: Setting | None) -> str:
@@ -121,4 +146,4 @@ def limited_by(names: Iterable[str]) -> frozenset[str]:
 def memory_limits_ratio(namespace_labels: Mapping[str, str]) -> float:
     """What KubeVirt multiplies a request of memory with for the limit that a quota asks for."""
     label = namespace_labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, "")
-    return parse_ratio(label, LARGEST_CONFIGURED) or _DEFAULT_MEMORY_LIMITS_RATIO
+    return parse_ratio(label, _LARGEST_CONFIGURED) or _DEFAULT_MEMORY_LIMITS_RATIO

@@ -27,9 +27,8 @@ from pkg.util.kubevirt.launcher import (
     todays_containers,
 )
 from pkg.util.kubevirt.observed_overhead import compute_container, overhead_difference, rendered_overhead
-from pkg.util.kubevirt.overhead import MAX_RATIO
 from pkg.util.kubevirt.profiles import LARGEST
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases

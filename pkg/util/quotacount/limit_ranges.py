@@ -44,14 +44,16 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Re
     return msgspec.structs.replace(pod, spec=changed)
 
 
-def default_requirements(resources: ResourceRequirements) -> ResourceRequirements:
+def default_requirements(
+    limits: Mapping[str, RawQuantity] | None, requests: Mapping[str, RawQuantity] | None
+) -> ResourceRequirements:
     """A container's resources on a pod: rounded, and a request that is not given equals the limit."""
-    limits = _rounded(resources.limits)
-    return ResourceRequirements(limits=limits or None, requests=limits | _rounded(resources.requests) or None)
+    rounded = _rounded(limits)
+    return ResourceRequirements(limits=rounded or None, requests=rounded | _rounded(requests) or None)
 
 
 def _complete(container: Container, defaults: list[ResourceRequirements]) -> Container:
-    given = default_requirements(container.resources)
+    given = default_requirements(container.resources.limits, container.resources.requests)
     limits, requests = given.limits or {}, given.requests or {}
     for default in defaults:
         limits = (default.limits or {}) | limits

@@ -158,21 +158,6 @@ def is_added(name: str) -> bool:
     return is_scaled(name) and known
 
 
-def scaled_base(granted: Mapping[str, Quantity], hard: RawResourceList, policy: Policy) -> ResourceList:
-    """The non-zero limits that entries are added to, by their name in spec.hard.
-
-    Harvester's estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they are missing.
-    Exact: whatever spec.hard counts of pods and their claims and the base names.
-    """
-    names = [name for name in (LIMITS_CPU, LIMITS_MEMORY) if name in granted]
-    if policy.estimate is EstimateKind.EXACT:
-        names += [name for name in hard if is_scaled(name) and name not in names]
-    if policy.render:
-        names += [name for name in granted if name not in names]
-    found = {name: granted.get(name, granted.get(ALIAS.get(name, ""))) for name in names}
-    return {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
-
-
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
     """The base of a quota without Rancher: its record, or what people have written to it since.
 
@@ -236,7 +221,11 @@ class Base:
 
 
 def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
-    """The base of a quota; `annotation` is its namespace's, "" where there is none."""
+    """The base of a quota; `annotation` is its namespace's, "" where there is none.
+
+    Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
+    are missing. Else also whatever spec.hard counts of pods and their claims and the base names.
+    """
     record, default = None, is_default(quota)
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
@@ -248,13 +237,16 @@ def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
         # Upstream: the order to compute again is answered where only a quantity is garbage.
         answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
         return Base({} if answered else None, problems=(exc,))
-    # Upstream's rule for a quota that limits neither cpu nor memory, where only those two are scaled.
-    only_both = beside_harvester or policy.estimate is EstimateKind.HARVESTER
-    if only_both and not policy.render and limits_are_empty(quota.hard):
+    only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
+    if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
         return Base({}, record)
-    limits = scaled_base(granted, quota.hard, policy)
-    if beside_harvester and not policy.render:
-        limits = {name: limits[name] for name in HARVESTERS if name in limits}
+    names = [name for name in HARVESTERS if name in granted]
+    if policy.estimate is EstimateKind.EXACT and not only_both:
+        names += [name for name in quota.hard if is_scaled(name) and name not in names]
+    if policy.render:
+        names += [name for name in granted if name not in names]
+    found = {name: granted.get(name, granted.get(ALIAS.get(name, ""))) for name in names}
+    limits = {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
     return Base(limits, record, () if default else _edited(quota))
 
 

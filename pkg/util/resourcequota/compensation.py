@@ -20,8 +20,7 @@ from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.kubevirt.overhead import factor_of
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.rendering import Rendering, factor_of
 from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resource_list import ResourceList, positive, total

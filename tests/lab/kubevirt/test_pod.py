@@ -15,7 +15,7 @@ from lab.kubevirt.options import Options
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
 from lab.kubevirt.rendering import Rendering, rendering
 from pkg.api.kubevirt import KubeVirtConfiguration
-from pkg.util.kubevirt.launcher import overhead_of
+from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage

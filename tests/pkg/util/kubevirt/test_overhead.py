@@ -9,15 +9,9 @@ import msgspec
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
-from pkg.util.kubevirt.overhead import (
-    at_ratio,
-    factor_of,
-    harvester_delta,
-    normalize_ratio,
-    overhead_parts,
-    parse_ratio,
-)
+from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_parts
 from pkg.util.kubevirt.profiles import MI, PROFILES, is_unknown, profile_for_version
+from pkg.util.kubevirt.rendering import factor_of, normalize_ratio, parse_ratio
 from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resource_list import format_resource_list, unmarshal
 from tests.pkg.util import vectors
