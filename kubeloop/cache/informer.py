@@ -96,8 +96,7 @@ class SharedIndexInformer(Generic[T]):
         return [f"{self.kind}: the informer's task ended"] if dead else []
 
     def problems(self, now: float) -> list[str]:
-        """Why the cache may be stale: a watch without a sign of life. `now` is the loop's
-        time()."""
+        """Why the cache may be stale: a watch without a sign of life. `now` is the loop's time()."""
         return self._reflector.health.problems(now)
 
     def undecodable(self) -> list[str]:

@@ -59,8 +59,7 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
 
 
 async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
-    """Whether the kind has a status subresource; None where that cannot be told. Raises ApiError as
-    `is_served`."""
+    """Whether the kind has a status subresource; None where that cannot be told. Raises ApiError as `is_served`."""
     names = await _served(transport, resource) or set()
     return f"{resource.plural}/status" in names if resource.plural in names else None
 

@@ -79,8 +79,8 @@ class Queue(Generic[K]):
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
         """Mark an item as in need of processing. Ignored once the queue is shutting down.
 
-        An item that waits already keeps its place, unless `priority` is higher than what it waits with:
-        then it moves to the end of that priority.
+        An item that waits already keeps its place, unless `priority` is higher than what it waits with: then it moves
+        to the end of that priority.
         """
         if self._shutting_down:
             return
