@@ -134,7 +134,6 @@ OF_STATE = replace(surroundings(instances=[STATEFUL], pods=[launcher(STATEFUL)])
 MOVED = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
 TAKEN = "resource quota quota still holds what was added for migrations by annotations"
 RESTS = Timers(paused={UID: NOW + 9})
-ROOM_FOR_A_POD = {"limits.cpu": "1500m", **ENOUGH}
 BLOCKING = {
     "a full quota blocks": Case(blocking="quota"),
     "one with room does not": Case([quota(TWICE)]),
