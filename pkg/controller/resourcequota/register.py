@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
-from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
@@ -47,53 +46,59 @@ def register(
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
     _watch(management)
+    _watch_cluster(management)
 
 
 def _watch(management: Management) -> None:
-    """What enqueues which quotas."""
-    quotas = management.resource_quotas
-    migrations, namespaces = management.virtual_machine_instance_migrations, management.namespaces
-
-    def in_namespace(name: str) -> list[str]:
-        return [quota.key for quota in quotas.cache().list(name)]
+    """What enqueues the quotas of its namespace."""
+    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
     def beside(obj: Object) -> list[str]:
-        return in_namespace(obj.namespace)
+        return [quota.key for quota in quotas.cache().list(obj.namespace)]
 
     def moves_volumes(name: str) -> bool:
-        found = namespaces.cache().get(name=name)
+        found = management.namespaces.cache().get(name=name)
         return found is not None and constants.ANNOTATION_STORAGE_MIGRATION in found.annotations
 
     def of_machine(machine: VirtualMachine) -> list[str]:
-        return in_namespace(machine.namespace) if moves_volumes(machine.namespace) else []
-
-    def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
-        state = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
-        return [q.key for q in quotas.cache().list(claim.namespace) if state and any(map(counts_of_claims, q.hard))]
-
-    def beside_devices(claim: ResourceClaim) -> list[str]:
-        return [q.key for q in quotas.cache().list(claim.namespace) if any(map(counts_of_claims, q.hard))]
+        return beside(machine) if moves_volumes(machine.namespace) else []
 
     def of_instance(instance: VirtualMachineInstance) -> list[str]:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
-        return in_namespace(instance.namespace) if migrating or moves_volumes(instance.namespace) else []
+        return beside(instance) if migrating or moves_volumes(instance.namespace) else []
+
+    def beside_counted(claim: Object) -> list[str]:
+        return [q.key for q in quotas.cache().list(claim.namespace) if any(map(counts_of_claims, q.hard))]
+
+    def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
+        matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
+        return beside_counted(claim) if matters else []
+
+    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
+    quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
+    quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
+    quotas.watch_related(management.resource_claims, beside_counted)
+    quotas.watch_related(management.limit_ranges, beside)
+    quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
+    quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
+
+
+def _watch_cluster(management: Management) -> None:
+    """What enqueues the quotas of other objects' namespaces."""
+    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
+
+    def in_namespace(name: str) -> list[str]:
+        return [quota.key for quota in quotas.cache().list(name)]
 
     def of_namespace(namespace: Namespace) -> list[str]:
         return in_namespace(namespace.name)
 
     def where_vms_migrate(_: object) -> Iterable[str]:
-        return {key for migration in migrations.cache().list() for key in beside(migration)}
+        return {key for migration in migrations.cache().list() for key in in_namespace(migration.namespace)}
 
     def of_setting(setting: Setting) -> Iterable[str]:
         return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
 
-    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
-    quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
-    quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
-    quotas.watch_related(management.resource_claims, beside_devices)
-    quotas.watch_related(management.limit_ranges, beside)
-    quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
-    quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
     quotas.watch_related(management.namespaces, of_namespace)
     quotas.watch_related(management.settings, of_setting)
     quotas.watch_related(management.kubevirts, where_vms_migrate)
