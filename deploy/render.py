@@ -12,7 +12,7 @@ from pathlib import Path
 from deploy.reference import reference
 from kubeloop.metrics import FRAMEWORK, Metric
 from kubeloop.testing.cluster.binaries import ensure_helm
-from pkg.util.metrics import METRICS
+from pkg.config.metrics import METRICS
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "charts" / "headroom"

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from kubeloop.api import registry
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
@@ -27,7 +28,6 @@ from pkg.api.kubevirt import (
 )
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.quantity import Quantity
 
 NAMESPACES, QUOTAS, PODS = registry.NAMESPACES, registry.RESOURCE_QUOTAS, registry.PODS
 VMS, VMIS, VMIMS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList, total
 from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
 from pkg.util.names import migrating_key, migrating_uid_key
-from pkg.util.quantity import ZERO
-from pkg.util.resource_list import ResourceList, total
 
 T = TypeVar("T")
 _FOREVER = float("inf")

@@ -16,6 +16,8 @@ from typing import Self
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import Object, RawQuantity
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCES,
     VirtualMachine,
@@ -26,9 +28,7 @@ from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.entries import Entry, entries
 
 RESOURCES = (LIMITS_CPU, LIMITS_MEMORY)

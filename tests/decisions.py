@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, settings
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawQuantity
+from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
-from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from kubeloop.api.quantity import Quantity
 from lab.demo import palette
 from lab.record import Amounts, QuotaVersion
-from pkg.util.quantity import Quantity
 
 Resource = Callable[[Amounts], Quantity]
 """Which of the two a chart is about."""

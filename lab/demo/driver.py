@@ -13,6 +13,7 @@ import msgspec
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
+from kubeloop.api.resource_list import format_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
@@ -25,7 +26,6 @@ from lab.namespace import Namespace
 from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
-from pkg.util.resource_list import format_resource_list
 
 _PERSON = "person"
 _EVERYTHING = ("system:masters",)

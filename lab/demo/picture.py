@@ -11,11 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from kubeloop.api.quantity import Quantity
 from lab.demo import bars, palette
 from lab.demo.chart import Canvas, Resource, Scale, chart, columns
 from lab.demo.checks import Check, Report
 from lab.record import Record
-from pkg.util.quantity import Quantity
 
 _GUTTER = 13
 _ROOM_ABOVE = 6, 5

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kubeloop.api.meta import RawResourceList
-from pkg.util.quantity import Quantity, QuantityError
+from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 

@@ -14,6 +14,7 @@ from secrets import token_hex
 from rich.console import Console
 
 from kubeloop.api import registry
+from kubeloop.api.resource_list import format_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
@@ -31,7 +32,6 @@ from lab.scale.site import Site, Usage, embedded_site, given_site, usage
 from lab.scale.workload import Workload
 from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.util.resource_list import format_resource_list
 
 _POLL = 0.1
 _SAMPLE = 1.0

@@ -18,8 +18,8 @@ from pkg.cmd.options import (
     WebhookOptions,
     WrongCall,
 )
+from pkg.cmd.replica import Replica
 from pkg.controller.options import Options
-from pkg.controller.replica import Replica
 from pkg.webhook.registration import look_at_registered
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import ResourceQuotaSpec
+from kubeloop.api.resource_list import add, format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
@@ -21,7 +22,6 @@ from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, o
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import factor_of
 from pkg.util.kubevirt.target import target_usage
-from pkg.util.resource_list import add, format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind
 
 _KIND = "VirtualMachineInstance"

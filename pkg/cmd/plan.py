@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 from rich.console import RenderableType
 
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.registry import NODES
 from kubeloop.client.client import Client
 from kubeloop.client.resource_reader import list_installed
@@ -24,7 +25,6 @@ from pkg.report.reader import require, take
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import listed, shown
-from pkg.util.quantity import ZERO, Quantity, QuantityError
 
 _AT_ONCE = 2
 

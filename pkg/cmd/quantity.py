@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall
-from pkg.util.quantity import Quantity, QuantityError
 
 _Operation = Callable[[Quantity, Quantity], "str | int"]
 

@@ -20,10 +20,9 @@ from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import option
+from pkg.cmd.giving_back import close_all, release_all
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
-from pkg.controller.managedtenantquota.release import close_all
 from pkg.controller.namespace.holding_controller import unlabel_all
-from pkg.controller.resourcequota.release import release_all
 from pkg.report.reader import find_lease, own_namespaces
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import CONFIG_MAP, LEASE

@@ -12,14 +12,14 @@ import msgspec
 from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import describe_each
 from pkg.cmd.options import WrongCall
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.claims import device_usage, storage_usage
 from pkg.util.quotacount.releases import Releases, is_known, releases_of
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from kubeloop.api.registry import Resource
-from pkg.util.metrics import METRICS
+from pkg.config.metrics import METRICS
 
 log = logging.getLogger(__name__)
 WRITES = METRICS["headroom_webhook_configuration_writes_total"].counter()

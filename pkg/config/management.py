@@ -24,8 +24,8 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.kubernetes_version import KubernetesVersion
+from pkg.config.slim import Slim
 from pkg.util import constants
-from pkg.util.kubevirt.slim import Slim
 from pkg.util.resourcequota.observe import Listed, Source
 
 KUBEVIRT_PODS = constants.LABEL_APP

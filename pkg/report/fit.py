@@ -15,6 +15,8 @@ from msgspec import field
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Condition, ObjectMeta
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
@@ -26,8 +28,6 @@ from pkg.report.status import kept_by
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts

@@ -16,6 +16,8 @@ import msgspec
 from msgspec import field
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
@@ -24,8 +26,6 @@ from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 
 

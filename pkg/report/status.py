@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import (
     Entry,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkg.util.quantity import Quantity
+from kubeloop.api.quantity import Quantity
 
 _UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
 

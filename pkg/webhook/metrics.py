@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeloop.metrics import LateGauge
-from pkg.util.metrics import METRICS
+from pkg.config.metrics import METRICS
 from pkg.webhook.admission import Decision
 from pkg.webhook.configurations import NAMES
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from kubeloop.api import registry
+from kubeloop.api.quantity import Quantity
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from lab.headroom import Headroom
@@ -22,7 +23,6 @@ from lab.scale.measurements import percentile
 from lab.scale.removal import in_parallel
 from lab.watching import Watching
 from pkg.util import constants
-from pkg.util.quantity import Quantity
 from tests.bench.objects import create_vms, migration, namespace_with_quota, remove_namespaces
 from tests.bench.row import Row, combined
 

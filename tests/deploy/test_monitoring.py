@@ -13,7 +13,7 @@ import yaml
 
 from deploy.render import CHART
 from kubeloop.metrics import FRAMEWORK, Metric
-from pkg.util.metrics import METRICS
+from pkg.config.metrics import METRICS
 from tests.monitoring.queries import ALERTS, queries
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"

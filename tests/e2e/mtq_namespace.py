@@ -11,6 +11,7 @@ from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden, NotFound
 from lab import bodies
@@ -18,7 +19,6 @@ from lab.namespace import Namespace, becomes, by_value
 from lab.watching import Watching
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.managedtenantquota.lock import lock_name, recognise
-from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.admin import Admin
 from tests.e2e.headroom.amounts import Versions
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.polling import until
 from lab import bodies
@@ -16,7 +17,6 @@ from lab.bodies import quota_text
 from lab.namespace import LASTING, NAMESPACES, PODS, QUOTAS, VMS, becomes, by_value
 from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
 from pkg.util import constants
-from pkg.util.quantity import Quantity
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, LIMITS, RANCHER, Admin, refused
 from tests.program import Program

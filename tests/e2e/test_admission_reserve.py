@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import EVENTS
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
@@ -17,7 +18,6 @@ from lab.namespace import PODS, QUOTAS, VMIMS, Namespace
 from lab.questions import LateRefusal, late_refusals, most_taken
 from lab.record import Amounts, Record
 from lab.watching import Watching
-from pkg.util.quantity import Quantity
 from tests.e2e.admin import Admin
 from tests.program import headroom, of_a_soak, program
 from tests.relay import Relay

@@ -18,6 +18,7 @@ from cryptography import x509
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.quantity import Quantity
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
@@ -27,7 +28,6 @@ from lab.bodies import quota_text
 from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.quantity import Quantity
 from pkg.webhook import admission_server, certificates
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.admission_server import AdmissionServer

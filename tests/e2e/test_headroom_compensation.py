@@ -7,9 +7,9 @@ from itertools import groupby
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.testing.polling import until
 from lab.namespace import LASTING, Namespace, by_value
-from pkg.util.quantity import Quantity
 from tests.e2e.conftest import ONE_LOOP
 from tests.e2e.headroom.amounts import Versions, watched
 from tests.e2e.headroom.environment import Environment

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 import pytest_asyncio
 
+from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import LIMIT_RANGES
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.namespace import LASTING, PODS, VMIS, Namespace, becomes, by_value
-from pkg.util.quantity import ZERO, Quantity
 from tests.e2e.api import Api
 from tests.e2e.conftest import ONE_LOOP, StartController
 from tests.e2e.headroom.amounts import Amounts, Versions, minus, plus, watched

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from kubeloop.api.quantity import Quantity
 from lab.bodies import migration
 from lab.namespace import LASTING, PODS, VMIMS, VMIS, Namespace
-from pkg.util.quantity import Quantity
 from tests.e2e.api import Api, ApiFailure, Raw
 from tests.e2e.conftest import ONE_LOOP
 from tests.e2e.headroom.environment import Environment, grant_what_is_used, meter

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.testing.polling import until
 from pkg.util.constants import (
@@ -19,7 +20,6 @@ from pkg.util.constants import (
     ANNOTATION_SKIP_AUTO_SCALING,
     LABEL_MANAGED,
 )
-from pkg.util.quantity import Quantity
 from tests.e2e.admin import HARD, Admin
 from tests.e2e.api import CORE, MERGE_PATCH, Api
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kubeloop.api.quantity import QuantityError
 from lab.questions import Quota
 from lab.record import Amounts, Happening, QuotaVersion, Record, Refusal
-from pkg.util.quantity import QuantityError
 from tests.decisions import by_value
 from tests.lab.builder import BASE, ENTRY, ONE, RecordBuilder, sample
 

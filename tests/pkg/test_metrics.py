@@ -10,8 +10,8 @@ from prometheus_client import REGISTRY, Metric
 
 import pkg
 from kubeloop.metrics import FRAMEWORK, LateGauge
-from pkg.controller.state_metrics import StateMetrics
-from pkg.util.metrics import METRICS
+from pkg.config.metrics import METRICS
+from pkg.report.state_metrics import StateMetrics
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.webhook.admission import ALLOW
 from pkg.webhook.configurations import NAMES

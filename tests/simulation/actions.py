@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS
 from kubeloop.client.errors import AlreadyExists, ApiError
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
@@ -21,7 +22,6 @@ from pkg.util.constants import (
     LABEL_MANAGED,
     LABEL_MIGRATION_JOB_UID,
 )
-from pkg.util.quantity import Quantity
 from tests.simulation.cluster import RECOVERY
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     NAMESPACES,
@@ -18,11 +19,10 @@ from kubeloop.api.registry import (
     RESOURCE_QUOTAS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
+from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
 from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.testing.fake.patches import Raw, json_patched
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
 from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, GroupVersionResource, UserInfo, deny
 from pkg.webhook.deadline import REVIEW_SECONDS, deadline
 from pkg.webhook.server import Hook

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import PODS, RESOURCE_QUOTAS, Resource
+from kubeloop.api.resource_list import format_resource_list, total
 from kubeloop.testing.fake.patches import Raw
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import is_live, pod_usage
-from pkg.util.resource_list import format_resource_list, total
 from tests.simulation.cluster import Cluster
 
 

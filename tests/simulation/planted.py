@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kubeloop.api.resource_list import ResourceList, maximum
 from kubeloop.client.errors import ApiError
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
 from pkg.util.managedtenantquota.lock import moment
 from pkg.util.managedtenantquota.targets import Missing, Room
-from pkg.util.resource_list import ResourceList, maximum
 from pkg.util.resourcequota import vm
 from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.configurations import VALIDATE_POD

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
+from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from kubeloop.testing.fake.patches import Raw
 from lab.rancher.limits import render
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -22,9 +24,7 @@ from pkg.util.constants import (
     ANNOTATION_SKIP_AUTO_SCALING,
     LABEL_MANAGED,
 )
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from pkg.webhook.admission import Decision
 from tests.simulation.admission import ADMIN, HEADROOM, KUBEVIRT
 from tests.simulation.cluster import Cluster

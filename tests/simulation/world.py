@@ -10,6 +10,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     NAMESPACES,
@@ -19,13 +20,12 @@ from kubeloop.api.registry import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.fake.patches import Raw
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME
-from pkg.util.quantity import ZERO
-from pkg.util.resource_list import ResourceList, parse_resource_list
 from pkg.webhook.configurations import mutating, probing, validating
 from tests.simulation import actions
 from tests.simulation.admission import ADMIN, KUBEVIRT, RANCHER, TENANT, Admission

@@ -17,6 +17,7 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter, RateLimiter
+from pkg.config.metrics import METRICS
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
@@ -25,7 +26,6 @@ from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.metrics import METRICS
 
 log = logging.getLogger(__name__)
 

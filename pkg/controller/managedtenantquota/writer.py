@@ -11,17 +11,17 @@ from typing import TypeVar
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.configuration_writes import written
+from pkg.config.metrics import METRICS
 from pkg.util.constants import EVENT_LOCKED, EVENT_RELEASED, EVENT_UNLOCKED
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.sequence import Write
-from pkg.util.metrics import METRICS
-from pkg.util.resource_list import parse_resource_list
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.resource_list import format_resource_list
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
 from pkg.util import constants
-from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import annotation_of, is_managed, switched_off

@@ -15,6 +15,7 @@ import msgspec
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import Quantity
 from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
@@ -22,11 +23,10 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.config.metrics import METRICS
 from pkg.controller.resourcequota.refusals import lacking_devices
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_TOUCHED
-from pkg.util.metrics import METRICS
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.errors import ResourceQuotaError

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import maximum, total
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.target import launcher_usage
-from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resource_list import maximum, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of
 from pkg.util.resourcequota.entries import added

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, ResourceRequirements
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import Format, Quantity
+from kubeloop.api.resource_list import ResourceList, add_to, minimum, smallest, total
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import Sides
@@ -35,10 +37,8 @@ from pkg.util.kubevirt.migration import MigrationPods, of_state, pods_of
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side
-from pkg.util.quantity import Format, Quantity
 from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX, device_usage, storage_usage
 from pkg.util.quotacount.releases import Releases
-from pkg.util.resource_list import ResourceList, add_to, minimum, smallest, total
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""

@@ -7,6 +7,8 @@ them stands in `profiles`.
 
 from __future__ import annotations
 
+from kubeloop.api.quantity import ZERO, Quantity, parse_wire
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
 from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, Memory, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
@@ -20,8 +22,6 @@ from pkg.util.kubevirt.profiles import (
     SupplementalPool,
 )
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO, Quantity, parse_wire
-from pkg.util.resource_list import ResourceList, parse_resource_list
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 _DEVICES = "devices.kubevirt.io/"

@@ -17,6 +17,8 @@ from msgspec import structs
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import ObjectMeta, RawResourceList
 from kubeloop.api.objects import condition_is_true
+from kubeloop.api.quantity import ZERO, Format, Quantity
+from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MemoryStatus,
@@ -30,9 +32,7 @@ from pkg.util.kubevirt.compute_container import compute_resources
 from pkg.util.kubevirt.overhead import is_pinned, overhead_of
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO, Format, Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges, default_requirements
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
 COMPUTE = "compute"

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kubeloop.api.core import Container, Pod
+from kubeloop.api.quantity import NANOS, ZERO, Quantity
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import MEMORY
@@ -18,8 +20,6 @@ from pkg.util.kubevirt.launcher import COMPUTE, is_resized
 from pkg.util.kubevirt.overhead import Parts, at_ratio, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering, parse_ratio
-from pkg.util.quantity import NANOS, ZERO, Quantity
-from pkg.util.resource_list import parse_resource_list
 
 _KILO = 1000
 _MAX_ANNOTATION_DIGITS = 15

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from kubeloop.api.quantity import NANOS, ZERO, Format, Quantity, parse_wire
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
 from pkg.api.kubevirt import (
     DomainSpec,
@@ -22,8 +24,6 @@ from pkg.api.kubevirt import (
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
 from pkg.util.kubevirt.rendering import Rendering, factor_of
-from pkg.util.quantity import NANOS, ZERO, Format, Quantity, parse_wire
-from pkg.util.resource_list import ResourceList, parse_resource_list
 
 _KILO = 1000 * NANOS
 Parts = tuple[Quantity, Quantity]

@@ -14,6 +14,8 @@ from functools import reduce
 import msgspec
 
 from kubeloop.api.core import Container, Pod, ResourceQuotaSpec
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, add, maximum, total
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
 from pkg.util.kubevirt.launcher import (
@@ -29,11 +31,9 @@ from pkg.util.kubevirt.launcher import (
 from pkg.util.kubevirt.observed_overhead import compute_container, overhead_difference, rendered_overhead
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import REQUESTS_PREFIX, counted, is_extended, pod_usage
-from pkg.util.resource_list import ResourceList, add, maximum, total
 
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
 

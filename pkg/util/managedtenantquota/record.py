@@ -15,10 +15,10 @@ import msgspec
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity, RawResourceList, Struct
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
 
 
 class _Annotation(Struct):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import ZERO, QuantityError
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import EVENT_INVALID_BUDGET, EVENT_NOT_ENOUGH
@@ -20,8 +22,6 @@ from pkg.util.kubevirt.installed import hindrance, limits_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
-from pkg.util.quantity import ZERO, QuantityError
-from pkg.util.resource_list import format_resource_list, parse_resource_list
 from pkg.util.resourcequota.entries import has_migrating_vm
 
 

@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kubeloop.api.meta import Object, RawQuantity
+from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
 from pkg.util.managedtenantquota.lock import admitted_by, entry_of, fits, lock_body
 from pkg.util.managedtenantquota.record import is_enforced, is_in_use, members_of
 from pkg.util.managedtenantquota.window import Change, Window
-from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,16 @@ import msgspec
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
 from kubeloop.api.meta import ObjectMeta, RawResourceList
 from kubeloop.api.objects import by_creation
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import (
+    ResourceList,
+    add,
+    format_resource_list,
+    maximum,
+    minimum,
+    parse_resource_list,
+    total,
+)
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
@@ -27,9 +37,7 @@ from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.managedtenantquota.lock import Lock
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import has_scopes
-from pkg.util.resource_list import ResourceList, add, format_resource_list, maximum, minimum, parse_resource_list, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts

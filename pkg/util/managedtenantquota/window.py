@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.util.constants import (
     EVENT_INVALID_BUDGET,
     EVENT_LOCK_LIMIT,
@@ -19,7 +20,6 @@ from pkg.util.constants import (
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.releases import Releasable, Releases
-from pkg.util.resource_list import format_resource_list, maximum, parse_resource_list
 
 
 class Change(NamedTuple):

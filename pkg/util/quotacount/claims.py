@@ -10,10 +10,10 @@ from functools import reduce
 
 from kubeloop.api.core import PersistentVolumeClaim
 from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
-from pkg.util.quantity import Quantity
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, total
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 from pkg.util.quotacount.usage import DEVICE_CLASS_PREFIX, REQUESTS_PREFIX
-from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, positive, total
 
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 _STORAGE = "storage"

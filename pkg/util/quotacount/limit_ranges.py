@@ -13,11 +13,11 @@ import msgspec
 
 from kubeloop.api.core import Container, LimitRange, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.quantity import Quantity, parse_wire
+from kubeloop.api.resource_list import ResourceList
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.quantity import Quantity, parse_wire
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, LIMITS, REQUESTS, aggregate, in_spec, is_pod_level
 from pkg.util.quotacount.releases import NEWEST, PodLevelDefaults, Release
-from pkg.util.resource_list import ResourceList
 
 _CONTAINER = "Container"
 _MILLI_IN_NANOS = 10**6

@@ -12,9 +12,9 @@ from operator import attrgetter
 
 from kubeloop.api.core import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.resource_list import ResourceList, add, add_to, maximum, parse_resource_list, total
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.quotacount.releases import Release, StatusRule
-from pkg.util.resource_list import ResourceList, add, add_to, maximum, parse_resource_list, total
 
 HUGEPAGES_PREFIX = "hugepages-"
 

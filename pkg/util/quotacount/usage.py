@@ -19,11 +19,11 @@ from kubeloop.api.core import (
     ScopedResourceSelectorRequirement,
 )
 from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, is_pod_level, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
-from pkg.util.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract
 
 COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."

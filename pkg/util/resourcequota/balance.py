@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from types import MappingProxyType
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, readable_total
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,

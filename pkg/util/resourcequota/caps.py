@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from kubeloop.api.quantity import ZERO, Quantity
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.resourcequota.base import is_added
 from pkg.util.resourcequota.entries import parse_resources, readable
 from pkg.util.resourcequota.errors import (

@@ -15,15 +15,15 @@ from dataclasses import replace
 from functools import partial
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, positive, total
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
 from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering, factor_of
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, positive, total
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import added, compensation, put, readable_compensation

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 
 from kubeloop.api.meta import Object
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.util import constants
 from pkg.util.names import migrating_keys
-from pkg.util.quantity import Quantity
-from pkg.util.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.util.resourcequota.errors import InvalidEntry
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)

@@ -10,11 +10,11 @@ from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, add, subtract
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.names import migrating_uid_key
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, add, subtract
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
 from pkg.util.resourcequota.entries import added, changes, compensation, entry_keys, keys_of, readable_total, remove
 from pkg.util.resourcequota.errors import InvalidEntry

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, add, add_to, marshal, maximum, minimum, subtract, total
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.names import migrating_key, migrating_uid_key
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resource_list import ResourceList, add, add_to, marshal, maximum, minimum, subtract, total
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, quantity_of
 from pkg.util.resourcequota.caps import idle, refuse
 from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.quantity import QuantityError
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.quantity import QuantityError
-from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.entries import has_migrating_vm, keys_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.plan import Plan

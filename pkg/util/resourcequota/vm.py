@@ -18,6 +18,8 @@ from typing import TypeVar
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import shown
@@ -39,9 +41,7 @@ from pkg.util.kubevirt.target import (
     within,
 )
 from pkg.util.names import migrating_keys
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import charged_until, has_scopes
-from pkg.util.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.testing.polling import until
 from lab.namespace import PODS, QUOTAS, Namespace, by_value
 from lab.record import Record
 from lab.watching import Watching
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA
-from pkg.util.quantity import ZERO, Quantity
 
 Amounts = dict[str, Quantity]
 

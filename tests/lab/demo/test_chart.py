@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from lab.demo import palette
 from lab.demo.chart import Canvas, Column, Scale, chart, columns
 from lab.record import Amounts
-from pkg.util.quantity import Quantity
 from tests.lab.builder import BASE, HELD, sample
 
 

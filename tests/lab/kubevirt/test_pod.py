@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import Quantity
 from lab.kubevirt.names import generated_name, host_name, instance_id
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import Options
@@ -17,7 +18,6 @@ from lab.kubevirt.rendering import Rendering, rendering
 from pkg.api.kubevirt import KubeVirtConfiguration
 from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import pod_usage
 from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, launcher, running, vmi, vmim
 from tests.pkg.util.vectors import recorded

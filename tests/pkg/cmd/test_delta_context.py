@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from pkg.cmd.delta import Arch
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.policy import EstimateKind
 from tests.pkg.cmd.delta_rig import Call, call
 from tests.pkg.util.rendered import MODES, cases, counted

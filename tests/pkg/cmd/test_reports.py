@@ -18,12 +18,12 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.meta import Object, rfc3339
+from kubeloop.api.quantity import Quantity
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.util.amounts import compared, listed, shown
-from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim

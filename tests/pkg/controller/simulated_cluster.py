@@ -14,7 +14,9 @@ import msgspec
 
 from kubeloop.api import registry
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NODES
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list, total
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
@@ -23,9 +25,7 @@ from kubeloop.testing.virtual_time import now
 from lab.record import Record
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES, VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import is_live, pod_usage
-from pkg.util.resource_list import format_resource_list, parse_resource_list, total
 
 LAG = 0.1
 """Seconds that quota admission lags behind status.hard."""

@@ -19,12 +19,12 @@ from kubeloop.testing.virtual_time import now, run
 from lab.kubevirt import options as stand_in
 from lab.kubevirt.register import register as register_kubevirt
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.cmd import replica
+from pkg.cmd.replica import Replica
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK
-from pkg.controller import replica
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.controller.replica import Replica
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validating

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
-from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim

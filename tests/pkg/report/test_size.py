@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine
 from pkg.report.size import Growth, NotSized, sizes
 from pkg.report.snapshot import Snapshot
-from pkg.util.quantity import Quantity
 from tests.decisions import charged, sentences
 from tests.objects import HARD, MARKS, claim, launcher, pod, quota, running_vmi, vm, with_state
 from tests.pkg.util.resourcequota.snapshots import cluster

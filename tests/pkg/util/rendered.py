@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from kubeloop.api.core import Pod
+from kubeloop.api.resource_list import ResourceList, total
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList, total
 from tests.pkg.util import vectors
 
 T = TypeVar("T")

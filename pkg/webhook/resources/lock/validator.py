@@ -16,6 +16,7 @@ from typing import Final
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import rfc3339
+from kubeloop.api.quantity import ZERO
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -23,7 +24,6 @@ from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitted_by, entry_of, lock_name, recognise
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.usage import counted, pod_usage
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts

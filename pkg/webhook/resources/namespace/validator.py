@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation

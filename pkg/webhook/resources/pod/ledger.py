@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pkg.util.quantity import Quantity
+from kubeloop.api.quantity import Quantity
 from pkg.webhook.deadline import now
 from pkg.webhook.metrics import REMEMBERED
 

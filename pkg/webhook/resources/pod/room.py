@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.amounts import compared
-from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.usage import is_live, unnamed
-from pkg.util.resource_list import ResourceList, add, add_to, minimum, parse_resource_list, subtract, total
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import has_migrating_vm, read, readable_compensation, standing

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
-from pkg.util.quantity import ZERO, Quantity, QuantityError
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
-from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity
+from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList
 from pkg.util import constants
-from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resource_list import ResourceList
 from pkg.util.resourcequota.base import base_of, hard
 from pkg.util.resourcequota.entries import has_migrating_vm, readable_total
 from pkg.util.resourcequota.managed import (

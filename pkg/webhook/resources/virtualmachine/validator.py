@@ -12,11 +12,11 @@ import msgspec
 
 from kubeloop.api.core import ResourceQuota, ResourceRequirements
 from kubeloop.api.meta import Struct
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
-from pkg.util.quantity import ZERO, Quantity, QuantityError
-from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import added

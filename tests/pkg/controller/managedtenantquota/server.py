@@ -9,6 +9,7 @@ from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.api.registry import Resource
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.fake.objects import Request
@@ -23,7 +24,6 @@ from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota.register import register
 from pkg.controller.options import Options
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import format_resource_list, parse_resource_list
 from tests.decisions import by_value
 from tests.kinds import Events, Kind, Server
 from tests.objects import running_vmi

@@ -11,14 +11,14 @@ import pytest
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import OwnerReference
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import smallest
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.evidence import ControlledPods, Sides, sides_of, vm_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import bound_of, within
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.usage import charged_until, pod_usage
-from pkg.util.resource_list import smallest
 from tests.decisions import by_value, sentences
 from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
+from kubeloop.api.quantity import QuantityError
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import QuantityError
 from tests.decisions import sentences
 from tests.pkg.util import vectors
 

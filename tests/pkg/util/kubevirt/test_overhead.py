@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import format_resource_list, unmarshal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_parts
 from pkg.util.kubevirt.profiles import MI, PROFILES, is_unknown, profile_for_version
 from pkg.util.kubevirt.rendering import factor_of, normalize_ratio, parse_ratio
-from pkg.util.quantity import Quantity, QuantityError
-from pkg.util.resource_list import format_resource_list, unmarshal
 from tests.pkg.util import vectors
 
 BOTH = {"limits.cpu": "3", "limits.memory": "5000Mi"}

@@ -12,13 +12,13 @@ import pytest
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import Object
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
 from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
-from pkg.util.quantity import ZERO
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
-from pkg.util.resource_list import ResourceList
 from tests.pkg.util.rendered import MODES, Case, cases, counted, of_kind
 
 T = TypeVar("T", bound=Object)

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
 from pkg.util.kubevirt.observed_overhead import rendered_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, launcher_usage, target_usage
-from pkg.util.quantity import Quantity, QuantityError
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
 from tests.objects import AT_1_5, AT_4_5, launcher, vmi

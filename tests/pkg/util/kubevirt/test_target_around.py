@@ -13,12 +13,12 @@ from msgspec.structs import replace as replaced
 
 from kubeloop.api.core import Container, LimitRange, Pod, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util.kubevirt.launcher import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences

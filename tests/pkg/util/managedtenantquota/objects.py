@@ -14,6 +14,7 @@ import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.resource_list import format_resource_list
 from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -26,7 +27,6 @@ from pkg.util.managedtenantquota.sequence import Step, Wait, Write
 from pkg.util.managedtenantquota.sequence import next_step as of_window
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.facts import Facts
 from tests.objects import AT_1_5, Resources, build, launcher, running_vmi, vmim
 

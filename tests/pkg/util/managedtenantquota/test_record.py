@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kubeloop.api.quantity import QuantityError
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.record import Record, is_enforced, is_in_use, record_of
-from pkg.util.quantity import QuantityError
 from tests.decisions import by_value, sentences
 from tests.objects import Resources, build
 from tests.pkg.util.managedtenantquota.objects import quota

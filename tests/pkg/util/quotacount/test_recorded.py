@@ -19,12 +19,12 @@ import pytest
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, PodSpec, ResourceQuotaSpec
 from kubeloop.api.devices import ResourceClaim
-from pkg.util.quantity import ZERO
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList
 from pkg.util.quotacount.claims import device_usage, storage_usage
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases, releases_of
 from pkg.util.quotacount.usage import matches_scopes, pod_usage
-from pkg.util.resource_list import ResourceList
 from tests.pkg.util import vectors
 
 RELEASES = ("1.30", "1.32", "1.34", "1.36", "1.37")

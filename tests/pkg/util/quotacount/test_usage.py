@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
-from pkg.util.quantity import Quantity, QuantityError
+from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.util.quotacount.usage import counted, is_extended, pod_usage, unnamed
-from pkg.util.resource_list import format_resource_list, parse_resource_list
 from tests.pkg.util import vectors
 
 

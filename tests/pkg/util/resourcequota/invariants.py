@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from hypothesis import HealthCheck, Phase, settings
 
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS

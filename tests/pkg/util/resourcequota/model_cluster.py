@@ -14,11 +14,11 @@ import msgspec
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import ZERO
-from pkg.util.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.plan import Plan
 from pkg.util.resourcequota.planner import plan

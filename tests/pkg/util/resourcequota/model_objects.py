@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import ResourceList
 from tests.objects import BOTH, launcher, machine, vmim
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.resource_list import parse_resource_list
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkg.util.quantity import ZERO, Quantity
+from kubeloop.api.quantity import ZERO, Quantity
 from pkg.util.resourcequota.compensation import compensation_for
 from tests.decisions import drawn
 

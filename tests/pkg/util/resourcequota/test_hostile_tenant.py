@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import OwnerReference
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.quantity import ZERO, Quantity
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resource_list import parse_resource_list
 from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers

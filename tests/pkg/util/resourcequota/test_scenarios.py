@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import add, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.names import migrating_uid_key
-from pkg.util.quantity import Quantity
-from pkg.util.resource_list import add, total
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import entries, parse_resources
 from pkg.util.resourcequota.facts import Facts

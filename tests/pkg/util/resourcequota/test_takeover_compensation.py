@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, HARVESTER, after, by_value, charged, entry, namespace, sentences

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import LimitRange, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import add, parse_resource_list
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationState,
@@ -18,9 +20,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quantity import Quantity
 from pkg.util.quotacount.limit_ranges import apply_limit_ranges
-from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.entries import entries
 from tests.decisions import after, by_value, charged, entry, named, namespace, sentences
 from tests.objects import (

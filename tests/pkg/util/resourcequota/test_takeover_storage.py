@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim
+from kubeloop.api.resource_list import add, parse_resource_list
 from pkg.api.kubevirt import (
     EFI,
     Bootloader,
@@ -22,7 +23,6 @@ from pkg.api.kubevirt import (
 )
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.resource_list import add, parse_resource_list
 from pkg.util.resourcequota.policy import Policy
 from tests.decisions import EXACT, after, by_value, entry, namespace, sentences
 from tests.objects import (

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.quantity import Quantity
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.testing.virtual_time import now
-from pkg.util.quantity import Quantity
 from pkg.webhook.resources.pod.ledger import EXPIRY, Ledger
 
 pytestmark = pytest.mark.virtual_time

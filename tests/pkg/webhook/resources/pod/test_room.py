@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kubeloop.api.meta import from_rfc3339
-from pkg.util.quantity import ZERO, Quantity
-from pkg.util.resource_list import ResourceList, format_resource_list, parse_resource_list
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.namespace_pods import Pods

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.resource_list import format_resource_list
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.names import migrating_key
-from pkg.util.resource_list import format_resource_list
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.resourcequota.validator import too_low
 from pkg.webhook.view import migrating

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
-from pkg.util.quantity import Quantity
 from pkg.webhook.resources.virtualmachine.validator import decide, storage_of, validate
 from tests.decisions import sentences
 from tests.objects import by_name, quota

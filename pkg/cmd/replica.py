@@ -24,7 +24,7 @@ from pkg.controller.installation.publisher import Publisher
 from pkg.controller.installation.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
-from pkg.controller.state_metrics import StateMetrics, observe_wait
+from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import EVENT_NOT_ELECTED, LEASE, Installation, about
 from pkg.util.kubevirt.installed import virt_controllers

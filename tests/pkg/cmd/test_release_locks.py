@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubeloop.client.errors import Conflict, Forbidden
-from pkg.controller.managedtenantquota.release import close_all
+from pkg.cmd.giving_back import close_all
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pkg.util.quantity import NANOS, ZERO, Format, Quantity, QuantityError
+from kubeloop.api.quantity import NANOS, ZERO, Format, Quantity, QuantityError
 from tests.pkg.util import vectors
 
 VECTORS = list(vectors.lines("quantity"))

@@ -9,7 +9,7 @@ import pytest
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden, NotFound
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.controller.resourcequota.release import release_all
+from pkg.cmd.giving_back import release_all
 from tests.decisions import by_value
 from tests.kinds import Kind, Server
 from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim

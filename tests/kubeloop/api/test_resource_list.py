@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.quantity import QuantityError
-from pkg.util.resource_list import (
+from kubeloop.api.quantity import QuantityError
+from kubeloop.api.resource_list import (
     ResourceList,
     add,
     format_resource_list,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kubeloop.api.meta import RawQuantity
-from pkg.util.quantity import Quantity, QuantityError, parse_wire
+from kubeloop.api.quantity import Quantity, QuantityError, parse_wire
 
 ResourceList = dict[str, Quantity]
 

@@ -12,12 +12,12 @@ import pytest
 from kubeloop.api.core import Container, ContainerStatus, Pod
 from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.config.slim import Slim
 from pkg.util import constants
-from pkg.util.kubevirt.slim import Slim
 from pkg.util.quotacount.usage import pod_usage
 from tests.bench.objects import vmi
 
-RECORDED = sorted((Path(__file__).parents[3] / "vectors" / "recorded").glob("pod-*.json"))
+RECORDED = sorted((Path(__file__).parents[2] / "vectors" / "recorded").glob("pod-*.json"))
 RESIZED: dict[str, Any] = {
     "conditions": [
         {"type": "Ready", "status": "True"},

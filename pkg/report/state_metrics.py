@@ -13,16 +13,16 @@ from prometheus_client.registry import Collector
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.config.metrics import METRICS
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import moment, recognise
 from pkg.util.managedtenantquota.record import record_of
-from pkg.util.metrics import METRICS
-from pkg.util.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, readable_total
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.observe import Reader, Source

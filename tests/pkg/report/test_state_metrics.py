@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.controllers.errors import CacheForbidden
-from pkg.controller.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
+from pkg.report.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.names import migrating_key
