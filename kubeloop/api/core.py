@@ -1,4 +1,4 @@
-"""core/v1 and a few kinds beside it: the fields in use."""
+"""core/v1, where a class does not say otherwise, and a few kinds beside it: the fields in use."""
 
 from __future__ import annotations
 
@@ -22,29 +22,21 @@ class ScopedResourceSelectorRequirement(Struct):
 
 
 class ScopeSelector(Struct):
-    """core/v1 ScopeSelector."""
-
     match_expressions: list[ScopedResourceSelectorRequirement] | None = None
 
 
 class ResourceQuotaSpec(Struct):
-    """core/v1 ResourceQuotaSpec."""
-
     hard: RawResourceList | None = None
     scopes: list[str] | None = None
     scope_selector: ScopeSelector | None = None
 
 
 class ResourceQuotaStatus(Struct):
-    """core/v1 ResourceQuotaStatus."""
-
     hard: RawResourceList | None = None
     used: RawResourceList | None = None
 
 
 class ResourceQuota(Object):
-    """core/v1 ResourceQuota."""
-
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
@@ -58,8 +50,6 @@ class ResourceQuota(Object):
 
 
 class ResourceRequirements(Struct):
-    """core/v1 ResourceRequirements."""
-
     limits: RawResourceList | None = None
     requests: RawResourceList | None = None
 
@@ -81,8 +71,6 @@ class PodAffinityTerm(Struct):
 
 
 class WeightedPodAffinityTerm(Struct):
-    """core/v1 WeightedPodAffinityTerm."""
-
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
@@ -101,21 +89,15 @@ class Affinity(Struct):
 
 
 class PodSchedulingGate(Struct):
-    """core/v1 PodSchedulingGate."""
-
     name: str = ""
 
 
 class PodResourceClaim(Struct):
-    """core/v1 PodResourceClaim."""
-
     name: str = ""
     template: str | None = msgspec.field(default=None, name="resourceClaimTemplateName")
 
 
 class PodResourceClaimStatus(Struct):
-    """core/v1 PodResourceClaimStatus."""
-
     name: str = ""
     resource_claim_name: str | None = None
 
@@ -146,8 +128,6 @@ class ContainerStatus(Struct):
 
 
 class PodStatus(Struct):
-    """core/v1 PodStatus."""
-
     phase: str | None = None
     reason: str | None = None
     qos_class: str | None = None
@@ -158,8 +138,6 @@ class PodStatus(Struct):
 
 
 class Pod(Object):
-    """core/v1 Pod."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -177,22 +155,16 @@ class PersistentVolumeClaimSpec(Struct):
 
 
 class PersistentVolumeClaimStatus(Struct):
-    """core/v1 PersistentVolumeClaimStatus."""
-
     access_modes: list[str] | None = None
     allocated_resources: RawResourceList | None = None
 
 
 class PersistentVolumeClaim(Object):
-    """core/v1 PersistentVolumeClaim."""
-
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
 class LimitRangeItem(Struct):
-    """core/v1 LimitRangeItem."""
-
     type: str = ""
     max: RawResourceList | None = None
     min: RawResourceList | None = None
@@ -201,14 +173,10 @@ class LimitRangeItem(Struct):
 
 
 class LimitRangeSpec(Struct):
-    """core/v1 LimitRangeSpec."""
-
     limits: list[LimitRangeItem] = msgspec.field(default_factory=list)
 
 
 class LimitRange(Object):
-    """core/v1 LimitRange."""
-
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
@@ -225,8 +193,6 @@ class RuntimeClass(Object):
 
 
 class Taint(Struct):
-    """core/v1 Taint."""
-
     whole: ClassVar[bool] = True
 
     key: str = ""
@@ -236,29 +202,21 @@ class Taint(Struct):
 
 
 class NodeSpec(Struct):
-    """core/v1 NodeSpec."""
-
     taints: list[Taint] | None = None
     unschedulable: bool = False
 
 
 class NodeStatus(Struct):
-    """core/v1 NodeStatus."""
-
     allocatable: RawResourceList | None = None
     conditions: list[Condition] | None = None
 
 
 class Node(Object):
-    """core/v1 Node."""
-
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class ConfigMap(Object):
-    """core/v1 ConfigMap."""
-
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -281,14 +239,10 @@ class ObjectReference(Struct):
 
 
 class EventSource(Struct):
-    """core/v1 EventSource."""
-
     component: str = ""
 
 
 class Event(Object):
-    """core/v1 Event."""
-
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""
     message: str = ""

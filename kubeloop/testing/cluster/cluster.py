@@ -26,7 +26,7 @@ from kubeloop.testing.cluster.locks import locked
 from kubeloop.testing.cluster.nodes import fake_node, node_names
 from kubeloop.testing.cluster.paths import Paths
 from kubeloop.testing.cluster.processes import Process
-from kubeloop.testing.cluster.progress import Progress, Silent
+from kubeloop.testing.cluster.progress import Progress
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
     by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
     """
     with Guard(directory):
-        return _up(directory, options or Options(), progress or Silent())
+        return _up(directory, options or Options(), progress or Progress())
 
 
 def down(directory: Path) -> list[str]:
@@ -142,7 +142,7 @@ class EmbeddedCluster:
     ) -> None:
         self._given = directory
         self._options = options or Options()
-        self._progress = progress or Silent()
+        self._progress = progress or Progress()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Cluster:

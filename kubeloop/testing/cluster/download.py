@@ -1,17 +1,10 @@
 """Official releases: where they are, whether they can be reached, and what their checksums say.
 
-A binary is used only when it is what a checksum file *next to it* names: `<file>.sha256` for Kubernetes, `SHA256SUMS`
-for etcd, `sha256sums.txt` for Prometheus, `<file>.sha256sum` for helm. kwok's releases carry none today: kwok comes
+A binary is used only when it is what a checksum file *next to it* names. kwok's releases carry none today: kwok comes
 from a mirror that adds `<file>.sha256`, or is built.
 
-| variable | |
-|---|---|
-| KUBELOOP_DOWNLOAD | `off`: do not even try |
-| KUBELOOP_DOWNLOAD_KUBERNETES | base address instead of https://dl.k8s.io |
-| KUBELOOP_DOWNLOAD_ETCD | instead of https://github.com/etcd-io/etcd/releases/download |
-| KUBELOOP_DOWNLOAD_KWOK | instead of https://github.com/kubernetes-sigs/kwok/releases/download |
-| KUBELOOP_DOWNLOAD_HELM | instead of https://get.helm.sh |
-| KUBELOOP_DOWNLOAD_PROMETHEUS | instead of https://github.com/prometheus/prometheus/releases/download |
+`$KUBELOOP_DOWNLOAD` = `off`: do not even try. `$KUBELOOP_DOWNLOAD_<PROJECT>` (KUBERNETES, ETCD, KWOK, HELM,
+PROMETHEUS): the base address of a mirror, instead of that in _RELEASES.
 """
 
 from __future__ import annotations
@@ -24,8 +17,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kubeloop.testing.cluster.errors import ChecksumMismatch, DownloadError
 from kubeloop.testing.cluster.progress import Progress
@@ -36,63 +29,69 @@ REACHABILITY_TIMEOUT = 3.0
 #: Seconds without a byte after which a running download is given up.
 STALL_TIMEOUT = 30.0
 
-_BASES = {
-    "kubernetes": "https://dl.k8s.io",
-    "etcd": "https://github.com/etcd-io/etcd/releases/download",
-    "kwok": "https://github.com/kubernetes-sigs/kwok/releases/download",
-    "helm": "https://get.helm.sh",
-    "prometheus": "https://github.com/prometheus/prometheus/releases/download",
+_GITHUB = "https://github.com"
+
+
+class _Release(NamedTuple):
+    """Where a project has its files: the address of one below the base address, the checksum file beside it, and the
+    path in the archive, where it is one."""
+
+    base: str
+    file: str
+    checksums: str
+    member: str = ""
+
+
+_RELEASES = {
+    "kubernetes": _Release("https://dl.k8s.io", "release/{version}/bin/{os}/{arch}/{name}", "{name}.sha256"),
+    "etcd": _Release(
+        f"{_GITHUB}/etcd-io/etcd/releases/download",
+        "{version}/etcd-{version}-{os}-{arch}.tar.gz",
+        "SHA256SUMS",
+        "etcd-{version}-{os}-{arch}/etcd",
+    ),
+    "kwok": _Release(
+        f"{_GITHUB}/kubernetes-sigs/kwok/releases/download", "{version}/kwok-{os}-{arch}", "kwok-{os}-{arch}.sha256"
+    ),
+    "helm": _Release(
+        "https://get.helm.sh",
+        "helm-{version}-{os}-{arch}.tar.gz",
+        "helm-{version}-{os}-{arch}.tar.gz.sha256sum",
+        "{os}-{arch}/helm",
+    ),
+    "prometheus": _Release(
+        f"{_GITHUB}/prometheus/prometheus/releases/download",
+        "{version}/prometheus-{number}.{os}-{arch}.tar.gz",
+        "sha256sums.txt",
+        "prometheus-{number}.{os}-{arch}/{name}",
+    ),
 }
 _OFF = {"off", "0", "false", "no"}
 _CHUNK = 1 << 20
 _CHECKSUM_FILE_LIMIT = 1 << 16
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """One file to download. `member` is the path inside the archive, when `url` is a tarball."""
+class Artifact(NamedTuple):
+    """One file to download. `member` is the path inside the archive, when `url` is a tarball; `checksum` what its
+    publisher names, SHA-256 in hexadecimal digits."""
 
     url: str
     checksum_url: str
     member: str = ""
-
-    @property
-    def file_name(self) -> str:
-        return self.url.rsplit("/", 1)[1]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What may be downloaded of one component: the artifact of each binary and the checksum its publisher names."""
-
-    artifacts: Mapping[str, Artifact]
-    checksums: Mapping[str, str]
+    checksum: str = ""
 
 
 def artifacts_of(component: Component, environ: Mapping[str, str]) -> dict[str, Artifact]:
     """The official addresses of `component`'s binaries for this machine, by file name."""
-    base = environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or _BASES[component.name]
-    base = base.rstrip("/")
-    version, system, arch = component.version, go_operating_system(), go_architecture()
-    if component.name == "kubernetes":
-        folder = f"{base}/release/{version}/bin/{system}/{arch}"
-        return {n: Artifact(f"{folder}/{n}", f"{folder}/{n}.sha256") for n in component.packages}
-    if component.name == "etcd":
-        stem = f"etcd-{version}-{system}-{arch}"
-        folder = f"{base}/{version}"
-        return {"etcd": Artifact(f"{folder}/{stem}.tar.gz", f"{folder}/SHA256SUMS", f"{stem}/etcd")}
-    if component.name == "prometheus":
-        stem = f"prometheus-{version.removeprefix('v')}.{system}-{arch}"
-        folder = f"{base}/{version}"
-        return {
-            name: Artifact(f"{folder}/{stem}.tar.gz", f"{folder}/sha256sums.txt", f"{stem}/{name}")
-            for name in component.packages
-        }
-    if component.name == "helm":
-        url = f"{base}/helm-{version}-{system}-{arch}.tar.gz"
-        return {"helm": Artifact(url, url + ".sha256sum", f"{system}-{arch}/helm")}
-    url = f"{base}/{version}/{component.name}-{system}-{arch}"
-    return {component.name: Artifact(url, url + ".sha256")}
+    release, version = _RELEASES[component.name], component.version
+    base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or release.base).rstrip("/")
+    words = {"version": version, "number": version.removeprefix("v"), "os": go_operating_system()}
+    found = {}
+    for name in component.packages:
+        file, checksums, member = (part.format(name=name, arch=go_architecture(), **words) for part in release[1:])
+        url = f"{base}/{file}"
+        found[name] = Artifact(url, f"{url.rpartition('/')[0]}/{checksums}", member)
+    return found
 
 
 def release_sources(
@@ -101,21 +100,20 @@ def release_sources(
     progress: Progress,
     *,
     timeout: float = REACHABILITY_TIMEOUT,
-) -> dict[str, Sources]:
-    """The components whose releases can be reached, by name, found out within `timeout` seconds in total.
+) -> dict[str, Artifact]:
+    """The binaries whose releases can be reached and name their checksum, found out within `timeout` seconds in total.
 
     Asking for the checksum files answers both questions at once: is the site there, and is there a checksum.
     """
     if environ.get("KUBELOOP_DOWNLOAD", "").strip().lower() in _OFF:
         return {}
-    artifacts = {c.name: artifacts_of(c, environ) for c in components}
-    answers = _ask({a.checksum_url for group in artifacts.values() for a in group.values()}, timeout)
+    artifacts = {name: artifact for c in components for name, artifact in artifacts_of(c, environ).items()}
+    answers = _ask({artifact.checksum_url for artifact in artifacts.values()}, timeout)
     sources = {}
-    for name, group in artifacts.items():
-        named = {n: checksum_in(answers.get(a.checksum_url, ""), a.file_name) for n, a in group.items()}
-        known = {n: checksum for n, checksum in named.items() if checksum}
-        if known:
-            sources[name] = Sources(group, known)
+    for name, artifact in artifacts.items():
+        file_name = artifact.url.rpartition("/")[2]
+        if checksum := checksum_in(answers.get(artifact.checksum_url, ""), file_name):
+            sources[name] = artifact._replace(checksum=checksum)
         else:
             progress.step(f"{name}: no verified release can be downloaded")
     return sources
@@ -135,17 +133,14 @@ def checksum_in(text: str, file_name: str) -> str:
     return ""
 
 
-def fetch(component: Component, name: str, sources: Sources, scratch: Path, progress: Progress) -> Path:
+def fetch(name: str, artifact: Artifact, scratch: Path, progress: Progress) -> Path:
     """Download binary `name` into `scratch` and return its path. DownloadError or ChecksumMismatch otherwise."""
-    artifact, checksum = sources.artifacts[name], sources.checksums.get(name, "")
-    if not checksum:
-        raise DownloadError(f"{artifact.checksum_url} names no checksum of it")
     progress.step(f"{name}: downloading {artifact.url}")
     archive = scratch / (name + ".download")
     digest = _save(artifact.url, archive, lambda done: progress.tick(f"{name}: {done / 1e6:.0f} MB"))
-    if digest != checksum:
+    if digest != artifact.checksum:
         archive.unlink()
-        raise ChecksumMismatch(f"{artifact.url} has SHA-256 {digest}, its publisher names {checksum}")
+        raise ChecksumMismatch(f"{artifact.url} has SHA-256 {digest}, its publisher names {artifact.checksum}")
     if not artifact.member:
         return archive
     return _extract(archive, artifact.member, scratch / name)

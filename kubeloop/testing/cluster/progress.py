@@ -10,28 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Protocol, TextIO
+from typing import TextIO
 
 
-class Progress(Protocol):
-    """Where to report to."""
+class Progress:
+    """Where to report to. By itself it discards every report."""
 
     def step(self, text: str) -> None: ...
 
     def tick(self, text: str) -> None: ...
 
 
-class Silent:
-    """Discards every report."""
-
-    def step(self, text: str) -> None:
-        pass
-
-    def tick(self, text: str) -> None:
-        pass
-
-
-class Lines:
+class Lines(Progress):
     """Prints to `stream` (standard error unless told). `interval` is in seconds."""
 
     def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
@@ -43,21 +33,18 @@ class Lines:
 
     def step(self, text: str) -> None:
         """Print a line that stays."""
-        self._end_line()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._write(("\r\x1b[2K" if self._unfinished else "") + text + "\n")
+        self._unfinished = False
         self._last_tick = time.monotonic()
 
     def tick(self, text: str) -> None:
         """Show that work goes on: rewrites its own line on a terminal, is thinned out elsewhere."""
         if self._rewrite:
-            self._stream.write("\r\x1b[2K" + text)
-            self._stream.flush()
+            self._write("\r\x1b[2K" + text)
             self._unfinished = True
         elif time.monotonic() - self._last_tick >= self._interval:
             self.step(text)
 
-    def _end_line(self) -> None:
-        if self._unfinished:
-            self._stream.write("\r\x1b[2K")
-            self._unfinished = False
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

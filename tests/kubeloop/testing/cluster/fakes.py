@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.cluster.versions import KWOK
 
 Answer = bytes | int | Callable[[BaseHTTPRequestHandler], None]
@@ -67,7 +68,7 @@ def go_calls(environ: Mapping[str, str]) -> list[str]:
     return [line.split()[-1] for line in log.read_text("utf-8").splitlines()] if log.exists() else []
 
 
-class Notes:
+class Notes(Progress):
     """A Progress that remembers, and makes the file `gate` when a tick says `opens`."""
 
     def __init__(self, gate: Path | None = None, opens: str = "") -> None:

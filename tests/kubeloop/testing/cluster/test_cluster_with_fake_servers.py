@@ -117,7 +117,7 @@ def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    running = _start_up(directory, "cluster._up(Path(sys.argv[1]), cluster.Options(), cluster.Silent())")
+    running = _start_up(directory, "cluster._up(Path(sys.argv[1]), cluster.Options(), cluster.Progress())")
     started = _recorded(directory)
     running.kill()
     running.wait()
