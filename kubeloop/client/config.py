@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from kubeloop.client.credentials import Certificate, CredentialSource, Static
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.tls import TLSContexts, TLSFiles, TLSSettings
+from kubeloop.client.tls import TLSContexts, TLSSettings
 
 _HEADER_SAFE = "!#$&'*+-.^_`|~"
 """What may stand in a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
@@ -47,13 +47,12 @@ class ClientConfig:
     """How to reach one API server.
 
     `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash;
-    `tls_files` are read again while the client runs; `server_name` is the name to verify in the certificate where
+    files in `tls` are read again while the client runs; `server_name` is the name to verify in the certificate where
     it differs; `proxy` an HTTP proxy's URL; `namespace` the context's or the pod's own; `in_cluster`: it is a pod's.
     """
 
     host: str
     tls: TLSSettings = field(default_factory=TLSSettings, repr=False)
-    tls_files: TLSFiles | None = field(default=None, repr=False)
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
@@ -70,7 +69,7 @@ class ClientConfig:
             _check_proxy(self.proxy)
         if parts.scheme == "https":
             # A bad certificate shows here, not at the first request.
-            object.__setattr__(self, "_contexts", TLSContexts(self.tls, self.tls_files))
+            object.__setattr__(self, "_contexts", TLSContexts(self.tls))
 
     @property
     def hostname(self) -> str:
@@ -79,7 +78,7 @@ class ClientConfig:
     @property
     def refreshable(self) -> bool:
         """Whether a 401 may be retried with other credentials."""
-        return self.credentials.refreshable or self.tls_files is not None
+        return self.credentials.refreshable or self.tls.on_disk
 
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:
         """The context to connect with (None for http), the same one until a certificate changes."""

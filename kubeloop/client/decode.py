@@ -13,15 +13,17 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from cachetools import TTLCache
 
-from kubeloop.api.meta import ListMeta, Object, ObjectMeta, Status, Struct
+from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client.errors import ServerError, Unreachable
-from kubeloop.client.metrics import UNDECODABLE_OBJECTS
-from kubeloop.client.nesting import CUT, MAX_DEPTH, UNDECODABLE, decode
-from kubeloop.client.nulls import without_nulls
+from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, without_nulls
+from kubeloop.metrics import FRAMEWORK
 
 logger = logging.getLogger(__name__)
 
+_UNDECODABLE_OBJECTS = FRAMEWORK["rest_client_undecodable_objects_total"].counter()
+
 T = TypeVar("T", bound=Object)
+Item = TypeVar("Item")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after which a WatchList has sent everything that was there."""
@@ -68,10 +70,6 @@ class WatchEvent(Generic[T]):
     undecodable: ObjectMeta | None = None
 
 
-class _Bookmark(Struct):
-    metadata: ObjectMeta = ObjectMeta()
-
-
 class _Name(Struct):
     """The part of ObjectMeta that the server itself writes."""
 
@@ -87,18 +85,8 @@ class _Named(Struct):
     metadata: _Name = _Name()
 
 
-# `items` must be there: the `{}` of something in between is not an empty list.
-
-
-class _List(Struct, Generic[T]):
-    items: list[T] | None
-    api_version: str = ""
-    kind: str = ""
-    metadata: ListMeta = ListMeta()
-
-
-class _RawList(Struct):
-    items: list[msgspec.Raw] | None
+class _List(Struct, Generic[Item]):
+    items: list[Item] | None  # without a default: the `{}` of something in between is not an empty list
     api_version: str = ""
     kind: str = ""
     metadata: ListMeta = ListMeta()
@@ -114,9 +102,9 @@ class _Event(Struct, Generic[T]):
     object: T
 
 
-_BOOKMARK = msgspec.json.Decoder(_Bookmark)
+_BOOKMARK = msgspec.json.Decoder(PartialObjectMetadata)
 _NAMED = msgspec.json.Decoder(_Named)
-_RAW_LIST = msgspec.json.Decoder(_RawList)
+_RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 _RAW_EVENT = msgspec.json.Decoder(_RawEvent)
 _STATUS = msgspec.json.Decoder(Status)
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -130,7 +118,7 @@ _REPORTED: TTLCache[tuple[str, str], bool] = TTLCache(1000, ttl=600.0)
 class Decoder(Generic[T]):
     """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them.
 
-    Each decodes in one go; only what that fails on is taken apart (object by object, `nesting`, `nulls`).
+    Each decodes in one go; only what that fails on is taken apart (object by object, `lenient`).
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -217,7 +205,7 @@ class Decoder(Generic[T]):
 
     def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
         kind, key = self._type.__name__, Object(metadata=meta).key or "?"
-        UNDECODABLE_OBJECTS.labels(kind, reason).inc()
+        _UNDECODABLE_OBJECTS.labels(kind, reason).inc()
         logger.log(logging.DEBUG if (kind, key) in _REPORTED else logging.WARNING, "%s %s %s", kind, key, what)
         _REPORTED[kind, key] = True
 
@@ -231,7 +219,7 @@ def decoder_for(kind: type[T]) -> Decoder[T]:
     return decoder
 
 
-def _complete(page: _List[Any] | _RawList, items: list[T]) -> bool:
+def _complete(page: _List[Any], items: list[T]) -> bool:
     """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds.
 
     False if an item has no name.

@@ -1,7 +1,8 @@
-"""Discovery: which kinds the server knows. The only proof that a kind is not installed."""
+"""What the server publishes: the kinds that it knows, the only proof that one is not installed, and their schemas."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from kubeloop.api.meta import Struct
 from kubeloop.api.registry import Resource
 from kubeloop.client.errors import STATUS_404, ServerError
-from kubeloop.client.nesting import UNDECODABLE, decode
+from kubeloop.client.lenient import UNDECODABLE, decode
 from kubeloop.client.transport import Transport
 
 
@@ -93,3 +94,35 @@ def _well_formed(decoder: msgspec.json.Decoder[L], body: bytes, kind: str) -> L:
     if listed.kind != kind:
         raise ServerError(f"discovery: the answer is a {listed.kind}, not an {kind}")
     return listed
+
+
+Schema = Mapping[str, Any]
+Definitions = Mapping[str, Schema]
+"""Schemas by the name that references have."""
+
+
+async def served_schema(transport: Transport, api_version: str, kind: str) -> tuple[Schema, Definitions]:
+    """The schema of a kind, and what its references name. Raises ApiError, KeyError where the server has none."""
+    group, _, version = api_version.rpartition("/")
+    answer = await transport.request("GET", f"/openapi/v3/{'apis' if group else 'api'}/{api_version}")
+    definitions: Definitions = msgspec.json.decode(answer)["components"]["schemas"]
+    wanted = {"group": group, "version": version, "kind": kind}
+    for schema in definitions.values():
+        if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+            return schema, definitions
+    raise KeyError(f"{kind} is not among the schemas of {api_version}")
+
+
+def reference(schema: Schema) -> str:
+    """The name of what the schema refers to, "" for one that does not; a server writes `allOf: [{$ref: …}]` where it
+    adds a default or a text."""
+    parts = schema.get("allOf", ())
+    found: str = schema.get("$ref") or (parts[0].get("$ref", "") if len(parts) == 1 else "")
+    return found.rpartition("/")[2]
+
+
+def resolved(schema: Schema, definitions: Definitions) -> Schema:
+    """Behind references."""
+    while name := reference(schema):
+        schema = definitions[name]
+    return schema

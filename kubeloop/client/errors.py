@@ -11,7 +11,7 @@ import msgspec
 
 from kubeloop.api.meta import Status
 from kubeloop.api.registry import Resource
-from kubeloop.client.nesting import UNDECODABLE, decode
+from kubeloop.client.lenient import UNDECODABLE, decode
 from kubeloop.errors import ReportedError
 
 _STATUS = msgspec.json.Decoder(Status)

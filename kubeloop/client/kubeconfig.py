@@ -22,7 +22,7 @@ from kubeloop.client.config import ClientConfig, Impersonation, environment_prox
 from kubeloop.client.credentials import CredentialSource, Reread, Static, read_token
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.exec_plugin import Command, ExecPlugin
-from kubeloop.client.tls import TLSFiles
+from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
 
 
@@ -77,7 +77,7 @@ class _Kubeconfig:
             raise ConfigError(f"cluster {self._cluster_name!r} has no server")
         with _temporary_folder() as folder:
             loaded = self._load(folder)
-            files = TLSFiles(
+            tls = TLSSettings(
                 ca=_kept(loaded.ssl_ca_cert, folder),
                 certificate=_kept(loaded.cert_file, folder),
                 key=_kept(loaded.key_file, folder),
@@ -86,8 +86,7 @@ class _Kubeconfig:
         host = str(self._cluster.value["server"]).rstrip("/")
         return ClientConfig(
             host=host,
-            tls=files.read(),
-            tls_files=files if files.on_disk else None,
+            tls=tls,
             credentials=self._credentials(loaded),
             server_name=self._cluster.value.get("tls-server-name"),
             proxy=self._cluster.value.get("proxy-url") or environment_proxy(host),

@@ -14,7 +14,7 @@ from typing import Final
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Reread, read_token
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.tls import TLSFiles
+from kubeloop.client.tls import TLSSettings
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -62,14 +62,12 @@ def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, 
     """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
     them. Raises ConfigError.
     """
-    files = TLSFiles(ca=Path(ca_file))
     namespace = Path(token_file).with_name("namespace")
     try:
         read_token(Path(token_file))
         return ClientConfig(
             host=_host(environ),
-            tls=files.read(),
-            tls_files=files,
+            tls=TLSSettings(ca=Path(ca_file)),
             credentials=Reread(lambda: read_token(Path(token_file))),
             in_cluster=True,
             namespace=namespace.read_text().strip() if namespace.is_file() else "default",

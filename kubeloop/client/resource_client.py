@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Object, Struct
+from kubeloop.api.meta import Object
 from kubeloop.api.objects import difference, guarded, metadata_difference
 from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
@@ -19,19 +19,6 @@ from kubeloop.client.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R", bound=Object)
-
-
-class _GuardMeta(Struct):
-    resource_version: Any = None
-
-
-class _Guard(Struct):
-    """The part of a merge patch that binds it to what it was based on."""
-
-    metadata: _GuardMeta | None = None
-
-
-_GUARD = msgspec.json.Decoder(_Guard)
 
 
 class ResourceClient(ResourceReader[T]):
@@ -49,16 +36,14 @@ class ResourceClient(ResourceReader[T]):
         NewDryRunClient)."""
         return ResourceClient(self.transport, self.resource, accept=self._accept, dry_run=True)
 
-    async def create(self, body: Mapping[str, Any] | bytes, *, namespace: str = "") -> T:
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.
 
         Raises AlreadyExists; Unreachable when the answer was lost: then whether it was created is unknown, and finding
         out is the caller's part (it is not sent again by itself)."""
-        if isinstance(body, Mapping):
-            namespace = namespace or _namespace_of(body)
-            body = self._of_kind(body)
+        namespace = namespace or _namespace_of(body)
         check_namespace(self.resource, namespace)
-        return self._answer("", await self._write("POST", self._collection_path(namespace), _encoded(body)))
+        return self._answer("", await self._write("POST", self._collection_path(namespace), self._of_kind(body)))
 
     async def create_or_update(self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = "") -> T:
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
@@ -98,16 +83,14 @@ class ResourceClient(ResourceReader[T]):
         )
 
     async def merge_patch(
-        self, patch: Mapping[str, Any] | bytes, *, name: str, namespace: str = "", subresource: str = ""
+        self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
         """JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises Conflict, and is
         sent again when a connection breaks."""
-        if isinstance(patch, Mapping):
-            await self._check_status("status" in patch, subresource)
-        body = _encoded(patch)
-        meta = _GUARD.decode(body).metadata
-        bound = meta is not None and bool(meta.resource_version)
-        return await self._patch(name, body, namespace, subresource, MERGE_PATCH, bound)
+        await self._check_status("status" in patch, subresource)
+        bound = bool((patch.get("metadata") or {}).get("resourceVersion"))
+        path = self._object_path(name, namespace, subresource)
+        return self._answer(name, await self._write("PATCH", path, patch, MERGE_PATCH, repeatable=bound))
 
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
@@ -117,7 +100,8 @@ class ResourceClient(ResourceReader[T]):
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
         bound = any(op["op"] == "test" or op.get("path") == "/metadata/resourceVersion" for op in ops)
-        return await self._patch(name, msgspec.json.encode(ops), namespace, subresource, JSON_PATCH, bound)
+        path = self._object_path(name, namespace, subresource)
+        return self._answer(name, await self._write("PATCH", path, ops, JSON_PATCH, repeatable=bound))
 
     async def apply(
         self, body: Mapping[str, Any], *, field_manager: str, force: bool = False, namespace: str = ""
@@ -129,7 +113,7 @@ class ResourceClient(ResourceReader[T]):
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
         path = self._object_path(name, namespace)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
-        answer = await self._write("PATCH", path, _encoded(self._of_kind(body)), APPLY_PATCH, repeatable=True, **params)
+        answer = await self._write("PATCH", path, self._of_kind(body), APPLY_PATCH, repeatable=True, **params)
         return self._answer(name, answer)
 
     async def delete(
@@ -145,7 +129,7 @@ class ResourceClient(ResourceReader[T]):
         Conflict (another uid)."""
         body = self._delete_options(grace_period_seconds, propagation_policy, uid)
         path = self._object_path(name, namespace)
-        await self._write("DELETE", path, _encoded(body), repeatable=uid is not None)
+        await self._write("DELETE", path, body, repeatable=uid is not None)
 
     async def evict(
         self, *, name: str, namespace: str, grace_period_seconds: int | None = None, uid: str | None = None
@@ -169,23 +153,17 @@ class ResourceClient(ResourceReader[T]):
         as a `kind`. Raises ApiError."""
         path = self._object_path(name, namespace, subresource)
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        return decoder_for(kind).object(await self._write("POST", path, _encoded({"metadata": metadata, **body})))
-
-    async def _patch(
-        self, name: str, body: bytes, namespace: str, subresource: str, content_type: str, bound: bool
-    ) -> T:
-        path = self._object_path(name, namespace, subresource)
-        return self._answer(name, await self._write("PATCH", path, body, content_type, repeatable=bound))
+        return decoder_for(kind).object(await self._write("POST", path, {"metadata": metadata, **body}))
 
     async def _write(
-        self, method: str, path: str, body: bytes, content_type: str = JSON, *, repeatable: bool = False, **params: str
+        self, method: str, path: str, body: Any, content_type: str = JSON, *, repeatable: bool = False, **params: str
     ) -> bytes:
         """The one place from which writes are sent."""
         return await self.transport.request(
             method,
             path,
             params=self._options | params,
-            body=body,
+            body=msgspec.json.encode(body),
             content_type=content_type,
             accept=self._accept.object,
             repeatable=repeatable,
@@ -228,7 +206,3 @@ def _namespace_of(body: Mapping[str, Any]) -> str:
     metadata = body.get("metadata") or {}
     found = metadata.get("namespace") if isinstance(metadata, Mapping) else metadata.namespace
     return found or ""
-
-
-def _encoded(body: Mapping[str, Any] | bytes) -> bytes:
-    return body if isinstance(body, bytes) else msgspec.json.encode(body)

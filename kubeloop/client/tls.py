@@ -18,38 +18,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TLSSettings:
-    """What a connection verifies and presents. `ca_pem` None: the system's certificate authorities."""
-
-    ca_pem: str | None = None
-    certificate: Certificate | None = field(default=None, repr=False)
-    verify: bool = True
-
-    def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
-        if self.ca_pem is not None and not self.ca_pem.strip():
-            # The ssl module would take an empty text for none, and trust every public authority.
-            raise ConfigError("the cluster's certificate authority is empty")
-        try:
-            context = ssl.create_default_context(cadata=self.ca_pem)
-        except (ssl.SSLError, ValueError) as err:
-            raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {err}") from err
-        # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
-        # fail; Go's clients don't check that.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if chosen := certificate or self.certificate:
-            _present(context, chosen)
-        return context
-
-
-@dataclass(frozen=True, slots=True)
-class TLSFiles:
-    """Where TLSSettings come from: each part is a file (a Path), its content, or None."""
+    """What a connection verifies and presents (client-go's TLSClientConfig). Each part is a file (a Path), its content
+    in PEM, or None; without `ca` the system's certificate authorities count."""
 
     ca: Path | str | None = None
-    certificate: Path | str | None = None
+    certificate: Path | str | None = field(default=None, repr=False)
     key: Path | str | None = field(default=None, repr=False)
     verify: bool = True
 
@@ -59,13 +32,30 @@ class TLSFiles:
         return any(isinstance(part, Path) for part in (self.ca, self.certificate, self.key))
 
     def read(self) -> TLSSettings:
-        """The settings as the files are now. Raises ConfigError."""
+        """The same with the files' content, as it is now. Raises ConfigError."""
         if bool(self.certificate) != bool(self.key):
             raise ConfigError("only one of client-certificate and client-key is set")
-        pair = None
-        if self.certificate and self.key:
-            pair = Certificate(_text(self.certificate), _text(self.key))
-        return TLSSettings(None if self.ca is None else _text(self.ca), pair, self.verify)
+        return TLSSettings(_text(self.ca), _text(self.certificate), _text(self.key), self.verify)
+
+    def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
+        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
+        ca, own, key = map(_text, (self.ca, self.certificate, self.key))
+        if ca is not None and not ca.strip():
+            # The ssl module would take an empty text for none, and trust every public authority.
+            raise ConfigError("the cluster's certificate authority is empty")
+        try:
+            context = ssl.create_default_context(cadata=ca)
+        except (ssl.SSLError, ValueError) as err:
+            raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {err}") from err
+        # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
+        # fail; Go's clients don't check that.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate is not None or (own and key):
+            _present(context, certificate or Certificate(own or "", key or ""))
+        return context
 
 
 class TLSContexts:
@@ -75,12 +65,12 @@ class TLSContexts:
     whole (a certificate is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go.
     """
 
-    def __init__(self, settings: TLSSettings, files: TLSFiles | None) -> None:
-        self._settings = settings
-        self._files = files
+    def __init__(self, source: TLSSettings) -> None:
+        self._source = source
+        self._settings = source.read()
         self._read_at = time.monotonic()
         self._for: Certificate | None = None
-        self._context = settings.context()
+        self._context = self._settings.context()
 
     def get(self, certificate: Certificate | None = None) -> ssl.SSLContext:
         """The context now; `certificate` is a credential plugin's. Raises ConfigError."""
@@ -90,11 +80,11 @@ class TLSContexts:
 
     async def reread(self, *, now: bool = False) -> None:
         """Reads the files again if it is time, or `now`."""
-        if self._files is None or not (now or time.monotonic() - self._read_at >= REREAD_SECONDS):
+        if not self._source.on_disk or not (now or time.monotonic() - self._read_at >= REREAD_SECONDS):
             return
         self._read_at = time.monotonic()
         try:
-            settings = await asyncio.to_thread(self._files.read)
+            settings = await asyncio.to_thread(self._source.read)
             if settings != self._settings:
                 self._context = settings.context(self._for)
                 self._settings = settings
@@ -103,8 +93,8 @@ class TLSContexts:
             logger.warning("keeping the certificates in use: %s", err)
 
 
-def _text(part: Path | str) -> str:
-    if isinstance(part, str):
+def _text(part: Path | str | None) -> str | None:
+    if not isinstance(part, Path):
         return part
     try:
         return part.read_text()

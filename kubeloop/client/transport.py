@@ -24,9 +24,9 @@ from yarl import URL
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, error_from_response
-from kubeloop.client.metrics import observe
 from kubeloop.client.retry import Closed, RetryPolicy, TokenBucket, Untrusted, unreachable_errors
 from kubeloop.client.server_clock import ServerClock
+from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,12 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+# Under client-go's names, labels and buckets (tools/metrics): dashboards know them.
+_REQUESTS = FRAMEWORK["rest_client_requests_total"].counter()
+_DURATION = FRAMEWORK["rest_client_request_duration_seconds"].histogram(
+    (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+)
 
 BeforeWrite = Callable[[], None]
 """Raises ApiError where a write must not be sent (any more)."""
@@ -225,7 +231,7 @@ class Transport:
                     self._opened(streaming), method, url, data=body, headers=auth, ssl=context or True, timeout=timeouts
                 )
             except Untrusted:
-                if refresh or self.config.tls_files is None:
+                if refresh or not self.config.tls.on_disk:
                     raise
                 refresh = True  # the authority's file may have been renewed together with the server's certificate
                 continue
@@ -263,7 +269,7 @@ class Transport:
         """One attempt, timed until the headers come."""
         guarded = self._guarded(method, options)
         started = time.perf_counter()
-        code = 0
+        code = "<error>"  # no answer, as client-go's label says it
         try:
             with _refusals(guarded), unreachable_errors(self.config.host):
                 response = await session.request(
@@ -275,10 +281,11 @@ class Transport:
                     allow_redirects=False,
                     **options,
                 )
-            code = response.status
+            code = str(response.status)
             self.server_clock.heard(response.headers.get("Date", ""))
         finally:
-            observe(method, self._metrics_host, code, time.perf_counter() - started)
+            _REQUESTS.labels(code, method, self._metrics_host).inc()
+            _DURATION.labels(method, self._metrics_host).observe(time.perf_counter() - started)
         return response
 
     def _guarded(self, method: str, options: dict[str, Any]) -> GuardedBody | None:

@@ -26,6 +26,7 @@ from kubeloop.client.errors import (
 )
 from kubeloop.controllers.errors import described
 from kubeloop.metrics import FRAMEWORK
+from kubeloop.token_bucket import Tokens
 from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
@@ -76,22 +77,6 @@ class _Identity(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """The writes that an object has left."""
-
-    tokens: float
-    at: float
-
-    def take(self, now: float) -> bool:
-        self.tokens = min(float(SPAM_BURST), self.tokens + (now - self.at) / SPAM_SECONDS)
-        self.at = now
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
-
-
-@dataclass(slots=True)
 class _Occurrence:
     """The occurrences since the last write."""
 
@@ -123,7 +108,8 @@ class EventRecorder:
         # takes no more room.
         self._written: TTLCache[_Identity, _Written] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
         self._similar: TTLCache[_Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
-        self._buckets: LRUCache[_About, _Bucket] = LRUCache(_REMEMBERED)
+        self._buckets: LRUCache[_About, Tokens] = LRUCache(_REMEMBERED)
+        # The writes that an object has left.
         self._writers: dict[str, asyncio.Task[None]] = {}
         # Invariant: a namespace in which something is pending has one, and no other has.
         self._turn = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -195,19 +181,11 @@ class EventRecorder:
         return identity.message not in messages
 
     def _may_write(self, about: _About) -> bool:
-        bucket = self._buckets.get(about)
-        if bucket is None:
-            bucket = self._buckets[about] = _Bucket(float(SPAM_BURST), loop_time())
-        return bucket.take(loop_time())
-
-    @staticmethod
-    def _retrying() -> AsyncRetrying:
-        return AsyncRetrying(
-            retry=retry_if_exception_type((Unreachable, ServerError, TooManyRequests)),
-            wait=wait_exponential(multiplier=1, max=10),
-            stop=stop_after_attempt(_TRIES),
-            reraise=True,
-        )
+        bucket = self._buckets.setdefault(about, Tokens(1 / SPAM_SECONDS, SPAM_BURST))
+        if bucket.take(loop_time()) > 0:
+            bucket.give_back()
+            return False
+        return True
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
@@ -226,7 +204,12 @@ class EventRecorder:
     async def _write_one(self, identity: _Identity, occurrence: _Occurrence) -> None:
         key = identity.about.key
         try:
-            await self._retrying()(self._write, identity, occurrence)
+            await AsyncRetrying(
+                retry=retry_if_exception_type((Unreachable, ServerError, TooManyRequests)),
+                wait=wait_exponential(multiplier=1, max=10),
+                stop=stop_after_attempt(_TRIES),
+                reraise=True,
+            )(self._write, identity, occurrence)
         except ReadOnly:
             log.info("dry run: %s %s on %s: %s", identity.type, identity.reason, key, occurrence.message)
         except ApiError as error:

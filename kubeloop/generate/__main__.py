@@ -14,8 +14,8 @@ import msgspec
 import yaml
 
 from kubeloop.client.client import Client
+from kubeloop.client.discovery import served_schema
 from kubeloop.client.loading import load_config
-from kubeloop.client.openapi import served_schema
 from kubeloop.errors import ReportedError
 from kubeloop.generate.structs import Kind, kind_of_crd, structs
 

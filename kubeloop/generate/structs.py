@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.meta import Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct, wire_name
-from kubeloop.client.openapi import Definitions, Schema, reference, resolved
+from kubeloop.client.discovery import Definitions, Schema, reference, resolved
 
 _TEXT = 76
 """Characters that a struct's docstring has."""

@@ -14,7 +14,7 @@ from msgspec import inspect
 from kubeloop.api.meta import Object, Struct
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
-from kubeloop.client.openapi import Definitions, Schema, resolved, served_schema
+from kubeloop.client.discovery import Definitions, Schema, resolved, served_schema
 
 _TYPES: dict[type[inspect.Type], str] = {
     inspect.StrType: "string",

@@ -16,7 +16,7 @@ import msgspec
 from kubeloop.api.meta import Object, Struct
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import ServerError
-from kubeloop.client.nesting import UNDECODABLE, decode
+from kubeloop.client.lenient import UNDECODABLE, decode
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"

@@ -12,7 +12,7 @@ from statistics import median
 import aiohttp
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.tls import TLSFiles
+from kubeloop.client.tls import TLSSettings
 from kubeloop.testing.cluster.processes import argv
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import SIZE, vmi
@@ -60,8 +60,7 @@ async def _store(directory: Path) -> None:
     words = [word.removeprefix("--").partition("=") for word in argv(directory, "kube-apiserver")]
     flags = {name: value for name, _, value in words}
     ca, certificate, key = (Path(flags[f"etcd-{name}file"]) for name in ("ca", "cert", "key"))
-    files = TLSFiles(ca, certificate, key)
-    tls = aiohttp.TCPConnector(ssl=files.read().context())
+    tls = aiohttp.TCPConnector(ssl=TLSSettings(ca, certificate, key).context())
     async with aiohttp.ClientSession(flags["etcd-servers"], connector=tls, raise_for_status=True) as etcd:
         for first in range(0, OBJECTS, AT_ONCE):
             puts = [{"requestPut": _stored(number)} for number in range(first, first + AT_ONCE)]

@@ -17,7 +17,6 @@ from kubeloop.api import registry
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.credentials import Certificate
 from kubeloop.client.tls import TLSSettings
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from kubeloop.workqueue.rate_limiting_queue import DelayingQueue
@@ -73,7 +72,7 @@ def as_in_a_pod(kubeconfig: Path) -> ClientConfig:
         base64.b64decode(text).decode()
         for text in (cluster["certificate-authority-data"], user["client-certificate-data"], user["client-key-data"])
     )
-    return ClientConfig(cluster["server"], tls=TLSSettings(authority, Certificate(certificate, key)))
+    return ClientConfig(cluster["server"], tls=TLSSettings(authority, certificate, key))
 
 
 async def queue(kind: str, keys: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from kubeloop.client import loading
 from kubeloop.client.config import ClientConfig, Impersonation
-from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
 from kubeloop.client.tls import TLSSettings
@@ -136,8 +135,8 @@ def test_certificates_as_data(tmp_path: Path) -> None:
     pair = authority.issue("jane")
     user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key)}
     path = write(tmp_path, kubeconfig(user, cluster={"certificate-authority-data": data(authority.pem)}))
-    assert load(path).tls == TLSSettings(authority.pem, Certificate(pair.certificate, pair.key))
-    assert load(path).tls.certificate == Certificate(pair.certificate, pair.key), "a second time as well"
+    assert load(path).tls == TLSSettings(authority.pem, pair.certificate, pair.key)
+    assert load(path).tls.key == pair.key, "a second time as well"
 
 
 def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> Non
     (tmp_path / "ca.crt").write_text(authority.pem)
     user = {"client-certificate": "jane.crt", "client-key": "jane.key"}
     config = load(write(tmp_path, kubeconfig(user, cluster={"certificate-authority": "ca.crt"})))
-    assert config.tls == TLSSettings(authority.pem, Certificate(pair.certificate, pair.key))
+    assert config.tls.read() == TLSSettings(authority.pem, pair.certificate, pair.key)
 
 
 def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:

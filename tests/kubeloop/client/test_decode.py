@@ -21,7 +21,7 @@ from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.client import decode
 from kubeloop.client.decode import Decoder, WatchEvent, decoder_for, split_lines
 from kubeloop.client.errors import ServerError, Unreachable
-from kubeloop.client.nesting import CUT, shallow
+from kubeloop.client.lenient import CUT, shallow
 from kubeloop.testing.scripted_steps import obj
 from pkg.api.kubevirt import VirtualMachineInstance
 

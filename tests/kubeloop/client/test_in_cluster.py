@@ -20,7 +20,7 @@ async def test_a_pods_service_account(tmp_path: Path) -> None:
     account = service_account(tmp_path)
     config = load_account(account)
     assert (config.host, config.namespace) == ("https://10.53.0.1:443", "cattle")
-    assert config.tls == TLSSettings((account / "ca.crt").read_text())
+    assert config.tls.read() == TLSSettings((account / "ca.crt").read_text())
     assert await token_of(config) == "Bearer pod-token"
 
 

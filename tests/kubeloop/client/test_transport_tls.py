@@ -13,7 +13,7 @@ from kubeloop.client import errors, tls
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
 from kubeloop.client.retry import Untrusted
-from kubeloop.client.tls import TLSContexts, TLSFiles, TLSSettings
+from kubeloop.client.tls import TLSContexts, TLSSettings
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
@@ -117,8 +117,7 @@ async def test_certificate_files_are_read_again_every_minute_and_kept_while_they
     file, clock = tmp_path / "ca.crt", Clock(0.0)
     monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=clock))
     file.write_text(Authority().pem)
-    files = TLSFiles(ca=file)
-    contexts = TLSContexts(files.read(), files)
+    contexts = TLSContexts(TLSSettings(ca=file))
     first = contexts.get()
     file.write_text(Authority().pem)
     for moment, changed in ((59.0, False), (60.0, True)):

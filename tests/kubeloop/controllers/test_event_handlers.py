@@ -6,7 +6,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
-from kubeloop.controllers.event_handlers import EnqueueHandler, Reads
+from kubeloop.controllers.controller import EnqueueHandler, Reads
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY
 
 

@@ -1,0 +1,121 @@
+"""JSON that Go reads and msgspec alone does not: nested deeper than it follows, or null where a struct has none.
+
+msgspec goes by Python's recursion limit of 1,000 levels. Kubernetes takes 10,000, so a tenant can write an object that
+no decoder here would get through, not even to skip a field that is not decoded. No field of an object is anywhere near
+MAX_DEPTH: what is deeper is cut off and decoded without.
+
+A null is read as Go reads it: the field keeps its default, an item is its type's zero value. The API server stores a
+null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange without limits).
+A decoder refuses them; only then an object goes through `without_nulls`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+T = TypeVar("T")
+
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
+"""What a decoder raises for bytes that are not what it was made for."""
+
+MAX_DEPTH: Final = 100
+"""Levels that are kept."""
+
+CUT: Final = b"null\r\n\t\r\n"
+"""What stands where something was cut off: null, and whitespace that tells it from a null that was there."""
+
+_BRACKETS: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
+"""A run of brackets and whatever stands before it; those within strings are skipped."""
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """What the decoder makes of `body`, however deep that is nested. Raises UNDECODABLE."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(shallow(bytes(body)))
+
+
+def shallow(body: bytes) -> bytes:
+    """The same JSON with CUT in place of every value that is nested deeper than MAX_DEPTH.
+
+    One pass without recursion: about 10 ns a byte, 0.2 s for the worst object that fits into etcd.
+    """
+    kept: list[bytes] = []
+    depth = start = 0
+    for match in _BRACKETS.finditer(body):
+        first, last = match.span(1)
+        run = last - first
+        if body[first] in b"[{":
+            if depth <= MAX_DEPTH < depth + run:
+                kept.append(body[start : first + MAX_DEPTH - depth])
+            depth += run
+        else:
+            if depth - run <= MAX_DEPTH < depth:
+                kept.append(CUT)
+                start = first + depth - MAX_DEPTH
+            depth -= run
+    if depth <= MAX_DEPTH:
+        kept.append(body[start:])
+    return b"".join(kept)
+
+
+_SCALARS: dict[type[inspect.Type], Any] = {
+    inspect.IntType: 0,
+    inspect.FloatType: 0.0,
+    inspect.BoolType: False,
+    inspect.StrType: "",
+}
+
+
+def without_nulls(kind: type, value: Any) -> Any:
+    """The JSON value of an object, for a decoder of `kind`. What is wrong in another way stays as it is."""
+    return _filled(_described(kind), value)
+
+
+@functools.cache
+def _described(kind: type) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _filled(kind: inspect.Type, value: Any) -> Any:
+    if value is None:
+        return _zero(kind)
+    match kind:
+        case inspect.UnionType(types=options):
+            for option in options:
+                value = _filled(option, value)
+        case inspect.StructType(fields=fields) if isinstance(value, dict):
+            types = {field.encode_name: field.type for field in fields}
+            value = {
+                name: _filled(types[name], held) if name in types else held
+                for name, held in value.items()
+                if held is not None or name not in types or _takes_null(types[name])
+            }
+        case inspect.CollectionType(item_type=item) if isinstance(value, list):
+            value = [_filled(item, held) for held in value]
+        case inspect.DictType(value_type=item) if isinstance(value, dict):
+            value = {name: _filled(item, held) for name, held in value.items()}
+    return value
+
+
+def _takes_null(kind: inspect.Type) -> bool:
+    return _zero(kind) is None
+
+
+def _zero(kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.UnionType(types=options):
+            zeros = [_zero(option) for option in options]
+            # Of a quantity, a text or a number, it is the number.
+            return None if None in zeros else next((zero for zero in zeros if zero == 0), zeros[0])
+        case inspect.StructType() | inspect.DictType():
+            return {}
+        case inspect.CollectionType():
+            return []
+    return _SCALARS.get(type(kind))
