@@ -13,7 +13,7 @@ from lab.stand_in import arguments, run
 from pkg.util.kubevirt.profiles import PROFILES
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
     """The command line, a flag for each of Options; SystemExit(2) for a wrong one."""
     parser = arguments("kubevirt", "system:serviceaccount:kubevirt:kubevirt-controller", __doc__)
     for field in fields(Options):
@@ -24,18 +24,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         else:
             read = _seconds if isinstance(default, float) else type(default)
             parser.add_argument(flag, type=read, default=default, choices=choices)
-    return parser.parse_args(argv)
-
-
-def options_of(given: argparse.Namespace) -> Options:
-    """The command line as Options."""
-    return Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    given = parser.parse_args(argv)
+    return given, Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
-    given = parse_arguments(argv)
-    options = options_of(given)
+    given, options = parse_arguments(argv)
     return run("virt-controller", given, lambda management: register(management, options), options.selects)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from kubeloop.api.core import Node, Pod
-from kubeloop.api.meta import Object
 from kubeloop.api.objects import condition_is_true, find_condition
 from kubeloop.client.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -17,13 +17,11 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
-from lab.kubevirt.lookup import Pods
+from lab.kubevirt.lookup import Configuration, Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
-from lab.kubevirt.rendering import Rendering
 from lab.kubevirt.state_claims import StateClaims
 from pkg.util.kubevirt.claims import keeps_state
-from pkg.util.kubevirt.overhead import overhead_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ def pick_node(
     nodes: Iterable[Node],
     *,
     load: Mapping[str, int],
-    avoid: Collection[str] = (),
+    avoid: Collection[str | None] = (),
     selector: Mapping[str, str] | None = None,
 ) -> str | None:
     """The least loaded node that may be used, the first by name among equals; None when there is none."""
@@ -64,7 +62,7 @@ class Placement:
         self._pods = pods
         self._created: dict[str, tuple[str, float]] = {}
 
-    def choose(self, *, avoid: Collection[str] = (), selector: Mapping[str, str] | None = None) -> str | None:
+    def choose(self, *, avoid: Collection[str | None] = (), selector: Mapping[str, str] | None = None) -> str | None:
         """The node for a pod that is about to be created; None when there is none to choose."""
         nodes, now = self._nodes.list(), loop_time()
         self._created = {
@@ -113,9 +111,9 @@ class Refusal:
 class Refused(RetryAfter):
     """A pod, or what it needs, was not created; it is asked for again when the backoff ends."""
 
-    def __init__(self, refusal: Refusal, wait: float) -> None:
-        super().__init__(wait, refusal.message)
-        self.refusal = refusal
+    def __init__(self, refusal: Refusal, now: float) -> None:
+        super().__init__(refusal.not_before - now, refusal.message)
+        self.by_quota = refusal.by_quota
 
 
 class Refusals:
@@ -127,10 +125,8 @@ class Refusals:
 
     def __init__(self, first: float = 5.0, maximum: float = 300.0, quick: Sequence[float] = QUICK) -> None:
         self._quick = tuple(quick)
-        self._quota: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(first, maximum)
-        self._other: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
-            _OTHER_FIRST, _OTHER_MAX
-        )
+        self._quota = ItemExponentialFailureRateLimiter[str](first, maximum)
+        self._other = ItemExponentialFailureRateLimiter[str](_OTHER_FIRST, _OTHER_MAX)
         self._last: dict[str, Refusal] = {}
         self._generations: dict[str, int] = {}
 
@@ -148,7 +144,7 @@ class Refusals:
         if last is None or (last.by_quota and last.generation != self.generation(key.partition("/")[0])):
             return
         if last.not_before > now:
-            raise Refused(last, last.not_before - now)
+            raise Refused(last, now)
 
     def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
         """Note a refusal. `generation` is the one before the request was sent."""
@@ -158,7 +154,7 @@ class Refusals:
         slow = self._quota if by_quota else self._other
         delay = self._quick[quick] if quick < len(self._quick) else slow.when(key)
         self._last[key] = Refusal(error.message, by_quota, generation, now + delay, quick)
-        return Refused(self._last[key], delay)
+        return Refused(self._last[key], now)
 
     def forget(self, key: str) -> None:
         """The key got what it wanted, or is gone."""
@@ -192,7 +188,7 @@ class Creator:
     refusals: Refusals
     recorder: EventRecorder
     state: StateClaims
-    rendering: Callable[[str], Rendering]
+    configuration: Configuration
     # Pods whose creation was answered by nothing that tells whether they are there.
     _uncertain: set[str] = field(default_factory=set, init=False)
 
@@ -201,50 +197,47 @@ class Creator:
     ) -> None:
         """The VMI's launcher, or the target of its migration, which comes to another node; with the claim of the VM's
         state. As `create`; RetryAfter where no node can run the VMI."""
-        key, what = (migration.key, "vmi migration target pod") if migration else (vmi.key, "launcher pod")
-        self.check(key)
-        rendering = self.rendering(vmi.namespace)
+        self.check((migration or vmi).key)
+        rendering = self.configuration.rendering(vmi.namespace)
         claim = await self.claim(vmi, migration) if keeps_state(vmi, rendering.profile) else ""
         node = self.node_for(vmi, migration)
         if node is None and migration is None:
             raise RetryAfter(1.0, "no node can run it")
-        containers = rendering.containers(vmi, is_target=migration is not None)
-        overhead = overhead_of(vmi, rendering)
-        body = launcher_pod(vmi, containers, overhead=overhead, node=node, migration=migration, claim=claim)
-        await self.create(key, body, vmi, what)
+        body = launcher_pod(vmi, rendering, node, migration, claim)
+        await self.create(body, vmi, migration, "vmi migration target pod" if migration else "launcher pod")
 
     def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
         """For a migration's target another than the VMI's own."""
-        selector = vmi.spec.node_selector or {}
-        if migration is None:
-            return self.placement.choose(selector=selector)
-        selector = {**selector, **(migration.spec.added_node_selector or {})}
-        return self.placement.choose(avoid={vmi.status.node_name or ""}, selector=selector)
+        added, avoid = (migration.spec.added_node_selector, vmi.status.node_name) if migration else (None, None)
+        return self.placement.choose(avoid=(avoid,), selector={**(vmi.spec.node_selector or {}), **(added or {})})
 
     async def claim(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
         """The name of the claim for the VM's state, or for its migration's target. Raises as `create`: KubeVirt writes
         no event about it."""
-        key = migration.key if migration else vmi.key
-        self.check(key)
-        made = self.state.of_target(vmi, migration) if migration else self.state.of_instance(vmi)
-        return await self._made(key, vmi.namespace, made)
+        self.check((migration or vmi).key)
+        return await self._made((migration or vmi).key, vmi.namespace, self.state.of(vmi, migration))
 
     async def attach(
         self, launcher: Pod, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
     ) -> None:
         """The launcher's attachment pod. As `create`."""
-        key = migration.key if migration else vmi.key
-        self.check(key)
-        configuration = self.rendering(vmi.namespace).kubevirt
-        await self.create(key, attachment_pod(launcher, hotplugged(vmi), configuration, migration), vmi, ATTACHMENT)
+        self.check((migration or vmi).key)
+        body = attachment_pod(launcher, hotplugged(vmi), self.configuration.rendering(vmi.namespace), migration)
+        await self.create(body, vmi, migration, ATTACHMENT)
 
-    async def create(self, key: str, body: Mapping[str, Any], about: Object, what: str) -> None:
-        """When this returns the pod exists; `key` is the one that has to wait when it is refused. `about` is the VMI,
-        also where the pod is a migration's: KubeVirt's Event is about the VMI.
+    async def create(
+        self,
+        body: Mapping[str, Any],
+        vmi: VirtualMachineInstance,
+        migration: VirtualMachineInstanceMigration | None,
+        what: str,
+    ) -> None:
+        """When this returns the pod exists. What has to wait when it is refused is the migration whose pod it is, else
+        the VMI, and KubeVirt's Event is about the VMI.
 
         Raises Refused, and what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
         """
-        name, namespace = body["metadata"]["name"], about.namespace
+        key, name, namespace = (migration or vmi).key, body["metadata"]["name"], vmi.namespace
         pod_key = f"{namespace}/{name}"
         if self.placement.expects(pod_key) or await self._is_there(pod_key, name, namespace):
             return
@@ -257,7 +250,7 @@ class Creator:
             self.placement.forget(pod_key)
             logger.info("%s: failed to create %s: %s; again in %g s", key, what, refused, refused.seconds)
             pod = what if what == ATTACHMENT else "pod"
-            self.recorder.event(about, WARNING, "FailedCreate", f"Error creating {pod}: {refused}")
+            self.recorder.event(vmi, WARNING, "FailedCreate", f"Error creating {pod}: {refused}")
             raise
         except BaseException:
             self.placement.forget(pod_key)
@@ -278,12 +271,9 @@ class Creator:
 
     async def _is_there(self, pod_key: str, name: str, namespace: str) -> bool:
         """Whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
-        if pod_key not in self._uncertain:
-            return False
-        try:
-            await self.pods.get(name=name, namespace=namespace)
-        except NotFound:
+        found = False
+        if pod_key in self._uncertain:
+            with contextlib.suppress(NotFound):
+                found = bool(await self.pods.get(name=name, namespace=namespace))
             self._uncertain.discard(pod_key)
-            return False
-        self._uncertain.discard(pod_key)
-        return True
+        return found

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kubeloop.controllers.cache_reader import CacheReader
-from lab.kubevirt.lookup import Migrations, Pods, is_active, migration_keys
+from lab.kubevirt.lookup import Migrations, Pods, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.installed import Limits, hindrance
+from pkg.util.kubevirt.migration import is_finished
 
 
 @dataclass(eq=False)
@@ -71,16 +72,14 @@ class Gate:
         for pod in self.pods.targets():
             for key in migration_keys(pod):
                 migration = self.migrations.get(key)
-                if migration and is_active(migration) and migration.uid == pod.labels[LABEL_MIGRATION_JOB_UID]:
+                if migration and not is_finished(migration) and migration.uid == pod.labels[LABEL_MIGRATION_JOB_UID]:
                     keys.add(key)
         return keys
 
     def _sources(self, key: str) -> frozenset[str]:
         vmi = self._vmi_of(key)
-        if vmi is None:
-            return frozenset()
-        state = vmi.status.migration_state
-        nodes = (vmi.status.node_name, state.source_node if state else None)
+        state = vmi.status.migration_state if vmi else None
+        nodes = (vmi and vmi.status.node_name, state and state.source_node)
         return frozenset(node for node in nodes if node)
 
     def _vmi_of(self, key: str) -> VirtualMachineInstance | None:

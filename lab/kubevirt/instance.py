@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import set_condition
-from lab.kubevirt import names
-from lab.kubevirt.objects import VirtualMachineInstance
-from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
+from lab.kubevirt import objects
+from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, replacing, transitions, without
 from pkg.util import constants
 
-PENDING, SCHEDULING, SCHEDULED = (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
+PENDING, SCHEDULING, SCHEDULED = constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED
 RUNNING, SUCCEEDED, FAILED = constants.PHASE_RUNNING, constants.PHASE_SUCCEEDED, constants.PHASE_FAILED
 
 _ORDER = (PENDING, SCHEDULING, SCHEDULED, RUNNING)
@@ -60,7 +59,9 @@ def status_patch(
     """The merge patch of the VMI (it has no status subresource), None when all is said."""
     pod = current_pod(vmi, launchers)
     phase = next_phase(vmi, pod)
-    status: Patch = _phase(vmi, phase, now) | _active_pods(vmi, launchers)
+    # Every launcher that exists, ended or not: KubeVirt lists them until they are deleted.
+    before, active = vmi.status.active_pods or {}, {pod.uid: pod.spec.node_name or "" for pod in launchers}
+    status = _phase(vmi, phase, now) | ({} if before == active else {"activePods": replacing(before, active)})
     if pod is not None and phase == RUNNING:
         status |= _place(vmi, pod, report_overhead)
     status |= conditions(vmi.status.conditions, _conditions(vmi, pod, phase, now))
@@ -71,7 +72,7 @@ def status_patch(
 def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch | None:
     """The merge patch that says why there is no pod."""
     before, told = vmi.status.conditions, f"failed to create virtual machine pod: {message}"
-    after = set_condition(before, names.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=told, now=now)
+    after = set_condition(before, objects.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=told, now=now)
     changes = conditions(before, after)
     return {"status": changes} if changes else None
 
@@ -119,13 +120,6 @@ def _phase(vmi: VirtualMachineInstance, phase: str, now: str) -> Patch:
     return {"phase": phase, "phaseTransitionTimestamps": stamps}
 
 
-def _active_pods(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Patch:
-    """Every launcher that exists, ended or not: KubeVirt lists them until they are deleted."""
-    before = vmi.status.active_pods or {}
-    after = {pod.uid: pod.spec.node_name or "" for pod in launchers}
-    return {} if before == after else {"activePods": replacing(before, after)}
-
-
 def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patch:
     patch: Patch = {}
     if not vmi.status.node_name and pod.spec.node_name:
@@ -139,7 +133,7 @@ def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patc
 
 def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Condition]:
     before = vmi.status.conditions
-    kept = list(before or ()) if pod is None else without(before, names.CONDITION_SYNCHRONIZED)
+    kept = list(before or ()) if pod is None else without(before, objects.CONDITION_SYNCHRONIZED)
     if phase == RUNNING:
         return set_condition(set_condition(kept, "Ready", "True", now=now), "LiveMigratable", "True", now=now)
     told = "Guest VM is not reported as running"
@@ -147,10 +141,7 @@ def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: s
 
 
 def _metadata(vmi: VirtualMachineInstance, pod: Pod | None) -> Patch:
-    metadata: Patch = {}
-    finalizers = vmi.metadata.finalizers or []
-    if names.FINALIZER_INSTANCE not in finalizers:
-        metadata["finalizers"] = [*finalizers, names.FINALIZER_INSTANCE]
+    metadata = objects.finalizers(vmi, objects.FINALIZER_INSTANCE)
     node = vmi.status.node_name or (pod.spec.node_name if pod else None)
     if pod is not None and node and vmi.labels.get(constants.LABEL_NODE_NAME) != node:
         metadata["labels"] = {constants.LABEL_NODE_NAME: node}

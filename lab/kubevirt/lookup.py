@@ -1,4 +1,4 @@
-"""Finding pods, VMIs and migrations by what belongs together. Reads caches only."""
+"""What the caches show: pods, VMIs and migrations by what belongs together, and how KubeVirt is configured now."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Iterable
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object
+from kubeloop.api.objects import by_creation
 from kubeloop.controllers.cache_reader import CacheReader
-from lab.kubevirt import names
 from lab.kubevirt.instance import is_launcher
-from lab.kubevirt.objects import VirtualMachineInstanceMigration
+from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineInstanceMigration
+from lab.kubevirt.options import Options
+from pkg.config.management import Management
 from pkg.util import constants
+from pkg.util.kubevirt.installed import Limits, deployed, limits_of
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.profiles import NEWEST, PROFILES
+from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 
 _BY_INSTANCE = "instance"
 _BY_JOB = "migration job"
@@ -30,7 +36,9 @@ class Pods:
         pods.add_indexer(_BY_INSTANCE, instance_keys)
         pods.add_indexer(_BY_JOB, _job_uids)
         pods.add_indexer(_BY_OWNER, _owning_launchers)
-        pods.add_indexer(_BY_NODE, _nodes)
+        pods.add_indexer(
+            _BY_NODE, lambda pod: [pod.spec.node_name or ""] if is_launcher(pod) and not pod.terminal else []
+        )
         pods.add_indexer(_TARGETS, lambda pod: [_ALL] if _job_uids(pod) and not pod.terminal else [])
 
     def get(self, key: str) -> Pod | None:
@@ -47,16 +55,14 @@ class Pods:
         """Every pod that was created as a target and has not ended."""
         return self._pods.by_index(_TARGETS, _ALL)
 
-    def attachment(self, launcher: Pod | None) -> Pod | None:
-        return next(iter(self.attachments(launcher)), None) if launcher else None
+    def attachments(self, launcher: Pod | None) -> list[Pod]:
+        return self._pods.by_index(_BY_OWNER, launcher.uid) if launcher else []
 
-    def attachments(self, launcher: Pod) -> list[Pod]:
-        return self._pods.by_index(_BY_OWNER, launcher.uid)
-
-    def launcher_of(self, attachment: Pod) -> Pod | None:
-        """The launcher that owns an attachment pod, if it is (still) known."""
-        owner = owner_name(attachment, "Pod")
-        return self._pods.get(namespace=attachment.namespace, name=owner) if owner else None
+    def instances_of(self, pod: Pod) -> list[str]:
+        """The VMI of a launcher, or of the launcher that an attachment pod belongs to, while that is known."""
+        owner = owner_name(pod, "Pod")
+        launcher = self._pods.get(namespace=pod.namespace, name=owner) if owner else pod
+        return instance_keys(launcher) if launcher else []
 
     def load(self, node_names: Iterable[str]) -> Counter[str]:
         """Living launchers by node."""
@@ -71,26 +77,57 @@ class Migrations:
     def get(self, key: str) -> VirtualMachineInstanceMigration | None:
         return self._migrations.get_by_key(key)
 
-    def of(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
-        return self._migrations.by_index(_BY_VMI, vmi_key)
-
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
         """Those of a VMI that have not ended."""
-        return [migration for migration in self.of(vmi_key) if is_active(migration)]
+        return [migration for migration in self._migrations.by_index(_BY_VMI, vmi_key) if not is_finished(migration)]
 
     def by_uid(self, vmi_key: str, uid: str) -> VirtualMachineInstanceMigration | None:
         """The migration of the VMI that has this uid."""
-        return next((migration for migration in self.of(vmi_key) if migration.uid == uid), None)
+        return next((each for each in self._migrations.by_index(_BY_VMI, vmi_key) if each.uid == uid), None)
 
-    def rival(self, migration: VirtualMachineInstanceMigration) -> bool:
+    def of_pod(self, pod: Pod) -> list[str]:
+        """The migration that a pod was created for, and those that wait for a pod of their VMI to end."""
+        waiting = [each.key for vmi_key in instance_keys(pod) for each in self.active(vmi_key)]
+        return [*migration_keys(pod), *waiting]
+
+    def has_rival(self, migration: VirtualMachineInstanceMigration) -> bool:
         """Whether another migration of the VMI is under way that came first."""
         others = (each for each in self.active(migration.vmi_key) if each.uid != migration.uid)
-        return any(other.phase or _age(other) < _age(migration) for other in others)
+        return any(other.phase or by_creation(other) < by_creation(migration) for other in others)
 
 
-def is_active(migration: VirtualMachineInstanceMigration | None) -> bool:
-    """Whether the migration exists and has not come to its end."""
-    return migration is not None and migration.phase not in constants.FINAL_PHASES
+class Configuration:
+    """What holds at this moment, from the caches: the CR of the KubeVirt that is Deployed, Harvester's setting."""
+
+    def __init__(self, management: Management, options: Options) -> None:
+        self._kubevirts = management.kubevirts.cache()
+        self._settings = management.settings.cache()
+        self._quotas = management.resource_quotas.cache()
+        self._namespaces = management.namespaces.cache()
+        self._options = options
+
+    def rendering(self, name: str) -> Rendering:
+        """For pods of the namespace of this name."""
+        namespace = self._namespaces.get_by_key(name)
+        return rendering(
+            self._kubevirts.list(),
+            self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO),
+            (),
+            PROFILES[self._options.overhead_profile],
+            namespace.labels if namespace else {},
+            limited_by(limit for quota in self._quotas.list(name) for limit in quota.hard),
+        )
+
+    @property
+    def reports_overhead(self) -> bool:
+        """Whether VMIs report the overhead (status.memory.memoryOverhead), as those that were recorded do."""
+        return self._options.overhead_profile == NEWEST
+
+    def limits(self) -> Limits:
+        """The parallel limits: the CR's, else the command line's."""
+        given = Limits(self._options.parallel_migrations, self._options.parallel_outbound)
+        kubevirt = deployed(self._kubevirts.list())
+        return limits_of(kubevirt.spec.configuration, given) if kubevirt else given
 
 
 def instance_keys(pod: Pod) -> list[str]:
@@ -101,7 +138,7 @@ def instance_keys(pod: Pod) -> list[str]:
 
 def migration_keys(pod: Pod) -> list[str]:
     """The key of the VMIM that a target or attachment pod was created for."""
-    name = pod.annotations.get(names.ANNOTATION_MIGRATION_JOB_NAME)
+    name = pod.annotations.get(ANNOTATION_MIGRATION_JOB_NAME)
     return [f"{pod.namespace}/{name}"] if name else []
 
 
@@ -117,15 +154,10 @@ def _owning_launchers(pod: Pod) -> list[str]:
     return [ref.uid for ref in pod.metadata.owner_references or () if ref.kind == "Pod"]
 
 
+def _nodes(pod: Pod) -> list[str]:
+    return [pod.spec.node_name or ""] if is_launcher(pod) and not pod.terminal else []
+
+
 def _job_uids(pod: Pod) -> list[str]:
     uid = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
     return [uid] if uid and is_launcher(pod) else []
-
-
-def _nodes(pod: Pod) -> list[str]:
-    node = pod.spec.node_name
-    return [node] if node and is_launcher(pod) and not pod.terminal else []
-
-
-def _age(migration: VirtualMachineInstanceMigration) -> tuple[str, str]:
-    return migration.metadata.creation_timestamp or "", migration.name

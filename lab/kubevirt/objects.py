@@ -1,16 +1,35 @@
-"""KubeVirt's objects: the product's types with the fields that only their controller reads."""
+"""KubeVirt's objects: the product's types with the fields that only their controller reads, its keys where pkg.util has
+them not, and pieces of merge patches. A list in a merge patch replaces the whole list: each is built from all that
+stands."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Object, Struct
+from kubeloop.api.meta import Condition, Object, Struct
 from kubeloop.api.registry import Resource
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import ResourceClient
 from pkg.api import kubevirt
+from pkg.api.kubevirt import PhaseTransition
 
 T = TypeVar("T", bound=Object)
+Patch = dict[str, Any]
+
+FINALIZER_MIGRATION: Final = "kubevirt.io/migrationJobFinalize"
+FINALIZER_INSTANCE: Final = "kubevirt.io/virtualMachineControllerFinalize"
+LABEL_VMI_NAME: Final = "kubevirt.io/vmi-name"
+"""On a VMIM: what `kubectl get vmim -l` selects by."""
+LABEL_MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
+ANNOTATION_MIGRATION_JOB_NAME: Final = "kubevirt.io/migrationJobName"
+ANNOTATION_MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
+CONDITION_MIGRATION_REQUIRED: Final = "MigrationRequired"
+CONDITION_SYNCHRONIZED: Final = "Synchronized"
+"""Condition of a VMI whose pod could not be created: status False, reason FailedCreate."""
 
 
 class MigrationState(kubevirt.MigrationState):
@@ -29,7 +48,7 @@ class MigrationState(kubevirt.MigrationState):
 class InstanceStatus(kubevirt.VirtualMachineInstanceStatus):
     active_pods: dict[str, str] | None = None
     migration_state: MigrationState | None = None
-    phase_transition_timestamps: list[kubevirt.PhaseTransition] | None = None
+    phase_transition_timestamps: list[PhaseTransition] | None = None
 
 
 class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
@@ -94,3 +113,49 @@ def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
 MACHINES = _own(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
 INSTANCES = _own(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
 MIGRATIONS = _own(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)
+
+
+async def delete(client: ResourceClient[T], obj: T) -> None:
+    """Exactly this object, if it is still there. Raises Conflict (another one of its name), ApiError."""
+    with contextlib.suppress(NotFound):
+        await client.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
+
+
+async def write(client: ResourceClient[Any], obj: Object, patch: Patch, subresource: str = "") -> bool:
+    """The merge patch of the object as it was seen; False when it was deleted meanwhile. Raises Conflict, ApiError."""
+    with contextlib.suppress(NotFound):
+        await client.patch(obj, patch, subresource=subresource)
+        return True
+    return False
+
+
+def conditions(before: Sequence[Condition] | None, after: Sequence[Condition]) -> Patch:
+    """Of a status; empty where they stand so already."""
+    return {} if list(before or ()) == list(after) else {"conditions": msgspec.to_builtins(after) or None}
+
+
+def without(before: Sequence[Condition] | None, kind: str) -> list[Condition]:
+    """The conditions but those of a type."""
+    return [condition for condition in before or () if condition.type != kind]
+
+
+def transitions(before: Iterable[PhaseTransition] | None, phases: Iterable[str], now: str) -> list[Any]:
+    """phaseTransitionTimestamps with these phases reached `now`; a phase that is in it keeps its time."""
+    entries = list(before or ())
+    seen = {entry.phase for entry in entries}
+    entries += [PhaseTransition(phase=p, phase_transition_timestamp=now) for p in phases if p not in seen]
+    built: list[Any] = msgspec.to_builtins(entries)
+    return built
+
+
+def replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
+    """The merge patch that turns one object into the other: what is gone becomes null."""
+    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+
+
+def finalizers(obj: Object, name: str, *, there: bool = True) -> Patch:
+    """Of the metadata, with this finalizer or without; empty where it is so already."""
+    have = obj.metadata.finalizers or []
+    if (name in have) is there:
+        return {}
+    return {"finalizers": [*have, name] if there else [each for each in have if each != name]}

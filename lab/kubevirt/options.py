@@ -9,15 +9,18 @@ Annotations (prefix `testcluster.headroom.harvesterhci.io/`):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from kubeloop.api.meta import Object
+from kubeloop.workqueue.queue import loop_time
 from pkg.util import constants
 from pkg.util.kubevirt.installed import USUAL_LIMITS
+from pkg.util.kubevirt.profiles import NEWEST
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +32,14 @@ FAIL_AT_PHASE: Final = PREFIX + "fail-at-phase"
 SCALE_NAMESPACES: Final = "headroom-scale-"
 """`headroom scale` has a stand-in of its own for them: with two, each target pod would be tried twice."""
 
-PACED_PHASES: Final = frozenset(
-    {
-        constants.PHASE_SCHEDULING,
-        constants.PHASE_SCHEDULED,
-        constants.PHASE_PREPARING_TARGET,
-        constants.PHASE_TARGET_READY,
-        constants.PHASE_RUNNING,
-    }
+PACED_PHASES: Final = (
+    constants.PHASE_SCHEDULING,
+    constants.PHASE_SCHEDULED,
+    constants.PHASE_PREPARING_TARGET,
+    constants.PHASE_TARGET_READY,
+    constants.PHASE_RUNNING,
 )
-"""The phases that last `phase_delay`; Pending takes as long as quota and the limits make it."""
+"""The phases that last `phase_delay`, in their order; Pending takes as long as quota and the limits make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,40 +79,53 @@ class MigrationOptions:
     by_phase: Mapping[str, float]
     fail_at_phase: str
 
+    @classmethod
+    def of(cls, options: Options, migration: Object | None) -> Self:
+        """What the migration says, else the command line."""
+        said = migration.annotations if migration else {}
+
+        def seconds(text: str, default: float) -> float:
+            with contextlib.suppress(ValueError):
+                if 0 <= (found := float(text)) < math.inf:
+                    return found
+            if text:
+                logger.warning("%r is not a number of seconds, using %s", text, default)
+            return default
+
+        paced, delay = said.get(PHASE_SECONDS, ""), options.phase_delay
+        pairs = [pair.partition("=") for pair in paced.split(",") if "=" in pair]
+        return cls(
+            seconds(said.get(SOURCE_LINGER, ""), options.source_linger),
+            seconds(said.get(TARGET_LINGER, ""), options.target_linger),
+            delay if pairs else seconds(paced, delay),
+            {phase.strip(): seconds(text.strip(), delay) for phase, _, text in pairs},
+            said.get(FAIL_AT_PHASE, ""),
+        )
+
     def hold(self, phase: str) -> float:
         """Seconds that the phase lasts."""
-        default = self.phase_delay if phase in PACED_PHASES else 0.0
-        return self.by_phase.get(phase, default)
+        return self.by_phase.get(phase, self.phase_delay if phase in PACED_PHASES else 0.0)
 
 
-def migration_options(options: Options, migration: Object | None) -> MigrationOptions:
-    """What the migration says, else the command line."""
-    said = migration.annotations if migration else {}
-    phase_delay, by_phase = _phase_seconds(said.get(PHASE_SECONDS, ""), options.phase_delay)
-    return MigrationOptions(
-        source_linger=_seconds(said.get(SOURCE_LINGER, ""), options.source_linger),
-        target_linger=_seconds(said.get(TARGET_LINGER, ""), options.target_linger),
-        phase_delay=phase_delay,
-        by_phase=by_phase,
-        fail_at_phase=said.get(FAIL_AT_PHASE, ""),
-    )
+def reported_version(profile: str) -> str:
+    """The version that a KubeVirt of that profile says it is."""
+    if profile == NEWEST:
+        return "v1.10.0"
+    return f"v{profile}" if profile.count(".") == 2 else f"v{profile}.0"
 
 
-def _seconds(text: str, default: float) -> float:
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        logger.warning("%r is not a number of seconds, using %s", text, default)
-        return default
-    return seconds
+class Ages:
+    """How long things are as they are, by the loop's clock. Forgotten at a restart: only the pace depends on it."""
 
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[object, float]] = {}
 
-def _phase_seconds(text: str, default: float) -> tuple[float, dict[str, float]]:
-    if "=" not in text:
-        return _seconds(text, default), {}
-    pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
-    return default, {phase.strip(): _seconds(seconds.strip(), default) for phase, _, seconds in pairs}
+    def of(self, key: str, state: object = None, *, already: float = 0.0) -> float:
+        """Seconds since the key was first asked about in this state, and `already` so many before."""
+        now = loop_time()
+        if key not in self._since or self._since[key][0] != state:
+            self._since[key] = (state, now - already)
+        return now - self._since[key][1]
+
+    def forget(self, key: str) -> None:
+        self._since.pop(key, None)

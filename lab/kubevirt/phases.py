@@ -8,19 +8,102 @@ Source for the order: kubevirt pkg/virt-controller/watch/migration (updateStatus
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
+from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true, find_condition
-from lab.kubevirt import names
-from lab.kubevirt.patches import Patch, conditions, replacing, transitions, without
-from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
+from lab.kubevirt import objects
+from lab.kubevirt.instance import is_running
+from lab.kubevirt.objects import MigrationState, Patch, VirtualMachineInstance, VirtualMachineInstanceMigration
+from lab.kubevirt.options import PACED_PHASES, MigrationOptions
+from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.state_claims import Pair
 from pkg.util import constants as c
 
 _TARGET_ADDRESS = "10.1.1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A merge patch of the VMIM, of its VMI (what virt-controller hands over and virt-handler reports) or of the target
+    pod; of its status when `subresource` is "status"."""
+
+    obj: VirtualMachineInstanceMigration | VirtualMachineInstance | Pod
+    patch: Patch
+    subresource: str = ""
+    event: tuple[str, str, str] | None = None
+    """Type, reason and message of an Event for the migration."""
+
+    @property
+    def phase(self) -> str:
+        """Of the migration, that is entered with it."""
+        entered: str = self.patch.get("status", {}).get("phase", "")
+        return entered
+
+
+class Create(Enum):
+    """Have a pod created: the target as soon as the limits and quota let it."""
+
+    TARGET = auto()
+    ATTACHMENT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Re-check in `seconds`; None: when something changes."""
+
+    seconds: float | None = None
+
+
+Step = Write | Create | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that decides a migration's next step.
+
+    `age`: seconds since the VMIM was first seen in its phase. `rival`: another migration of the VMI is under way.
+    `source`: the pod that the guest runs in. `now`: the time as written into objects.
+    """
+
+    migration: VirtualMachineInstanceMigration
+    vmi: VirtualMachineInstance | None
+    source: Pod | None
+    target: Pod | None
+    attachment: Pod | None
+    options: MigrationOptions
+    now: str
+    age: float = 0.0
+    rival: bool = False
+    report_overhead: bool = False
+    claims: Pair | None = None
+    """Of the VM's persistent state, if it has any."""
+
+    @property
+    def state(self) -> MigrationState:
+        """The VMI's migration state if it is this migration's, else an empty one."""
+        state = self.vmi.status.migration_state if self.vmi else None
+        return state if state and state.migration_uid == self.migration.uid else MigrationState()
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether virt-handler knows of the migration: it stands in the VMI's status."""
+        return self.state.migration_uid is not None
+
+    @property
+    def vmi_runs(self) -> bool:
+        return self.vmi is not None and self.vmi.phase == c.PHASE_RUNNING and not self.vmi.deleting
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that the phase still has to last, to the microsecond: what is less is the clock's own error."""
+        return round(self.options.hold(self.migration.phase) - self.age, 6)
 
 
 def decide(view: View) -> Step:
@@ -32,22 +115,24 @@ def decide(view: View) -> Step:
         # In KubeVirt a webhook marks it at birth. Here Pending comes first: it is what everybody waits for.
         return Write(migration, {"metadata": metadata})
     if loss := _loss(view):
-        return _lose(view, loss)
+        # A VMI that lives on must not look as if it were still migrating.
+        lives_on = view.handed_over and view.vmi_runs and not view.state.completed
+        return _reported_failed(view, loss) if lives_on else fail(view, loss)
     if view.state.failed:
         return fail(view, "source node reported migration failed")
     if migration.deleting and not view.state.completed:
         return _abort(view)
-    if migration.phase and migration.phase == view.options.fail_at_phase:
-        return _break(view)
-    act = TABLE.get(migration.phase)
-    return act(view) if act else Wait()
+    asked_to_fail = migration.phase and migration.phase == view.options.fail_at_phase
+    act = _break if asked_to_fail else TABLE.get(migration.phase)
+    step = act(view) if act else Wait()
+    return Wait(view.remaining) if isinstance(step, Write) and view.remaining > 0 else step
 
 
 def fail(view: View, why: str) -> Write:
     """The step into phase Failed."""
     status = _entering(view, c.PHASE_FAILED)
     if view.handed_over:
-        status["migrationState"] = _own_state(view)
+        status["migrationState"] = msgspec.to_builtins(view.state)
     if view.migration.deleting:
         status |= _marked(view, c.CONDITION_ABORT_REQUESTED)
     return _written(view, status, ("Warning", "FailedMigration", f"Migration failed: {why}"))
@@ -73,39 +158,35 @@ def _unset(view: View) -> Step:
 
 def _pending(view: View) -> Step:
     if view.target is None:
-        return CreateTarget()
-    if view.hotplug and view.attachment is None:
-        return CreateAttachment() if view.target_runs else Wait()
+        return Create.TARGET
+    if view.attachment is None and view.vmi is not None and hotplugged(view.vmi):
+        return Create.ATTACHMENT if is_running(view.target) else Wait()
     if view.attachment is not None and view.attachment.status.phase != "Running":
         return Wait()
-    return _after_hold(view, _enter)
+    return _enter(view)
 
 
 def _scheduling(view: View) -> Step:
-    return _after_hold(view, _enter) if view.target_runs else Wait()
+    return _enter(view) if is_running(view.target) else Wait()
 
 
 def _scheduled(view: View) -> Step:
     """Hand over: virt-handler on the target node learns of the migration from the VMI."""
-    return _enter(view) if view.handed_over else _after_hold(view, _hand_over)
+    return _enter(view) if view.handed_over else _hand_over(view)
 
 
 def _preparing_target(view: View) -> Step:
-    if view.state.target_node_address:
-        return _enter(view)
-    return _after_hold(view, lambda v: _reported(v, targetNodeAddress=_TARGET_ADDRESS))
+    return _enter(view) if view.state.target_node_address else _reported(view, targetNodeAddress=_TARGET_ADDRESS)
 
 
 def _target_ready(view: View) -> Step:
-    if view.state.start_timestamp:
-        return _enter(view)
-    return _after_hold(view, lambda v: _reported(v, startTimestamp=v.now))
+    return _enter(view) if view.state.start_timestamp else _reported(view, startTimestamp=view.now)
 
 
 def _running(view: View) -> Step:
-    if view.state.completed:
-        return Wait() if _is_resizing(view) else _enter(view)
-    return _after_hold(view, _arrive)
+    if not view.state.completed:
+        return _arrive(view)
+    return Wait() if _is_resizing(view) else _enter(view)
 
 
 TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
@@ -121,55 +202,47 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
 )
 """In their order."""
 _WAY: Final = (*TABLE, c.PHASE_SUCCEEDED)
-STARTED: Final = frozenset(_WAY[2:-1])
-"""The phases in which there is a target pod."""
-_WITH_HANDLER: Final = frozenset(_WAY[4:-1])
+_WITH_HANDLER: Final = (c.PHASE_PREPARING_TARGET, c.PHASE_TARGET_READY, c.PHASE_RUNNING)
 """The phases in which the VMI's status must name the migration."""
 
 
 def _is_resizing(view: View) -> bool:
     """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
     found = view.vmi.status.conditions if view.vmi else None
-    changes = (c.CONDITION_MEMORY_CHANGE, names.CONDITION_MIGRATION_REQUIRED)
-    return find_condition(found, c.CONDITION_CPU_CHANGE) is not None or any(
-        condition_is_true(found, kind) for kind in changes
-    )
+    changes = (c.CONDITION_MEMORY_CHANGE, objects.CONDITION_MIGRATION_REQUIRED)
+    cpu = find_condition(found, c.CONDITION_CPU_CHANGE)
+    return cpu is not None or any(condition_is_true(found, kind) for kind in changes)
 
 
 # Steps that several rows share
-
-
-def _after_hold(view: View, act: Callable[[View], Step]) -> Step:
-    remaining = view.remaining(view.migration.phase)
-    return Wait(remaining) if remaining > 0 else act(view)
 
 
 def _enter(view: View) -> Write:
     phase = _WAY[_WAY.index(view.migration.phase) + 1]
     status = _entering(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
     if phase == c.PHASE_SUCCEEDED:
-        status["migrationState"] = _own_state(view)
+        status["migrationState"] = msgspec.to_builtins(view.state)
         told = "Source node reported migration succeeded"
         return _written(view, status, ("Normal", "SuccessfulMigration", told))
     before = view.migration.status.conditions
-    return _written(view, status | conditions(before, without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)))
+    return _written(
+        view, status | objects.conditions(before, objects.without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA))
+    )
 
 
 def _arrive(view: View) -> Write:
     """virt-handler has seen the guest on the target: from here on the VMI lives there."""
     target = view.target
     assert target is not None
-    if names.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
+    if objects.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
         # The form in which Go prints a time, as KubeVirt leaves it.
         moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
-        return Write(target, {"metadata": {"annotations": {names.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
+        return Write(target, {"metadata": {"annotations": {objects.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
     now = view.now
-    step = _reported(
-        view, completed=True, endTimestamp=now, targetNodeDomainDetected=True, targetNodeDomainReadyTimestamp=now
-    )
-    node = target.spec.node_name or ""
-    step.patch["status"]["nodeName"] = node
-    step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
+    seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": now}
+    step = _reported(view, completed=True, endTimestamp=now, **seen)
+    step.patch["status"]["nodeName"] = target.spec.node_name
+    step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: target.spec.node_name}}
     return step
 
 
@@ -177,10 +250,11 @@ def _hand_over(view: View) -> Write:
     target, vmi = view.target, view.vmi
     assert target is not None
     assert vmi is not None
+    known = view.migration.status.migration_state
     state = {
         "migrationUid": view.migration.uid,
         "sourceNode": vmi.status.node_name,
-        "sourcePod": _source_pod(view),
+        "sourcePod": (known and known.source_pod) or (view.source and view.source.name),
         "targetNode": target.spec.node_name,
         "targetPod": target.name,
     }
@@ -191,8 +265,8 @@ def _hand_over(view: View) -> Write:
     if view.report_overhead:
         state["targetMemoryOverhead"] = target.annotations.get(c.ANNOTATION_MEMORY_OVERHEAD)
     before = msgspec.to_builtins(vmi.status.migration_state) if vmi.status.migration_state else {}
-    labels = {names.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}
-    return Write(vmi, {"metadata": {"labels": labels}, "status": {"migrationState": replacing(before, state)}})
+    labels = {objects.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}
+    return Write(vmi, {"metadata": {"labels": labels}, "status": {"migrationState": objects.replacing(before, state)}})
 
 
 def _abort(view: View) -> Step:
@@ -206,27 +280,15 @@ def _abort(view: View) -> Step:
     return _reported_failed(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
 
 
-def _break(view: View) -> Step:
+def _break(view: View) -> Write:
     """Fail because an annotation asks for it."""
     why = f"told to fail in phase {view.migration.phase}"
-    if view.handed_over:
-        return _after_hold(view, lambda v: _reported_failed(v, why))
-    return _after_hold(view, lambda v: fail(v, why))
+    return _reported_failed(view, why) if view.handed_over else fail(view, why)
 
 
 def _finish(view: View) -> Step:
-    finalizers = view.migration.metadata.finalizers or []
-    if names.FINALIZER_MIGRATION not in finalizers:
-        return Wait()
-    left = [finalizer for finalizer in finalizers if finalizer != names.FINALIZER_MIGRATION]
-    return Write(view.migration, {"metadata": {"finalizers": left}})
-
-
-def _lose(view: View, why: str) -> Step:
-    """A VMI that lives on must not look as if it were still migrating."""
-    if view.handed_over and view.vmi_runs and not view.state.completed:
-        return _reported_failed(view, why)
-    return fail(view, why)
+    left = objects.finalizers(view.migration, objects.FINALIZER_MIGRATION, there=False)
+    return Write(view.migration, {"metadata": left}) if left else Wait()
 
 
 def _loss(view: View) -> str:
@@ -238,7 +300,7 @@ def _loss(view: View) -> str:
         return "vmi is not running."
     if view.target is not None and view.target.terminal and phase != c.PHASE_UNSET:
         return "target pod shutdown during migration."
-    if view.target is None and phase in STARTED:
+    if view.target is None and phase in PACED_PHASES:
         return "target pod was removed during active migration."
     if view.attachment is not None and view.attachment.terminal:
         return "target attachment pod shutdown during migration."
@@ -266,7 +328,7 @@ def _reported_failed(view: View, why: str, **state: Any) -> Write:
 
 
 def _entering(view: View, phase: str) -> Patch:
-    stamps = transitions(view.migration.status.phase_transition_timestamps, [phase], view.now)
+    stamps = objects.transitions(view.migration.status.phase_transition_timestamps, [phase], view.now)
     return {"phase": phase, "phaseTransitionTimestamps": stamps}
 
 
@@ -275,32 +337,20 @@ def _claims(view: View) -> Patch:
     return {"migrationState": view.claims.state()} if view.claims else {}
 
 
-def _own_state(view: View) -> Patch:
-    built: Patch = msgspec.to_builtins(view.state)
-    return built
-
-
-def _source_pod(view: View) -> str | None:
-    known = view.migration.status.migration_state
-    return (known.source_pod if known else None) or (view.source.name if view.source else None)
-
-
 def _marked(view: View, kind: str) -> Patch:
     """The status' conditions with one that stands from now on; empty where it does."""
     before = view.migration.status.conditions
     if condition_is_true(before, kind):
         return {}
-    return conditions(before, [*without(before, kind), Condition(type=kind, status="True", last_probe_time=view.now)])
+    return objects.conditions(
+        before, [*objects.without(before, kind), Condition(type=kind, status="True", last_probe_time=view.now)]
+    )
 
 
 def _unmarked(view: View) -> Patch:
     """The finalizer, and the label that KubeVirt finds a VMI's migrations by."""
-    metadata: Patch = {}
-    migration = view.migration
-    finalizers = migration.metadata.finalizers or []
-    if names.FINALIZER_MIGRATION not in finalizers:
-        metadata["finalizers"] = [*finalizers, names.FINALIZER_MIGRATION]
-    name = migration.spec.vmi_name
-    if names.LABEL_VMI_NAME not in migration.labels and 0 < len(name) <= 63:
-        metadata["labels"] = {names.LABEL_VMI_NAME: name}
+    migration, name = view.migration, view.migration.spec.vmi_name
+    metadata = objects.finalizers(migration, objects.FINALIZER_MIGRATION)
+    if objects.LABEL_VMI_NAME not in migration.labels and 0 < len(name) <= 63:
+        metadata["labels"] = {objects.LABEL_VMI_NAME: name}
     return metadata

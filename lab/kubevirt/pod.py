@@ -5,55 +5,85 @@ What only a kubelet would look at (mounts, arguments, security contexts) is left
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
 
-from kubeloop.api.core import Pod, PodSpec
+from kubeloop.api.core import Pod
 from kubeloop.api.objects import owner_reference
-from lab.kubevirt import names
-from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.kubevirt import KubeVirtConfiguration, Volume
+from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import Volume
 from pkg.util import constants
-from pkg.util.kubevirt.launcher import attachment_container
+from pkg.util.kubevirt.launcher import attachment_container, render_containers
+from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.rendering import Rendering
 
 Body = dict[str, Any]
 
+_SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""apimachinery's alphabet for generated names: no vowels, no words."""
+_MAX_GENERATED_BASE: Final = 58
+_MAX_LABEL: Final = 63
 _IMAGE = "virt-launcher"
 _DEFAULT_GRACE = 30
 _EXTRA_GRACE = 30
 """Seconds that a launcher has beyond its guest's, KubeVirt's template service."""
 _NOT_FOR_PODS = frozenset(
-    {names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_OBSERVED_API, names.ANNOTATION_OBSERVED_STORAGE}
+    {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "kubevirt.io/latest-observed-api-version",
+        "kubevirt.io/storage-observed-api-version",
+    }
 )
 
 
-def launcher_name(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
-    """The launcher's name: one a VMI, and one a migration."""
-    return names.generated_name(_base(vmi), migration.uid if migration else vmi.uid)
+def generated(base: str, uid: str) -> dict[str, str]:
+    """Of an object's metadata: `base` as long as the API server leaves it (apiserver's names/generate.go), and a name
+    of that and five characters that follow from `uid`.
+
+    The API server would draw them; drawn from the uid, a pod that was created just before a crash or a lost answer is
+    found again by its name instead of being created twice.
+    """
+    number = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big")
+    base, suffix = base[:_MAX_GENERATED_BASE], ""
+    for _ in range(5):
+        number, index = divmod(number, len(_SUFFIX_LETTERS))
+        suffix += _SUFFIX_LETTERS[index]
+    return {"generateName": base, "name": base + suffix}
+
+
+def instance_id(name: str) -> str:
+    """A VMI's name as a label value: names longer than 63 characters end in a hash (KubeVirt 1.7)."""
+    if len(name) <= _MAX_LABEL:
+        return name
+    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()[:8]
+    return f"{name[: _MAX_LABEL - 9]}-{digest}"
+
+
+def host_name(name: str) -> str:
+    """A VMI's name as a pod's hostname: its first part, 63 characters at most (KubeVirt's SanitizeHostname)."""
+    return name.split(".", 1)[0][:_MAX_LABEL].rstrip("-")
 
 
 def launcher_pod(
     vmi: VirtualMachineInstance,
-    containers: PodSpec,
-    *,
-    overhead: int,
+    rendering: Rendering,
     node: str | None,
     migration: VirtualMachineInstanceMigration | None = None,
     claim: str = "",
 ) -> Body:
-    """The body of a launcher pod; of the target pod when there is a `migration`. `overhead` is bytes, `claim` the one
-    of the VM's persistent state."""
-    spec = vmi.spec
+    """The body of a launcher pod; of the target pod when there is a `migration`. `claim` is that of the VM's persistent
+    state."""
+    spec, grace, overhead = vmi.spec, vmi.spec.termination_grace_period_seconds, overhead_of(vmi, rendering)
+    containers = render_containers(vmi, rendering, overhead=overhead, digests_known=migration is not None)
     body: Body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": launcher_name(vmi, migration),
-            "generateName": names.generate_name(_base(vmi)),
+            **generated(f"virt-launcher-{vmi.name}-", (migration or vmi).uid),
             "namespace": vmi.namespace,
             "labels": _labels(vmi, node, migration),
             "annotations": _annotations(vmi, overhead, migration),
@@ -63,12 +93,17 @@ def launcher_pod(
             "containers": [_container(container) for container in containers.containers],
             "initContainers": [_container(container) for container in containers.init_containers or ()],
             "restartPolicy": "Never",
-            "hostname": names.host_name(spec.hostname or vmi.name),
+            "hostname": host_name(spec.hostname or vmi.name),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "readinessGates": [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}],
-            "nodeSelector": _node_selector(vmi, migration),
-            "terminationGracePeriodSeconds": _grace(vmi) + _EXTRA_GRACE,
+            "nodeSelector": {
+                **((migration.spec.added_node_selector or {}) if migration else {}),
+                "kubernetes.io/arch": spec.architecture or "amd64",
+                "kubevirt.io/schedulable": "true",
+                **(spec.node_selector or {}),
+            },
+            "terminationGracePeriodSeconds": _EXTRA_GRACE + (_DEFAULT_GRACE if grace is None else grace),
         },
     }
     optional = {
@@ -85,27 +120,21 @@ def launcher_pod(
 def attachment_pod(
     launcher: Pod,
     volumes: Iterable[Volume],
-    configuration: KubeVirtConfiguration,
+    rendering: Rendering,
     migration: VirtualMachineInstanceMigration | None = None,
 ) -> Body:
     """The body of the pod that plugs `volumes` into `launcher`, on its node and owned by it."""
     metadata: Body = {
-        "name": names.generated_name("hp-volume-", launcher.uid),
-        "generateName": "hp-volume-",
+        **generated("hp-volume-", launcher.uid),
         "namespace": launcher.namespace,
         "labels": {constants.LABEL_APP: constants.APP_HOTPLUG_DISK},
         "ownerReferences": [msgspec.to_builtins(owner_reference(launcher, controller=True))],
     }
     if migration is not None:
         metadata["labels"][constants.LABEL_MIGRATION_JOB_UID] = migration.uid
-        metadata["annotations"] = {names.ANNOTATION_MIGRATION_JOB_NAME: migration.name}
+        metadata["annotations"] = {ANNOTATION_MIGRATION_JOB_NAME: migration.name}
     spec = {
-        "containers": [
-            {
-                **_container(attachment_container(Rendering(kubevirt=configuration))),
-                "command": ["/usr/bin/container-disk"],
-            }
-        ],
+        "containers": [{**_container(attachment_container(rendering)), "command": ["/usr/bin/container-disk"]}],
         "nodeName": launcher.spec.node_name,
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -118,11 +147,11 @@ def attachment_pod(
 
 def hotplugged(vmi: VirtualMachineInstance) -> list[Volume]:
     """The volumes that were plugged into the running VM."""
-    return [volume for volume in vmi.spec.volumes or () if _is_hotplugged(volume)]
-
-
-def _base(vmi: VirtualMachineInstance) -> str:
-    return f"virt-launcher-{vmi.name}-"
+    return [
+        volume
+        for volume in vmi.spec.volumes or ()
+        if any(source and source.hotpluggable for source in (volume.persistent_volume_claim, volume.data_volume))
+    ]
 
 
 def _labels(
@@ -132,8 +161,8 @@ def _labels(
         **vmi.labels,
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,
-        constants.LABEL_VM_NAME: names.host_name(vmi.spec.hostname or vmi.name),
-        constants.LABEL_VMI_ID: names.instance_id(vmi.name),
+        constants.LABEL_VM_NAME: host_name(vmi.spec.hostname or vmi.name),
+        constants.LABEL_VMI_ID: instance_id(vmi.name),
     }
     # The VMI's own node name, if it has one already, is not the pod's.
     labels.pop(constants.LABEL_NODE_NAME, None)
@@ -163,23 +192,12 @@ def _annotations(
         "post.hook.backup.velero.io/container": "compute",
     }
     if migration is not None:
-        annotations[names.ANNOTATION_MIGRATION_JOB_NAME] = migration.name
+        annotations[ANNOTATION_MIGRATION_JOB_NAME] = migration.name
     return annotations
 
 
 def _freezer(vmi: VirtualMachineInstance, action: str) -> str:
     return json.dumps(["/usr/bin/virt-freezer", action, "--name", vmi.name, "--namespace", vmi.namespace])
-
-
-def _node_selector(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> Mapping[str, str]:
-    added = (migration.spec.added_node_selector or {}) if migration else {}
-    own = {"kubernetes.io/arch": vmi.spec.architecture or "amd64", "kubevirt.io/schedulable": "true"}
-    return {**added, **own, **(vmi.spec.node_selector or {})}
-
-
-def _grace(vmi: VirtualMachineInstance) -> int:
-    seconds = vmi.spec.termination_grace_period_seconds
-    return _DEFAULT_GRACE if seconds is None else seconds
 
 
 def _container(container: Any) -> Body:
@@ -192,8 +210,3 @@ def _claim(volume: Volume) -> Body:
     # A DataVolume's claim has the DataVolume's name.
     name = (claim.claim_name if claim else "") or (data.name if data else "")
     return {"name": volume.name, "persistentVolumeClaim": {"claimName": name}}
-
-
-def _is_hotplugged(volume: Volume) -> bool:
-    sources = (volume.persistent_volume_claim, volume.data_volume)
-    return any(source is not None and source.hotpluggable for source in sources)

@@ -6,23 +6,23 @@ binds them. Source: KubeVirt pkg/storage/backend-storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim
-from kubeloop.api.objects import guarded, owner_reference
+from kubeloop.api.objects import owner_reference
 from kubeloop.api.workloads import StorageClass
-from kubeloop.client.errors import AlreadyExists, NotFound
+from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.resource_client import ResourceClient
-from lab.kubevirt import names
-from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.patches import Patch
-from lab.kubevirt.rendering import Rendering
+from lab.kubevirt.objects import Patch, VirtualMachineInstance, VirtualMachineInstanceMigration, delete
+from lab.kubevirt.pod import generated
 from pkg.util.constants import LABEL_MIGRATION_NAME
 from pkg.util.kubevirt.claims import state_size
+from pkg.util.kubevirt.rendering import Rendering
 
 LABEL_OF_VM: Final = "persistent-state-for"
 VOLUME: Final = "persistent-state-for-this-vm"
@@ -51,25 +51,20 @@ class StateClaims:
     classes: ResourceClient[StorageClass]
     rendering: Callable[[str], Rendering]
 
-    async def of_instance(self, vmi: VirtualMachineInstance) -> str:
-        """The name of the VM's claim, which is made if there is none."""
-        found = await self._current(vmi)
-        if found is None:
-            found = await self._create(vmi, {LABEL_OF_VM: vmi.name}, vmi.uid)
-        return found.name
+    async def of(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str:
+        """The name of the VM's claim, or of its migration's target's, which is made if there is none: for a target only
+        where the source's cannot be shared."""
+        if migration is None:
+            found = await self._current(vmi)
+            return found.name if found else await self._create(vmi, {LABEL_OF_VM: vmi.name}, vmi.uid)
+        target = (await self.pair(vmi, migration)).target
+        return target or await self._create(vmi, {LABEL_MIGRATION_NAME: migration.name}, migration.uid)
 
     async def pair(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Pair:
         source, target = await self._current(vmi), await self._target(migration)
-        shared = source is not None and _is_shared(source)
+        shared = source is not None and (source.status.access_modes or [""])[0] == _SHARED
         name = source.name if source else ""
         return Pair(name, name if shared else target.name if target else "")
-
-    async def of_target(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> str:
-        """The name of the target's claim, which is made if there is none and the source's cannot be shared."""
-        found = await self.pair(vmi, migration)
-        if found.target:
-            return found.target
-        return (await self._create(vmi, {LABEL_MIGRATION_NAME: migration.name}, migration.uid)).name
 
     async def hand_over(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> None:
         """The target's is the VM's now, the source's goes."""
@@ -77,17 +72,14 @@ class StateClaims:
         if target is None:
             return
         source = await self._current(vmi)
-        labels = {LABEL_OF_VM: vmi.name, LABEL_MIGRATION_NAME: None}
-        patch = guarded(target, {"metadata": {"labels": labels}})
-        await self.claims.merge_patch(patch, name=target.name, namespace=target.namespace)
+        await self.claims.patch(target, {"metadata": {"labels": {LABEL_OF_VM: vmi.name, LABEL_MIGRATION_NAME: None}}})
         if source is not None:
-            await self._delete(source)
+            await delete(self.claims, source)
 
     async def drop(self, migration: VirtualMachineInstanceMigration) -> None:
         """The migration has failed: the target's goes."""
-        target = await self._target(migration)
-        if target is not None:
-            await self._delete(target)
+        if target := await self._target(migration):
+            await delete(self.claims, target)
 
     async def _current(self, vmi: VirtualMachineInstance) -> PersistentVolumeClaim | None:
         return await self._labelled(vmi.namespace, LABEL_OF_VM, vmi.name)
@@ -99,30 +91,36 @@ class StateClaims:
         found = await self.claims.list(namespace, label_selector=f"{label}={value}")
         return next((claim for claim in found if not claim.deleting), None)
 
-    async def _create(self, vmi: VirtualMachineInstance, labels: dict[str, str], uid: str) -> PersistentVolumeClaim:
+    async def _create(self, vmi: VirtualMachineInstance, labels: Mapping[str, str], uid: str) -> str:
+        """Its name. Where the configuration chooses a class, source and target share one claim."""
         rendering = self.rendering(vmi.namespace)
         chosen = rendering.kubevirt.vm_state_storage_class
-        body = _body(vmi, labels, uid, state_size(vmi, rendering.profile), chosen or await self._default_class())
-        body["spec"]["accessModes"] = [_SHARED if chosen else _SINGLE]
-        name = body["metadata"]["name"]
-        try:
-            await self.claims.create(body, namespace=vmi.namespace)
-        except AlreadyExists:  # an earlier answer was lost
-            pass
-        claim = await self.claims.get(name=name, namespace=vmi.namespace)
-        bound = {"phase": "Bound", "accessModes": body["spec"]["accessModes"]}
-        await self.claims.merge_patch({"status": bound}, name=name, namespace=vmi.namespace, subresource="status")
-        return claim
+        modes = [_SHARED if chosen else _SINGLE]
+        metadata = generated(f"persistent-state-for-{vmi.name}-", uid)
+        owners = vmi.metadata.owner_references or [owner_reference(vmi, controller=True)]
+        body = {
+            "metadata": {
+                **metadata,
+                "labels": {**labels, "cdi.kubevirt.io/applyStorageProfile": "true"},
+                "ownerReferences": msgspec.to_builtins(owners),
+            },
+            "spec": {
+                "accessModes": modes,
+                "resources": {"requests": {"storage": state_size(vmi, rendering.profile)}},
+                "storageClassName": chosen or await self._default_class(),
+                "volumeMode": "Filesystem",
+            },
+        }
+        name, namespace = metadata["name"], vmi.namespace
+        with contextlib.suppress(AlreadyExists):  # an earlier answer was lost
+            await self.claims.create(body, namespace=namespace)
+        bound = {"status": {"phase": "Bound", "accessModes": modes}}
+        await self.claims.merge_patch(bound, name=name, namespace=namespace, subresource="status")
+        return name
 
     async def _default_class(self) -> str | None:
         found = [each.name for each in await self.classes.list() if each.annotations.get(_DEFAULT_CLASS) == "true"]
         return min(found, default=None)
-
-    async def _delete(self, claim: PersistentVolumeClaim) -> None:
-        try:
-            await self.claims.delete(name=claim.name, namespace=claim.namespace, uid=claim.uid)
-        except NotFound:
-            return
 
 
 def volume_status(vmi: VirtualMachineInstance, claim: str) -> Patch | None:
@@ -134,30 +132,3 @@ def volume_status(vmi: VirtualMachineInstance, claim: str) -> Patch | None:
     rest = [msgspec.to_builtins(each) for each in before if each.name != VOLUME]
     own = {"name": VOLUME, "persistentVolumeClaimInfo": {"claimName": claim}}
     return {"status": {"volumeStatus": [own, *rest]}}
-
-
-def _is_shared(claim: PersistentVolumeClaim) -> bool:
-    return (claim.status.access_modes or [""])[0] == _SHARED
-
-
-def _body(
-    vmi: VirtualMachineInstance, labels: dict[str, str], uid: str, size: str, storage_class: str | None
-) -> dict[str, Any]:
-    base = f"persistent-state-for-{vmi.name}-"
-    owners = vmi.metadata.owner_references or [owner_reference(vmi, controller=True)]
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": names.generated_name(base, uid),
-            "generateName": names.generate_name(base),
-            "namespace": vmi.namespace,
-            "labels": {**labels, "cdi.kubevirt.io/applyStorageProfile": "true"},
-            "ownerReferences": msgspec.to_builtins(owners),
-        },
-        "spec": {
-            "resources": {"requests": {"storage": size}},
-            "storageClassName": storage_class,
-            "volumeMode": "Filesystem",
-        },
-    }

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from kubeloop.api.objects import condition_is_true, find_condition, guarded, owner_reference
-from kubeloop.client.errors import AlreadyExists, Conflict, NotFound
+from kubeloop.api.objects import condition_is_true, find_condition, owner_reference
+from kubeloop.client.errors import AlreadyExists, Conflict
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import CacheReader
-from lab.kubevirt import names
-from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
-from lab.kubevirt.patches import Patch
+from kubeloop.controllers.controller import Controller
+from lab.kubevirt import objects
+from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from pkg.util import constants
 
 
@@ -28,30 +28,18 @@ class Action(Enum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A run strategy: does it start the VM, and after which final phases of the VMI again.
-
-    `once`: it starts a VM that has never run, and leaves one alone that was stopped.
-    """
-
-    starts: bool
-    again_after: frozenset[str] = frozenset()
-    once: bool = False
-
-
 _FAILED, _SUCCEEDED = constants.PHASE_FAILED, constants.PHASE_SUCCEEDED
-POLICIES = {
-    "Always": Policy(True, frozenset({_FAILED, _SUCCEEDED})),
-    "RerunOnFailure": Policy(True, frozenset({_FAILED})),
-    "Manual": Policy(True, once=True),
-    "Once": Policy(True, once=True),
-    "WaitAsReceiver": Policy(False),
-    constants.RUN_STRATEGY_HALTED: Policy(False),
+STARTING: Mapping[str, tuple[str, ...]] = {
+    "Always": (_FAILED, _SUCCEEDED),
+    "RerunOnFailure": (_FAILED,),
+    "Manual": (),
+    "Once": (),
 }
-"""Run strategy to policy; one that is not known leaves the VM alone."""
-
-_NEVER_RAN = frozenset({"", "Starting", "ErrorUnschedulable"})
+"""The run strategies that start a VM, and after which final phases of its VMI again."""
+_ONLY_ONCE = ("Manual", "Once")
+"""Of these, which leave a VM alone that has run and was stopped."""
+_STOPPING = ("WaitAsReceiver", constants.RUN_STRATEGY_HALTED)
+_NEVER_RAN = (None, "", "Starting", "ErrorUnschedulable")
 
 
 def run_strategy(vm: VirtualMachine) -> str:
@@ -60,15 +48,14 @@ def run_strategy(vm: VirtualMachine) -> str:
 
 
 def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Action:
-    """What is to be done about the VMI, which is this VM's own or None."""
-    policy = POLICIES.get(run_strategy(vm))
-    if policy is None or (vmi is not None and vmi.deleting):
+    """What is to be done about the VMI, which is this VM's own or None. A strategy that is not known does nothing."""
+    strategy = run_strategy(vm)
+    if strategy not in (*STARTING, *_STOPPING) or (vmi is not None and vmi.deleting):
         return Action.LEAVE
     if vmi is None:
-        starts = policy.starts and not vm.deleting
-        ran = policy.once and vm.status.printable_status not in (None, *_NEVER_RAN)
-        return Action.START if starts and not ran else Action.LEAVE
-    stops = not policy.starts or vm.deleting or vmi.phase in policy.again_after
+        ran = strategy in _ONLY_ONCE and vm.status.printable_status not in _NEVER_RAN
+        return Action.START if strategy in STARTING and not vm.deleting and not ran else Action.LEAVE
+    stops = strategy in _STOPPING or vm.deleting or vmi.phase in STARTING[strategy]
     return Action.STOP if stops else Action.LEAVE
 
 
@@ -82,7 +69,7 @@ def instance_body(vm: VirtualMachine) -> dict[str, Any]:
             "namespace": vm.namespace,
             "labels": dict(meta.labels or {}),
             "annotations": dict(meta.annotations or {}),
-            "finalizers": [names.FINALIZER_INSTANCE],
+            "finalizers": [objects.FINALIZER_INSTANCE],
             "ownerReferences": [msgspec.to_builtins(owner_reference(vm, controller=True))],
         },
         "spec": vm.spec.template.spec,
@@ -114,16 +101,12 @@ def printable_status(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> 
     if vmi.deleting:
         return "Stopping"
     if vmi.phase == constants.PHASE_RUNNING:
-        return "Migrating" if _migrating(vmi) else "Running"
+        state = vmi.status.migration_state
+        return "Migrating" if state and state.start_timestamp and not state.completed else "Running"
     if vmi.phase in constants.FINAL_PHASES:
         return "Stopped"
-    synchronized = find_condition(vmi.status.conditions, names.CONDITION_SYNCHRONIZED)
+    synchronized = find_condition(vmi.status.conditions, objects.CONDITION_SYNCHRONIZED)
     return "ErrorUnschedulable" if synchronized and synchronized.status == "False" else "Starting"
-
-
-def _migrating(vmi: VirtualMachineInstance) -> bool:
-    state = vmi.status.migration_state
-    return state is not None and state.start_timestamp is not None and not state.completed
 
 
 logger = logging.getLogger(__name__)
@@ -134,38 +117,24 @@ class MachineHandler:
     """One VM at a time: its VMI first, then what its status says."""
 
     machines: ResourceClient[VirtualMachine]
-    instances: ResourceClient[VirtualMachineInstance]
-    cache: CacheReader[VirtualMachineInstance]
+    instances: Controller[VirtualMachineInstance]
 
     async def on_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Raises ApiError."""
         if vm is None:
             return
-        vmi = self.cache.get_by_key(key)
+        vmi = self.instances.cache().get_by_key(key)
         if vmi is not None and not owned_by(vmi, vm):
             return  # A VMI of the same name that is not this VM's: KubeVirt leaves both alone.
         wanted = next_action(vm, vmi)
         if wanted is Action.START:
-            await self._start(vm)
+            # The cache does not show it yet, or an earlier one is still going.
+            with contextlib.suppress(AlreadyExists):
+                await self.instances.client.create(instance_body(vm))
+                logger.info("started %s", key)
         elif wanted is Action.STOP and vmi is not None:
-            await self._stop(vmi)
-        patch = status_patch(vm, vmi)
-        if patch is not None:
-            with contextlib.suppress(NotFound):  # deleted meanwhile
-                await self.machines.merge_patch(
-                    guarded(vm, patch), name=vm.name, namespace=vm.namespace, subresource="status"
-                )
-
-    async def _start(self, vm: VirtualMachine) -> None:
-        try:
-            await self.instances.create(instance_body(vm), namespace=vm.namespace)
-        except AlreadyExists:
-            return  # The cache does not show it yet, or an earlier one is still going.
-        logger.info("started %s", vm.key)
-
-    async def _stop(self, vmi: VirtualMachineInstance) -> None:
-        try:
-            await self.instances.delete(name=vmi.name, namespace=vmi.namespace, uid=vmi.uid)
-        except (NotFound, Conflict):
-            return  # Gone, or another one by now.
-        logger.info("stopped %s", vmi.key)
+            with contextlib.suppress(Conflict):  # Another one by now.
+                await delete(self.instances.client, vmi)
+                logger.info("stopped %s", key)
+        if patch := status_patch(vm, vmi):
+            await write(self.machines, vm, patch, "status")

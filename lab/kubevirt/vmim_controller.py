@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object, now_rfc3339
-from kubeloop.api.objects import guarded
-from kubeloop.api.registry import PODS
 from kubeloop.client.errors import BadRequest, NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.client.transport import Transport
-from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
-from kubeloop.controllers.events import EventRecorder
-from lab.kubevirt.ages import Ages
 from lab.kubevirt.creation import Creator, Refused
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
-from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options, migration_options
-from lab.kubevirt.phases import decide, rejected
-from lab.kubevirt.steps import CreateAttachment, CreateTarget, Step, View, Wait, Write
+from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration, write
+from lab.kubevirt.options import Ages, MigrationOptions, Options
+from lab.kubevirt.phases import Create, Step, View, Wait, Write, decide, rejected
 from pkg.util import constants
 from pkg.util.kubevirt.claims import keeps_state
+from pkg.util.kubevirt.migration import is_finished
 
 logger = logging.getLogger(__name__)
 
@@ -42,21 +34,18 @@ class MigrationHandler:
     """One VMIM at a time, one step a call."""
 
     migration_client: ResourceClient[VirtualMachineInstanceMigration]
-    instance_client: ResourceClient[VirtualMachineInstance]
-    transport: Transport
+    instances: Controller[VirtualMachineInstance]
     migrations: Migrations
-    instances: CacheReader[VirtualMachineInstance]
     pods: Pods
     creator: Creator
     gate: Gate
-    recorder: EventRecorder
     options: Options
     # Since when each migration is in its phase.
     _ages: Ages = field(default_factory=Ages, init=False)
 
     async def on_migration_changed(self, key: str, migration: VirtualMachineInstanceMigration | None) -> None:
         """Raises ApiError; RetryAfter where time has to pass."""
-        if migration is None or migration.phase in constants.FINAL_PHASES:
+        if migration is None or is_finished(migration):
             self.creator.refusals.forget(key)
             self.gate.leave(key)
             self.gate.wake()
@@ -70,68 +59,63 @@ class MigrationHandler:
         await self._do(view, decide(view))
 
     async def _look(self, migration: VirtualMachineInstanceMigration) -> View:
-        vmi = await self._instance(migration)
+        vmi, configuration = await self._instance(migration), self.creator.configuration
         launchers = self.pods.launchers(migration.vmi_key)
         own = [pod for pod in launchers if vmi and pod.labels.get(constants.LABEL_CREATED_BY) == vmi.uid]
         target = self.pods.target(migration)
-        rendering = self.creator.rendering(migration.namespace)
-        has_state = vmi is not None and keeps_state(vmi, rendering.profile)
+        has_state = vmi is not None and keeps_state(vmi, configuration.rendering(migration.namespace).profile)
         return View(
             migration=migration,
             vmi=vmi,
             source=current_pod(vmi, own) if vmi else None,
             target=target,
-            attachment=self.pods.attachment(target),
-            options=migration_options(self.options, migration),
+            attachment=next(iter(self.pods.attachments(target)), None),
+            options=MigrationOptions.of(self.options, migration),
             now=now_rfc3339(),
             age=self._ages.of(migration.key, (migration.uid, migration.phase)),
-            rival=self.migrations.rival(migration),
-            report_overhead=rendering.reports_overhead,
+            rival=self.migrations.has_rival(migration),
+            report_overhead=configuration.reports_overhead,
             claims=await self.creator.state.pair(vmi, migration) if vmi and has_state else None,
         )
 
     async def _instance(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
         """The VMI. A migration fails without a running one: before that, the server is asked, not the cache."""
-        vmi = self.instances.get_by_key(migration.vmi_key)
-        runs = vmi is not None and vmi.phase == constants.PHASE_RUNNING
-        if runs or migration.phase in constants.FINAL_PHASES:
+        vmi = self.instances.cache().get_by_key(migration.vmi_key)
+        if (vmi and vmi.phase == constants.PHASE_RUNNING) or is_finished(migration):
             return vmi
         try:
-            return await self.instance_client.get(name=migration.spec.vmi_name, namespace=migration.namespace)
+            return await self.instances.client.get(name=migration.spec.vmi_name, namespace=migration.namespace)
         except (NotFound, BadRequest):
             return None
 
     async def _bind(self, view: View, target: Pod) -> None:
         """Give a target that was created while no node fitted its node, as a scheduler would. Raises RetryAfter."""
-        is_over = view.migration.deleting or view.migration.phase in constants.FINAL_PHASES
-        if target.spec.node_name or target.terminal or target.deleting or is_over or not view.vmi or not view.vmi_runs:
+        is_over = view.migration.deleting or is_finished(view.migration) or target.terminal or target.deleting
+        if target.spec.node_name or is_over or not view.vmi or not view.vmi_runs:
             return
         node = self.creator.node_for(view.vmi, view.migration)
         if node is None:
             raise RetryAfter(1.0, "no node can run the target pod")
-        body = {"metadata": {"name": target.name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
-        path = PODS.path(target.namespace, target.name, "binding")
-        await self.transport.request("POST", path, body=msgspec.json.encode(body))
+        binding = {"apiVersion": "v1", "kind": "Binding", "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        await self.creator.pods.create_subresource(
+            "binding", binding, Object, name=target.name, namespace=target.namespace
+        )
 
     async def _do(self, view: View, step: Step) -> None:
         await self._hand_over_claims(view, step)
         match step:
             case Write():
                 await self._write(view.migration, step)
-            case CreateTarget():
+            case Create.TARGET:
                 await self._create_target(view)
-            case CreateAttachment():
-                assert view.vmi is not None
-                assert view.target is not None
+            case Create.ATTACHMENT if view.vmi and view.target:
                 await self.creator.attach(view.target, view.vmi, view.migration)
             case Wait(seconds=seconds) if seconds is not None:
                 raise RetryAfter(seconds, "the phase lasts")
 
     async def _hand_over_claims(self, view: View, step: Step) -> None:
         """Before the guest is said to be on the target its claim is the VM's; before a failure is said it goes."""
-        if view.claims is None or view.vmi is None or view.claims.source == view.claims.target:
-            return
-        if not isinstance(step, Write):
+        if not isinstance(step, Write) or not view.claims or not view.vmi or view.claims.source == view.claims.target:
             return
         if step.obj is view.target:
             await self.creator.state.hand_over(view.vmi, view.migration)
@@ -143,8 +127,7 @@ class MigrationHandler:
         try:
             await self._launch(view)
         except Refused as refused:
-            marked = rejected(view) if refused.refusal.by_quota else None
-            if marked is not None:
+            if refused.by_quota and (marked := rejected(view)):
                 await self._write(view.migration, marked)
             raise
 
@@ -169,15 +152,12 @@ class MigrationHandler:
     async def _write(self, migration: VirtualMachineInstanceMigration, step: Write) -> None:
         clients: dict[type[Object], ResourceClient[Any]] = {
             VirtualMachineInstanceMigration: self.migration_client,
-            VirtualMachineInstance: self.instance_client,
+            VirtualMachineInstance: self.instances.client,
             Pod: self.creator.pods,
         }
-        obj, patch = step.obj, guarded(step.obj, step.patch)
-        with contextlib.suppress(NotFound):  # deleted meanwhile
-            await clients[type(obj)].merge_patch(
-                patch, name=obj.name, namespace=obj.namespace, subresource=step.subresource
-            )
-            if step.phase:
-                logger.info("%s: %s → %s", migration.key, migration.phase or "new", step.phase)
-            if step.event is not None:
-                self.recorder.event(migration, *step.event)
+        if not await write(clients[type(step.obj)], step.obj, step.patch, step.subresource):
+            return
+        if step.phase:
+            logger.info("%s: %s → %s", migration.key, migration.phase or "new", step.phase)
+        if step.event is not None:
+            self.creator.recorder.event(migration, *step.event)

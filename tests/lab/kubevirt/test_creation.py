@@ -59,10 +59,10 @@ async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool,
     unused: Any = None
     creator = Creator(pods.client, placement, Refusals(), Events().recorder, unused, unused)
     with contextlib.suppress(Unreachable):
-        await creator.create("t1/a", BODY, vmi(), "launcher pod")
+        await creator.create(BODY, vmi(), None, "launcher pod")
     if found:
         pods.given(launcher("p"))
-    await creator.create("t1/a", BODY, vmi(), "launcher pod")
+    await creator.create(BODY, vmi(), None, "launcher pod")
     assert [(verb, body["metadata"]["name"] if verb == "create" else key) for verb, key, body in pods.calls] == [
         (verb, "p" if verb == "create" else "t1/p") for verb in verbs
     ]
@@ -126,7 +126,7 @@ def test_what_a_refusal_is_about() -> None:
     before = refusals.generation("ns")
     refusals.quota_changed("ns")
     told = refusals.refused("ns/a", QUOTA, generation=before, now=0.0)
-    assert (str(told), told.refusal.by_quota) == (QUOTA.message, True)
+    assert (str(told), told.by_quota) == (QUOTA.message, True)
     assert wait(refusals, "ns/a", 0.0) == 0.0, "the quota changed while the request was under way"
     refusals.refused("other/b", QUOTA, generation=0, now=0.0)
     refusals.quota_changed("ns")

@@ -8,7 +8,8 @@ import pytest
 
 from kubeloop.api.core import Pod
 from lab.kubevirt.instance import current_pod, ended_as, leftovers, next_phase, status_patch, wants_pod
-from lab.kubevirt.objects import VirtualMachineInstance
+from lab.kubevirt.objects import VirtualMachineInstance, replacing, transitions
+from pkg.api.kubevirt import PhaseTransition
 from tests.lab.kubevirt.samples import NOW, launcher, running, vmi
 
 DONE = {"migrationUid": "uid-m1", "sourcePod": "source", "targetPod": "target", "completed": True}
@@ -150,3 +151,15 @@ ENDS = {
 @pytest.mark.parametrize(("instance", "pod", "phase"), ENDS.values(), ids=ENDS.keys())
 def test_ended_as(instance: VirtualMachineInstance, pod: Pod, phase: str) -> None:
     assert ended_as(instance, pod) == phase
+
+
+def test_phases_are_added_once() -> None:
+    before = [PhaseTransition(phase="Pending", phase_transition_timestamp="then")]
+    assert transitions(before, ["Pending", "Scheduling"], NOW) == [
+        {"phase": "Pending", "phaseTransitionTimestamp": "then"},
+        {"phase": "Scheduling", "phaseTransitionTimestamp": NOW},
+    ]
+
+
+def test_replacing_removes_what_is_gone() -> None:
+    assert replacing({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": None, "b": 3, "c": 4}

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lab.bodies import stand_in
-from lab.kubevirt.__main__ import options_of, parse_arguments
-from lab.kubevirt.options import MigrationOptions, Options, migration_options
+from lab.kubevirt.__main__ import parse_arguments
+from lab.kubevirt.options import MigrationOptions, Options, reported_version
+from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
 from tests.lab.kubevirt.samples import vmim
 
 
@@ -17,7 +18,7 @@ def asked(**annotations: str) -> dict[str, Any]:
 
 
 def test_without_annotations_the_command_line_holds() -> None:
-    found = migration_options(Options(source_linger=3, target_linger=4, phase_delay=5), vmim())
+    found = MigrationOptions.of(Options(source_linger=3, target_linger=4, phase_delay=5), vmim())
     assert (found.source_linger, found.target_linger, found.phase_delay, found.fail_at_phase) == (3, 4, 5, "")
 
 
@@ -33,7 +34,7 @@ LINGERS = {
 
 @pytest.mark.parametrize(("migration", "seconds"), LINGERS.values(), ids=LINGERS.keys())
 def test_source_linger(migration: Any, seconds: float) -> None:
-    assert migration_options(Options(), migration).source_linger == seconds
+    assert MigrationOptions.of(Options(), migration).source_linger == seconds
 
 
 HOLDS = {
@@ -47,18 +48,18 @@ HOLDS = {
 
 @pytest.mark.parametrize(("text", "expected"), HOLDS.values(), ids=HOLDS.keys())
 def test_phase_seconds(text: str, expected: dict[str, float]) -> None:
-    found: MigrationOptions = migration_options(Options(), vmim(**(asked(phase_seconds=text) if text else {})))
+    found = MigrationOptions.of(Options(), vmim(**(asked(phase_seconds=text) if text else {})))
     assert {phase: found.hold(phase) for phase in expected} == expected
 
 
 def test_the_command_line_is_the_options() -> None:
-    assert options_of(parse_arguments([])) == Options()
+    assert parse_arguments([])[1] == Options()
     argv = (
         "--source-linger 1 --target-linger 2 --phase-delay 0 --overhead-profile main --parallel-migrations 9"
         " --parallel-outbound 8 --first-retry 0.5 --max-retry 7 --finished-linger 6 --drained-bucket"
     )
     expected = Options(1.0, 2.0, 0.0, "main", 9, 8, 0.5, 7.0, 6.0, drained_bucket=True)
-    assert options_of(parse_arguments(argv.split())) == expected
+    assert parse_arguments(argv.split())[1] == expected
 
 
 WRONG = {
@@ -87,3 +88,8 @@ SCALE = "headroom-scale-0123ab-001/vm"
 def test_one_stand_in_leaves_the_other_its_namespaces(prefix: str, told: list[str]) -> None:
     keys = ("tenant/vm", SCALE, "headroom-scaled/vm", "headroom-scale-4567cd-001/vm")
     assert [key for key in keys if Options(namespace_prefix=prefix).selects(key)] == told
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_the_version_that_is_reported_leads_back_to_the_profile(profile: str) -> None:
+    assert profile_for_version(reported_version(profile)) == PROFILES[profile]

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from lab.kubevirt import phases
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options, migration_options
-from lab.kubevirt.phases import TABLE, decide, fail, rejected
-from lab.kubevirt.steps import Step, View, Wait, Write
+from lab.kubevirt.options import PACED_PHASES, MigrationOptions, Options
+from lab.kubevirt.phases import TABLE, Step, View, Wait, Write, decide, fail, rejected
 from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, NOW, attachment, launcher, running, vmi, vmim
 
 TARGET = launcher("target", node="node-2", job="m1")
@@ -26,7 +24,7 @@ REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any) -> View:
     """A view in which nothing is missing and every phase has lasted long enough."""
     migration = more.pop("migration", None) or vmim(phase=phase, **more.pop("vmim", {}))
-    started = phase in phases.STARTED
+    started = phase in PACED_PHASES
     defaults: dict[str, Any] = {
         "vmi": running(state=more.pop("state", None)),
         "source": launcher(),
@@ -36,7 +34,7 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any)
         "age": age,
     }
     values = {**defaults, **more}
-    return View(migration=migration, options=migration_options(Options(phase_delay=delay), migration), **values)
+    return View(migration=migration, options=MigrationOptions.of(Options(phase_delay=delay), migration), **values)
 
 
 def status(step: Step) -> dict[str, Any]:

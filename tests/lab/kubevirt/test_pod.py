@@ -10,14 +10,10 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity
-from lab.kubevirt.names import generated_name, host_name, instance_id
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
-from lab.kubevirt.rendering import Rendering, rendering
-from pkg.api.kubevirt import KubeVirtConfiguration
-from pkg.util.kubevirt.overhead import overhead_of
+from lab.kubevirt.pod import attachment_pod, generated, host_name, hotplugged, instance_id, launcher_pod
 from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
 from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, launcher, running, vmi, vmim
 from tests.pkg.util.vectors import recorded
@@ -49,10 +45,8 @@ def rendered(
     body: dict[str, Any], node: str, *, target: bool, ratio: str = "", profile: str = "main"
 ) -> dict[str, Any]:
     instance = msgspec.convert(body, VirtualMachineInstance)
-    how = Rendering(ratio, PROFILES[profile])
     migration = msgspec.convert(M1, VirtualMachineInstanceMigration) if target else None
-    overhead = overhead_of(instance, how)
-    return launcher_pod(instance, how.containers(instance), overhead=overhead, node=node, migration=migration)
+    return launcher_pod(instance, Rendering(ratio, PROFILES[profile]), node, migration)
 
 
 @pytest.mark.parametrize(("body", "name", "node", "target"), CASES.values(), ids=CASES.keys())
@@ -113,8 +107,7 @@ def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
     }
     instance = vmi(spec=spec)
     migration = vmim(spec={"addedNodeSelector": {"kubernetes.io/hostname": "node-3"}})
-    how = rendering([], None, Options())
-    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-3", migration=migration)["spec"]
+    pod = launcher_pod(instance, Rendering(), "node-3", migration)["spec"]
     assert pod["nodeSelector"] == {
         "kubernetes.io/hostname": "node-3",
         "kubernetes.io/arch": "amd64",
@@ -127,8 +120,7 @@ def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
 
 def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
     instance = vmi("v" * 250)
-    how = rendering([], None, Options())
-    pod = launcher_pod(instance, how.containers(instance), overhead=0, node="node-1")
+    pod = launcher_pod(instance, Rendering(), "node-1")
     assert len(pod["metadata"]["name"]) == 63
     assert len(pod["spec"]["hostname"]) == 63
     labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != "kubevirt.io/created-by"}
@@ -138,7 +130,7 @@ def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
 
 def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
     target = launcher("target", node="node-2", job="m1")
-    pod = attachment_pod(target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), KubeVirtConfiguration(), vmim())
+    pod = attachment_pod(target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), Rendering(), vmim())
     meta = pod["metadata"]
     assert meta["name"].startswith("hp-volume-")
     assert meta["labels"] == {"kubevirt.io": "hotplug-disk", "kubevirt.io/migrationJobUID": "uid-m1"}
@@ -165,7 +157,7 @@ def test_which_volumes_were_plugged_in(volumes: list[dict[str, Any]], names_: li
 
 def test_a_data_volume_s_claim_has_its_name() -> None:
     volumes = hotplugged(running(spec={"volumes": [{"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}}]}))
-    (volume,) = attachment_pod(launcher(), volumes, KubeVirtConfiguration())["spec"]["volumes"]
+    (volume,) = attachment_pod(launcher(), volumes, Rendering())["spec"]["volumes"]
     assert volume == {"name": "v", "persistentVolumeClaim": {"claimName": "d"}}
 
 
@@ -173,11 +165,11 @@ def test_a_data_volume_s_claim_has_its_name() -> None:
 
 
 def test_names_look_as_the_api_server_generates_them_and_follow_from_the_uid() -> None:
-    generated = [generated_name("a-", f"uid-{number}") for number in range(500)]
-    assert generated == [generated_name("a-", f"uid-{number}") for number in range(500)]
-    assert len(set(generated)) == 500
-    assert all(re.fullmatch(r"a-[bcdfghjklmnpqrstvwxz2456789]{5}", name) for name in generated)
-    assert len(generated_name("b" * 70, "uid")) == 63
+    names, again = ([generated("a-", f"uid-{number}")["name"] for number in range(500)] for _ in range(2))
+    assert names == again
+    assert len(set(names)) == 500
+    assert all(re.fullmatch(r"a-[bcdfghjklmnpqrstvwxz2456789]{5}", name) for name in names)
+    assert len(generated("b" * 70, "uid")["name"]) == 63
 
 
 HOSTS = {
