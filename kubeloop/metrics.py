@@ -16,6 +16,7 @@ _QUEUE: Final = "the queue's kind, by its plural"
 _HANDLER: Final = "the handler's name"
 _METHOD: Final = "HTTP method"
 _HOST: Final = "the API server"
+_WEBHOOK: Final = "the webhook's name; `unknown`: of a path that nothing is served on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,27 @@ FRAMEWORK: Final = table(
     Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),
+    Metric(
+        "controller_runtime_webhook_requests_total",
+        "counter",
+        "Admission requests by HTTP status code.",
+        {"webhook": _WEBHOOK, "code": "HTTP status"},
+        "webhook",
+    ),
+    Metric(
+        "controller_runtime_webhook_latency_seconds",
+        "histogram",
+        "Time to answer an admission request.",
+        {"webhook": _WEBHOOK},
+        "webhook",
+    ),
+    Metric(
+        "controller_runtime_webhook_requests_in_flight",
+        "gauge",
+        "Admission requests that are being answered.",
+        {"webhook": _WEBHOOK},
+        "webhook",
+    ),
     # -- of an event loop
     Metric(
         "event_loop_blocked_seconds_total",

@@ -52,12 +52,18 @@ AREAS = {
             "tests/pkg/report",
         ],
     ),
-    "webhook": Area(["pkg/webhook"], ["tests/pkg/webhook", "--ignore=tests/pkg/webhook/test_under_attack.py"]),
+    "webhook": Area(
+        ["pkg/webhook", "kubeloop/webhook"],
+        ["tests/pkg/webhook", "tests/kubeloop/webhook", "--ignore=tests/kubeloop/webhook/test_under_attack.py"],
+    ),
     "kubeloop": Area(
         [f"kubeloop/{part}" for part in ("api", "cache", "client", "controllers", "leaderelection", "workqueue")],
         [
             "tests/kubeloop",
-            *(f"--ignore=tests/kubeloop/{part}" for part in ("generate", "testing/cluster", "test_wheel.py")),
+            *(
+                f"--ignore=tests/kubeloop/{part}"
+                for part in ("generate", "testing/cluster", "webhook", "test_wheel.py")
+            ),
         ],
     ),
 }

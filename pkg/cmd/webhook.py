@@ -13,15 +13,16 @@ from kubeloop.client.errors import ConfigError, refuse_write
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
 from kubeloop.controllers.server import parse_bind_address, serve_health
+from kubeloop.webhook.registration import Endpoint
+from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
 from pkg.util.constants import USER_AGENT
-from pkg.webhook.configurations import Endpoint, mutating, validating
+from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
 from pkg.webhook.register import Webhooks
 from pkg.webhook.registration import look_at_registered
-from pkg.webhook.serving_certificate import CertificateFiles, server_context
 
 
 def webhook(
@@ -82,7 +83,10 @@ def checked(
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
     if flags.client_name and flags.client_ca_file is None:
         raise ConfigError("--client-name needs --client-ca-file")
-    context = server_context(flags.client_ca_file)
+    try:
+        context = server_context(flags.client_ca_file)
+    except ConfigError as exc:
+        raise ConfigError(f"--client-ca-file {exc}") from exc
     if flags.bind_address is not None:
         parse_bind_address(flags.bind_address)
     endpoint = endpoint_of(flags)

@@ -157,27 +157,6 @@ METRICS: Final = table(
         "Pods that the reserve admitted a moment ago: they count where they are not seen yet.",
         exported=_WEBHOOK,
     ),
-    Metric(
-        "controller_runtime_webhook_requests_total",
-        "counter",
-        "Admission requests by HTTP status code.",
-        {"webhook": _WEBHOOK_NAME, "code": "HTTP status"},
-        _WEBHOOK,
-    ),
-    Metric(
-        "controller_runtime_webhook_latency_seconds",
-        "histogram",
-        "Time to answer an admission request.",
-        {"webhook": _WEBHOOK_NAME},
-        _WEBHOOK,
-    ),
-    Metric(
-        "controller_runtime_webhook_requests_in_flight",
-        "gauge",
-        "Admission requests that are being answered.",
-        {"webhook": _WEBHOOK_NAME},
-        _WEBHOOK,
-    ),
     # -- managed tenant quota
     Metric("headroom_mtq_locks_held", "gauge", "Namespaces that are locked now.", exported=_LEADER),
     Metric("headroom_mtq_oldest_lock_seconds", "gauge", "Age of the oldest lock, 0 without one.", exported=_LEADER),

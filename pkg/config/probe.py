@@ -14,6 +14,7 @@ from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
+from kubeloop.webhook.registration import NotReached
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 PROBE_CONFIGURATION: Final = "headroom-probe.harvesterhci.io"
@@ -30,10 +31,6 @@ PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"
 _FAILED: Final = f'failed calling webhook "{PROBE_WEBHOOK}"'
 """Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own. Another
 webhook that fails on the probe's object says nothing about ours."""
-
-
-class NotReached(Exception):
-    """The API server does not reach the webhook; the text says why."""
 
 
 async def probe(client: Client, namespace: str) -> str:

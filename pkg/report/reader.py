@@ -17,6 +17,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
+from kubeloop.webhook.registration import NotReached
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -27,7 +28,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.kubernetes_version import ask
-from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, NotReached, probe
+from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (

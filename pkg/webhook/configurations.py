@@ -1,32 +1,28 @@
 """The webhook configurations: which requests the API server asks about. Pure.
 
 As narrow as the API allows: rules by kind and operation, then conditions that the API server evaluates itself, so
-that a write that cannot concern us costs nothing. Every field is spelled out, defaults too: what the server
-stores then equals what is wanted, and drift is seen by comparing.
+that a write that cannot concern us costs nothing. CEL without optional types: they came later than matchConditions did.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from kubeloop.webhook.registration import Endpoint, Webhook, rule, webhook
 from pkg.config.probe import PROBE_LABEL, PROBE_PATH
 from pkg.util import constants
 from pkg.util.constants import NAMESPACE_NAME_LABEL, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.options import Options, QuotaGuard
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}
-TIMEOUT_SECONDS: Final = 5
 NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-controller"
 QUOTA_CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:resourcequota-controller",
@@ -51,88 +47,27 @@ NAMES: Final = {
 }
 """Path to the name that flags, metrics and pages have for the webhook."""
 
-KEY_BYTES: Final = 16
-_KEY = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
 _SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
-
-Webhook = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where the API server finds us: a URL, or a Service when `url` is "" (`https://host:port`, no path)."""
-
-    url: str = ""
-    service_namespace: str = ""
-    service_name: str = ""
-    key: str = ""
-    """The last part of every path, by which the API server is known, also where it presents no client certificate: only
-    readers of webhook configurations know it. Replicas share the one that is registered."""
-
-    def client_config(self, path: str) -> dict[str, Any]:
-        """WebhookClientConfig without a caBundle."""
-        if self.key and path != PROBE_PATH:  # whose configuration is the same for all replicas
-            path = f"{path}/{self.key}"
-        if self.url:
-            return {"url": self.url + path}
-        service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
-        return {"service": service}
-
-    @property
-    def hosts(self) -> list[str]:
-        """The names that the API server calls, which the certificate is for."""
-        if self.url:
-            return [urlsplit(self.url).hostname or ""]
-        service = f"{self.service_name}.{self.service_namespace}.svc"
-        return [service, f"{service}.cluster.local"]
-
-
-def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
-    """The key in which the paths of registered webhooks end; "": in none."""
-    configs = [webhook.get("clientConfig") or {} for webhook in webhooks]
-    paths = [urlsplit(c.get("url") or "").path or (c.get("service") or {}).get("path") or "" for c in configs]
-    return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
-
-
-def without_key(path: str, key: str) -> tuple[str, bool]:
-    """A request's path without a key, and whether it ended in this one."""
-    rest, _, shown = path.rpartition("/")
-    if not _KEY.fullmatch(shown):
-        return path, False
-    return rest, hmac.compare_digest(shown, key)
 
 
 def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
     """The webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
     make = partial(_webhook, endpoint, options, bundle)
+    # Metadata is written through the subresources too.
+    namespaces = rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")
+    machines = rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")
     webhooks = [
-        make(
-            VALIDATE_NAMESPACE,
-            # Metadata is written through the subresources too.
-            [_rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")],
-            {
-                "quota-annotation-changes": f"({_annotation_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)})"
-                f" || ({_annotation_goes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)}) || ({_SWITCHED_OFF})"
-            },
-        ),
-        make(
-            VALIDATE_VIRTUAL_MACHINE,
-            [_rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")],
-            {"volumes-change": _annotation_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)},
-        ),
+        make(VALIDATE_NAMESPACE, [namespaces], {"quota-annotation-changes": _QUOTA_ANNOTATION_CHANGES}),
+        make(VALIDATE_VIRTUAL_MACHINE, [machines], {"volumes-change": _VOLUMES_CHANGE}),
     ]
     if options.quota_guard is not QuotaGuard.OFF:
-        resources = ["resourcequotas", "resourcequotas/status"]
-        rule = _rule(resources, ["UPDATE", "DELETE"])
-        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [rule], _guarded(options)))
+        quotas = rule(["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"])
+        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [quotas], _guarded(options)))
     if options.reserve:
-        rules = [
-            _rule(["pods"], ["CREATE"]),
-            # A pod may also grow into the headroom.
-            _rule(["pods/resize"], ["UPDATE"]),
-        ]
-        selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make(VALIDATE_POD, rules, {}, selector))
+        # A pod may also grow into the headroom.
+        pods = [rule(["pods"], ["CREATE"]), rule(["pods/resize"], ["UPDATE"])]
+        holding = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
+        webhooks.append(make(VALIDATE_POD, pods, {}, namespaceSelector=holding))
     return webhooks
 
 
@@ -141,22 +76,21 @@ def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list
     if options.quota_guard is not QuotaGuard.CORRECT or not options.rancher_users:
         return []
     make = partial(_webhook, endpoint, options, bundle)
-    rule = _rule(["resourcequotas"], ["UPDATE"])
     conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
-    webhook = make(MUTATE_RESOURCE_QUOTA, [rule], conditions)
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
-    return [{**webhook, "reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}]
+    more = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
+    return [make(MUTATE_RESOURCE_QUOTA, [rule(["resourcequotas"], ["UPDATE"])], conditions, **more)]
 
 
 def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
-    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
-    make = partial(_webhook, endpoint, options, bundle)
-    rule = _rule(["events"], ["CREATE"])
-    selector = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
-    webhook = make(PROBE_PATH, [rule], {}, selector)
-    selected = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}}
-    return [{**webhook, **selected, "failurePolicy": "Fail", "reinvocationPolicy": "Never"}]
+    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else. It is the
+    same for all replicas, whatever their keys."""
+    make = partial(_webhook, replace(endpoint, key=""), options, bundle)
+    namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
+    more = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
+    events = rule(["events"], ["CREATE"])
+    return [make(PROBE_PATH, [events], {}, namespaceSelector=namespace, failurePolicy="Fail", **more)]
 
 
 def fingerprint(endpoint: Endpoint, options: Options) -> str:
@@ -174,51 +108,28 @@ def _webhook(
     path: str,
     rules: Sequence[Mapping[str, Any]],
     conditions: Mapping[str, str],
-    namespace_selector: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> Webhook:
-    name, client_config = NAMES[path], endpoint.client_config(path)
-    if bundle is not None:
-        client_config["caBundle"] = base64.b64encode(bundle).decode("ascii")
-    webhook: Webhook = {
-        "name": f"{name}.{WEBHOOK_CONFIGURATION_NAME}",
-        "admissionReviewVersions": ["v1"],
-        "clientConfig": client_config,
-        "failurePolicy": options.failure_policy_of(name).value,
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": dict(namespace_selector or {}),
-        "objectSelector": {},
-        "rules": list(rules),
-        "sideEffects": "None",
-        "timeoutSeconds": TIMEOUT_SECONDS,
-    }
+    name = NAMES[path]
     if options.only_namespaces and path != PROBE_PATH:
         subject = "request.name" if path == VALIDATE_NAMESPACE else "request.namespace"
         conditions = {"served": _matches(subject, options.only_namespaces), **conditions}
     if conditions:
-        webhook["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
-    return webhook
-
-
-def _rule(resources: list[str], operations: list[str], *, group: str = "", scope: str = "Namespaced") -> Webhook:
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["v1"],
-        "resources": resources,
-        "operations": operations,
-        "scope": scope,
-    }
+        fields["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
+    fields = {"failurePolicy": options.failure_policy_of(name).value, **fields}
+    return webhook(f"{name}.{WEBHOOK_CONFIGURATION_NAME}", endpoint.client_config(path, bundle), rules, **fields)
 
 
 def _guarded(options: Options) -> dict[str, str]:
     conditions = {
-        "managed": f"({_labelled(constants.LABEL_DEFAULT_RESOURCE_QUOTA)}) || ({_labelled(constants.LABEL_MANAGED)})",
+        "managed": " || ".join(f"({_says('oldObject', 'labels', label)})" for label in _MANAGED),
         # Most updates leave the limits alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
         # What quota admission goes by.
         " || (has(object.status) && has(object.status.hard) && has(oldObject.status) && has(oldObject.status.hard)"
         " && object.status.hard != oldObject.status.hard)"
-        f" || ({_SWITCHED_OFF}) || ({_loses_label()}) || ({_loses_owner()}) || ({_changes_base()})",
+        f" || ({_SWITCHED_OFF}) || ({_LOSES_LABEL}) || ({_LOSES_OWNER}) || ({_CHANGES_BASE})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
         "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"
         f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
@@ -228,69 +139,61 @@ def _guarded(options: Options) -> dict[str, str]:
     return conditions
 
 
-def _labelled(label: str) -> str:
-    return _says("oldObject.metadata.labels", label, constants.TRUE)
-
-
-def _loses_label() -> str:
-    """The label that makes a quota managed goes: that takes all of its headroom."""
-    new = "object.metadata.labels"
-    labels = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
-    return " || ".join(f"(({_labelled(label)}) && !({_says(new, label, constants.TRUE)}))" for label in labels)
-
-
-def _loses_owner() -> str:
-    """A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back."""
-    before, after = (_stands(subject, constants.ANNOTATION_OWNER) for subject in ("oldObject", "object"))
-    skipped = _says("object.metadata.annotations", constants.ANNOTATION_SKIP_AUTO_SCALING, constants.TRUE)
-    return f"({before}) && !({after}) && {skipped}"
-
-
-def _changes_base() -> str:
-    """Of a quota without Rancher."""
-    before, after = (_stands(subject, constants.ANNOTATION_BASE) for subject in ("oldObject", "object"))
-    new, old = (f"{subject}.metadata.annotations['{constants.ANNOTATION_BASE}']" for subject in ("object", "oldObject"))
-    return f"({_labelled(constants.LABEL_MANAGED)}) && ({before}) && !({after} && {new} == {old})"
-
-
-def _says(marks: str, key: str, value: str) -> str:
-    return f"has({marks}) && '{key}' in {marks} && {marks}['{key}'] == '{value}'"
-
-
-def _is_off(subject: str) -> str:
-    places = (f"{subject}.metadata.labels", f"{subject}.metadata.annotations")
-    return " || ".join(f"({_says(marks, constants.LABEL_MANAGED, constants.FALSE)})" for marks in places)
-
-
-def _annotation_changes(annotation: str) -> str:
-    """CEL without optional types: they came later than matchConditions did."""
-    new, old = (f"{subject}.metadata.annotations['{annotation}']" for subject in ("object", "oldObject"))
-    same = f"oldObject != null && {_stands('oldObject', annotation)} && {old} == {new}"
-    return f"{_stands('object', annotation)} && {new} != '' && !({same})"
-
-
-def _annotation_goes(annotation: str) -> str:
-    new = f"object.metadata.annotations['{annotation}']"
-    return f"({_stands('oldObject', annotation)}) && !({_stands('object', annotation)} && {new} != '')"
-
-
-def _stands(subject: str, annotation: str) -> str:
-    return f"has({subject}.metadata.annotations) && '{annotation}' in {subject}.metadata.annotations"
-
-
 def _matches(subject: str, patterns: Sequence[str]) -> str:
     """Raises ValueError for a pattern that no name can match and that would break out of the expression."""
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of names")
-    expressions = "|".join(_expression(pattern) for pattern in patterns)
-    return f"{subject}.matches(r'^(?:{expressions})$')"
-
-
-def _expression(pattern: str) -> str:
     parts = {"*": ".*", "?": "."}
-    return "".join(parts.get(character) or re.escape(character) for character in pattern)
+    expressions = ("".join(parts.get(each) or re.escape(each) for each in pattern) for pattern in patterns)
+    return f"{subject}.matches(r'^(?:{'|'.join(expressions)})$')"
 
 
+def _says(subject: str, marks: str, key: str, value: str = constants.TRUE) -> str:
+    """`marks`: labels or annotations."""
+    return f"{_stands(subject, key, marks)} && {subject}.metadata.{marks}['{key}'] == '{value}'"
+
+
+def _stands(subject: str, key: str, marks: str = "annotations") -> str:
+    return f"has({subject}.metadata.{marks}) && '{key}' in {subject}.metadata.{marks}"
+
+
+def _is_off(subject: str) -> str:
+    off = (_says(subject, marks, constants.LABEL_MANAGED, constants.FALSE) for marks in ("labels", "annotations"))
+    return " || ".join(f"({each})" for each in off)
+
+
+def _changes(key: str) -> str:
+    """An annotation comes, or has another value."""
+    new, old = (f"{subject}.metadata.annotations['{key}']" for subject in ("object", "oldObject"))
+    same = f"oldObject != null && {_stands('oldObject', key)} && {old} == {new}"
+    return f"{_stands('object', key)} && {new} != '' && !({same})"
+
+
+_QUOTA: Final = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+_BASE: Final = constants.ANNOTATION_BASE
+_OWNER: Final = constants.ANNOTATION_OWNER
+_MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
+"""The labels that make a quota managed."""
 _SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
 """In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""
+_QUOTA_ANNOTATION_CHANGES: Final = (
+    f"({_changes(_QUOTA)}) || (({_stands('oldObject', _QUOTA)}) && !({_stands('object', _QUOTA)}"
+    f" && object.metadata.annotations['{_QUOTA}'] != '')) || ({_SWITCHED_OFF})"
+)
+_VOLUMES_CHANGE: Final = _changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)
+_LOSES_LABEL: Final = " || ".join(
+    f"(({_says('oldObject', 'labels', label)}) && !({_says('object', 'labels', label)}))" for label in _MANAGED
+)
+"""That takes all of its headroom."""
+_LOSES_OWNER: Final = (
+    f"({_stands('oldObject', _OWNER)}) && !({_stands('object', _OWNER)})"
+    f" && {_says('object', 'annotations', constants.ANNOTATION_SKIP_AUTO_SCALING)}"
+)
+"""A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back."""
+_CHANGES_BASE: Final = (
+    f"({_says('oldObject', 'labels', constants.LABEL_MANAGED)}) && ({_stands('oldObject', _BASE)})"
+    f" && !({_stands('object', _BASE)}"
+    f" && object.metadata.annotations['{_BASE}'] == oldObject.metadata.annotations['{_BASE}'])"
+)
+"""Of a quota without Rancher."""

@@ -1,22 +1,16 @@
-"""One deadline for all live reads of a review, and the error of a read without an answer."""
+"""Live reads of a review, which end by its deadline, and the error of a read without an answer."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Iterator
-from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.webhook.admission import time_left
 from pkg.webhook.metrics import TIMEOUTS
 
-REVIEW_SECONDS: Final = 3.0
-"""The API server waits 5 s for an answer (the registered timeoutSeconds); before that, we have to give one."""
-
 T = TypeVar("T")
-
-_ENDS_AT: ContextVar[float] = ContextVar("deadline")
 
 
 class NoAnswer(Exception):
@@ -28,24 +22,13 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Live reads within the block end together; with 0 none begins."""
-    token = _ENDS_AT.set(now() + seconds)
-    try:
-        yield
-    finally:
-        _ENDS_AT.reset(token)
-
-
 async def in_time(read: Coroutine[Any, Any, T]) -> T | None:
     """The result of a live read, None when the object does not exist. Raises NoAnswer."""
-    ends = _ENDS_AT.get(now() + REVIEW_SECONDS)
-    if ends <= now():
+    if (left := time_left()) <= 0:
         read.close()
         raise NoAnswer("no time is left to ask the API server")
     try:
-        async with asyncio.timeout_at(ends):
+        async with asyncio.timeout(left):
             return await read
     except NotFound:
         return None

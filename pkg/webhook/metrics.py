@@ -1,18 +1,14 @@
-"""Webhook metrics under controller-runtime's names. `code` is the HTTP status."""
+"""The webhooks' metrics of headroom's own names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kubeloop.metrics import LateGauge
+from kubeloop.webhook.admission import Decision
+from kubeloop.webhook.metrics import ServerMetrics
 from pkg.config.metrics import METRICS
-from pkg.webhook.admission import Decision
-from pkg.webhook.configurations import NAMES
 
-# controller-runtime leaves Prometheus' default buckets; the answers here are faster than the first of those.
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-REQUESTS = METRICS["controller_runtime_webhook_requests_total"].counter()
-LATENCY = METRICS["controller_runtime_webhook_latency_seconds"].histogram(_BUCKETS)
-IN_FLIGHT = METRICS["controller_runtime_webhook_requests_in_flight"].gauge()
 DECISIONS = METRICS["headroom_admission_decisions_total"].counter()
 DENIALS = METRICS["headroom_admission_denials_total"].counter()
 TIMEOUTS = METRICS["headroom_admission_timeouts_total"].counter()
@@ -24,29 +20,26 @@ OPEN = LateGauge(METRICS["headroom_webhook_connections"])
 CLOSED = METRICS["headroom_webhook_connections_closed_total"].counter()
 DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
 
-UNKNOWN_PATH = "unknown"
-"""The label of requests to paths that nothing is served on: a stranger's paths must not become series."""
 
+class HeadroomMetrics(ServerMetrics):
+    """Exports what a server tells; the series of every webhook exist from the start, as dashboards expect."""
 
-class WebhookMetrics:
-    """The series of one path's webhook; those of the usual codes exist from the start, as dashboards expect."""
+    def __init__(self, webhooks: Iterable[str]) -> None:
+        for name in webhooks:
+            for decision in ("allowed", "patched", "denied"):
+                DECISIONS.labels(name, decision)
 
-    def __init__(self, path: str) -> None:
-        self._name = name = NAMES.get(path, path)
-        self._codes = {code: REQUESTS.labels(name, str(code)) for code in (200, 500)}
-        self._latency = LATENCY.labels(name)
-        self._decisions = {each: DECISIONS.labels(name, each) for each in ("allowed", "patched", "denied")}
-        self.in_flight = IN_FLIGHT.labels(name)
+    def connections(self, count: int) -> None:
+        OPEN.set(count)
 
-    def answered(self, code: int, seconds: float) -> None:
-        """One request ended with an HTTP status."""
-        if code not in self._codes:
-            self._codes[code] = REQUESTS.labels(self._name, str(code))
-        self._codes[code].inc()
-        self._latency.observe(seconds)
+    def closed(self, reason: str) -> None:
+        CLOSED.labels(reason).inc()
 
-    def decided(self, decision: Decision) -> None:
-        """What the answer said."""
+    def decided(self, webhook: str, decision: Decision) -> None:
         if not decision.allowed:
-            DENIALS.labels(self._name, decision.reason).inc()
-        self._decisions["denied" if not decision.allowed else "patched" if decision.patch else "allowed"].inc()
+            DENIALS.labels(webhook, decision.reason).inc()
+        answered = "denied" if not decision.allowed else "patched" if decision.patch else "allowed"
+        DECISIONS.labels(webhook, answered).inc()
+
+    def certificate(self, expires: float) -> None:
+        CERTIFICATE_EXPIRY.set(expires)

@@ -10,6 +10,10 @@ from ssl import SSLContext
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.client import Client, own_user
+from kubeloop.webhook.admission import AdmissionRequest, Decision, Hook
+from kubeloop.webhook.admission_server import AdmissionServer
+from kubeloop.webhook.registration import Endpoint
+from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
@@ -17,8 +21,7 @@ from pkg.util.installation import about
 from pkg.util.kubevirt.installed import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
-from pkg.webhook.admission import AdmissionRequest, Decision
-from pkg.webhook.admission_server import AdmissionServer
+from pkg.webhook.metrics import HeadroomMetrics
 from pkg.webhook.options import Options
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources.lock import validator as lock
@@ -26,8 +29,6 @@ from pkg.webhook.resources.namespace import validator as namespace
 from pkg.webhook.resources.pod import validator as pod
 from pkg.webhook.resources.resourcequota import validator as resourcequota
 from pkg.webhook.resources.virtualmachine import validator as virtualmachine
-from pkg.webhook.server import Hook
-from pkg.webhook.serving_certificate import CertificateFiles, SharedCertificates
 from pkg.webhook.view import View
 
 
@@ -36,7 +37,7 @@ class Webhooks:
     """The webhooks of a process before it has a client; `server` makes them."""
 
     options: Options
-    endpoint: paths.Endpoint
+    endpoint: Endpoint
     """The Service's namespace follows from the client."""
     context: SSLContext
     files: CertificateFiles | None = None
@@ -52,15 +53,20 @@ class Webhooks:
         tell = partial(management.recorder("headroom").event, about(own), "Warning")
         return AdmissionServer(
             hooks(view, options, endpoint, management),
-            self.files or SharedCertificates(self.context, secrets, own, options.secret_name, endpoint.hosts),
+            self.files
+            or SharedCertificates(
+                self.context, secrets, own, options.secret_name, endpoint.hosts, managed_by="headroom"
+            ),
             Registrar(client, endpoint, options, tell) if options.register else None,
             client_names=options.client_names,
             synced=management.wait_for_sync,
             stopped=view.close,
+            names=paths.NAMES,
+            metrics=HeadroomMetrics(paths.NAMES.values()),
         )
 
 
-def hooks(view: View, options: Options, endpoint: paths.Endpoint, management: Management) -> Mapping[str, Hook]:
+def hooks(view: View, options: Options, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
     the options of before."""
     locks = management.locks

@@ -23,19 +23,20 @@ from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
+from kubeloop.webhook import admission_server, certificates
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
+from kubeloop.webhook.admission_server import AdmissionServer
+from kubeloop.webhook.registration import Endpoint
+from kubeloop.webhook.serving_certificate import SharedCertificates, server_context
 from lab import bodies
 from lab.bodies import quota_text
 from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook import admission_server, certificates
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
-from pkg.webhook.admission_server import AdmissionServer
-from pkg.webhook.configurations import VALIDATE_NAMESPACE, Endpoint
+from pkg.webhook.configurations import VALIDATE_NAMESPACE
 from pkg.webhook.options import FailurePolicy, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
-from pkg.webhook.serving_certificate import SharedCertificates, server_context
 from tests.bench.webhook import Line, post
 from tests.e2e.admin import HARD, LIMITS, Admin, admin_of
 from tests.program import headroom, of_a_soak, program

@@ -16,8 +16,8 @@ from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
+from kubeloop.webhook.certificates import DAY, SERVING_LIFE, issue
 from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
-from pkg.webhook.certificates import DAY, SERVING_LIFE, issue
 from tests.e2e.accounts import ADMISSION, RBAC
 from tests.e2e.api import Api
 from tests.e2e.headroom.amounts import ONE

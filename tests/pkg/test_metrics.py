@@ -10,12 +10,13 @@ from prometheus_client import REGISTRY, Metric
 
 import pkg
 from kubeloop.metrics import FRAMEWORK, LateGauge
+from kubeloop.webhook.admission import ALLOW, Decision, deny
+from kubeloop.webhook.metrics import UNKNOWN_PATH
 from pkg.config.metrics import METRICS
 from pkg.report.state_metrics import StateMetrics
 from pkg.util.resourcequota.observe import Listed, Source
-from pkg.webhook.admission import ALLOW
 from pkg.webhook.configurations import NAMES
-from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
+from pkg.webhook.metrics import HeadroomMetrics
 
 
 def scraped() -> Iterator[Metric]:
@@ -44,5 +45,27 @@ def test_labels_name_webhooks_as_flags_do() -> None:
     assert named | {UNKNOWN_PATH} == {
         each.strip(" `") for each in METRICS["headroom_admission_denials_total"].labels["webhook"].split(",")
     }
-    WebhookMetrics("/validate-pod").decided(ALLOW)
-    assert REGISTRY.get_sample_value("headroom_admission_decisions_total", {"webhook": "pods", "decision": "allowed"})
+
+
+def test_decisions_are_counted_by_what_was_answered() -> None:
+    def counted(name: str, **labels: str) -> float | None:
+        return REGISTRY.get_sample_value(f"headroom_admission_{name}_total", {"webhook": "w", **labels})
+
+    metrics = HeadroomMetrics(["w"])
+    decisions = ("allowed", "patched", "denied")
+    assert [counted("decisions", decision=each) for each in decisions] == [0, 0, 0], "as dashboards expect"
+    for decision in (ALLOW, Decision(patch=[{"op": "remove", "path": "/x"}]), deny("no"), ALLOW):
+        metrics.decided("w", decision)
+    assert [counted("decisions", decision=each) for each in decisions] == [2, 1, 1]
+    assert counted("denials", reason="invalid") == 1
+
+
+def test_what_a_listener_tells_is_exported() -> None:
+    metrics = HeadroomMetrics([])
+    metrics.connections(3)
+    metrics.certificate(1_800_000_000.0)
+    before = REGISTRY.get_sample_value("headroom_webhook_connections_closed_total", {"reason": "head"}) or 0.0
+    metrics.closed("head")
+    assert REGISTRY.get_sample_value("headroom_webhook_connections_closed_total", {"reason": "head"}) == before + 1
+    assert REGISTRY.get_sample_value("headroom_webhook_connections") == 3
+    assert REGISTRY.get_sample_value("headroom_webhook_certificate_expiry_seconds") == 1_800_000_000.0

@@ -22,10 +22,18 @@ from kubeloop.api.registry import (
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
 from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.testing.fake.patches import Raw, json_patched
+from kubeloop.webhook.admission import (
+    REVIEW_SECONDS,
+    AdmissionRequest,
+    BadReview,
+    Decision,
+    GroupVersionResource,
+    Hook,
+    UserInfo,
+    deadline,
+    deny,
+)
 from pkg.util.quotacount.usage import pod_usage
-from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, GroupVersionResource, UserInfo, deny
-from pkg.webhook.deadline import REVIEW_SECONDS, deadline
-from pkg.webhook.server import Hook
 from tests.simulation import server
 from tests.simulation.cluster import Cluster
 from tests.simulation.process import Process

@@ -11,16 +11,15 @@ from typing import Any
 
 from kubeloop.api.resource_list import ResourceList, maximum
 from kubeloop.client.errors import ApiError
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
 from pkg.util.managedtenantquota.lock import moment
 from pkg.util.managedtenantquota.targets import Missing, Room
 from pkg.util.resourcequota import vm
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
 from pkg.webhook.configurations import VALIDATE_POD
 from pkg.webhook.resources.pod import validator as pod
-from pkg.webhook.server import Hook
 from tests.simulation import programs, server
 from tests.simulation.admission import HEADROOM, KUBEVIRT
 

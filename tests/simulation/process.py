@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from typing import Any, TypeVar
 
-from pkg.webhook.server import Hook
+from kubeloop.webhook.admission import Hook
 from tests.simulation.repeatable import MACHINE
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,8 @@ from typing import Any
 from kubeloop.client.errors import refuse_write
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
+from kubeloop.webhook.admission import Hook
+from kubeloop.webhook.registration import Endpoint
 from lab.kubevirt import options as kubevirt_options
 from lab.kubevirt.register import register as register_kubevirt
 from lab.rancher.namespace_controller import Agent
@@ -20,11 +22,9 @@ from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.configurations import Endpoint
 from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import hooks
-from pkg.webhook.server import Hook
 from pkg.webhook.view import View
 from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
 from tests.simulation.process import Process

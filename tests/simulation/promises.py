@@ -15,6 +15,7 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from kubeloop.testing.fake.patches import Raw
+from kubeloop.webhook.admission import Decision
 from lab.rancher.limits import render
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.constants import (
@@ -25,7 +26,6 @@ from pkg.util.constants import (
     LABEL_MANAGED,
 )
 from pkg.util.quotacount.usage import pod_usage
-from pkg.webhook.admission import Decision
 from tests.simulation.admission import ADMIN, HEADROOM, KUBEVIRT
 from tests.simulation.cluster import Cluster
 from tests.simulation.programs import LOCK_LIMIT

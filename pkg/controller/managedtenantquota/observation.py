@@ -22,8 +22,9 @@ from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.webhook.registration import NotReached
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.probe import PROBE_CONFIGURATION, NotReached, probe
+from pkg.config.probe import PROBE_CONFIGURATION, probe
 from pkg.controller.options import Options
 from pkg.util.constants import NEVER_LOCKED, UPSTREAM_LEASE, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.installed import virt_controllers

@@ -31,7 +31,7 @@ def test_a_start_imports_little_beside_the_http_library() -> None:
 
 
 def test_what_is_imported_is_what_a_controller_needs() -> None:
-    needless = ("kubernetes", "cryptography", "rich", "pkg.webhook.server", "pkg.report.reader", "lab.demo")
+    needless = ("kubernetes", "cryptography", "rich", "kubeloop.webhook.server", "pkg.report.reader", "lab.demo")
     code = f"{START}; import sys; sys.exit(', '.join(n for n in {needless!r} if n in sys.modules) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.testing.fake.server import FakeCluster, FakeTransport
 from kubeloop.testing.virtual_time import now, run
+from kubeloop.webhook.registration import Endpoint, Webhook
+from kubeloop.webhook.serving_certificate import server_context
 from lab.kubevirt import options as stand_in
 from lab.kubevirt.register import register as register_kubevirt
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
@@ -27,11 +29,10 @@ from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.configurations import Endpoint, Webhook, fingerprint, validating
+from pkg.webhook.configurations import fingerprint, validating
 from pkg.webhook.options import FailurePolicy
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import Webhooks
-from pkg.webhook.serving_certificate import server_context
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

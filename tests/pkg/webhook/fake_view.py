@@ -10,10 +10,10 @@ import msgspec
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.webhook.admission import AdmissionRequest
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
-from pkg.webhook.admission import AdmissionRequest
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.view import View, migrating

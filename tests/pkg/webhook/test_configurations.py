@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pkg.webhook.configurations import TIMEOUT_SECONDS, Endpoint, Webhook, mutating, probing, validating
+from kubeloop.webhook.registration import TIMEOUT_SECONDS, Endpoint, Webhook
+from pkg.webhook.configurations import mutating, probing, validating
 from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
 
 URL = Endpoint(url="https://127.0.0.1:9443")
+KEY = "0123456789abcdef" * 2
 SERVICE = Endpoint(service_namespace="harvester-system", service_name="headroom-webhook")
 
 
@@ -105,6 +108,15 @@ def test_a_url_or_a_service() -> None:
     }
     names = ["headroom-webhook.harvester-system.svc", "headroom-webhook.harvester-system.svc.cluster.local"]
     assert (URL.hosts, SERVICE.hosts) == (["127.0.0.1"], names)
+
+
+@pytest.mark.parametrize("endpoint", [URL, SERVICE], ids=["by URL", "by Service"])
+def test_the_key_is_at_the_end_of_every_path_but_the_probes(endpoint: Endpoint) -> None:
+    keyed = replace(endpoint, key=KEY)
+    for webhook in (*validating(keyed, Options(), b"ca"), *mutating(keyed, Options(), b"ca")):
+        config = webhook["clientConfig"]
+        assert (config.get("url") or config["service"]["path"]).endswith(f"/{KEY}")
+    assert probing(keyed, Options(), b"ca") == probing(endpoint, Options(), b"ca")
 
 
 def test_only_ranchers_writes_are_changed() -> None:

@@ -13,9 +13,10 @@ from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WE
 from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK, NotReached
+from kubeloop.webhook.registration import Endpoint, NotReached, Webhook
+from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.configurations import MANAGED_BY, Endpoint, Webhook, fingerprint, mutating, validating
+from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
 from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
 from pkg.webhook.registration import (
     EVENT_NOT_REACHED,

@@ -11,11 +11,12 @@ from kubeloop.api import registry
 from kubeloop.client.errors import NotServed, ServerError
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now
+from kubeloop.webhook.admission import deadline
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.managed import annotation_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.webhook.deadline import NoAnswer, deadline
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View, defaults
 from tests import kinds
 from tests.decisions import sentences

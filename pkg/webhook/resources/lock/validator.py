@@ -19,6 +19,7 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.api.quantity import ZERO
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
@@ -29,7 +30,6 @@ from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
 from pkg.webhook.view import View

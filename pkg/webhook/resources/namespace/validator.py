@@ -12,12 +12,12 @@ from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.managed import annotation_of, is_served, switched_off
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.validator import switching_off
 from pkg.webhook.view import View, defaults

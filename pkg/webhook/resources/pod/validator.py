@@ -13,6 +13,7 @@ from typing import Final
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quotacount.releases import Releases
@@ -21,7 +22,6 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import annotation_of, is_served
-from pkg.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.webhook.deadline import NoAnswer, in_time, now
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options

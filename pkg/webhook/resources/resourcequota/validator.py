@@ -14,6 +14,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util import constants
 from pkg.util.resourcequota.base import base_of, hard
 from pkg.util.resourcequota.entries import has_migrating_vm, readable_total
@@ -28,7 +29,6 @@ from pkg.util.resourcequota.managed import (
 )
 from pkg.util.resourcequota.plan import pointer
 from pkg.util.resourcequota.policy import Policy
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard

@@ -14,6 +14,7 @@ from kubeloop.api.core import ResourceQuota, ResourceRequirements
 from kubeloop.api.meta import Struct
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
@@ -22,7 +23,6 @@ from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
 from pkg.util.resourcequota.managed import annotation_of
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.view import View, defaults
 

@@ -13,10 +13,10 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
+from kubeloop.webhook.admission import AdmissionRequest, Decision, deadline
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.facts import Facts
-from pkg.webhook.admission import AdmissionRequest, Decision
-from pkg.webhook.deadline import NoAnswer, deadline
+from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.lock.validator import Accounts, Validator, is_granted, passes
 from tests.decisions import sentences
 from tests.kinds import Kind

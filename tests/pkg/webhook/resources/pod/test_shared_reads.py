@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from kubeloop.testing.virtual_time import now
-from pkg.webhook.deadline import deadline, in_time
+from kubeloop.webhook.admission import deadline
+from pkg.webhook.deadline import in_time
 from pkg.webhook.resources.pod.shared_reads import SharedReads
 
 pytestmark = pytest.mark.virtual_time

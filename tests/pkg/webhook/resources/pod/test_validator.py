@@ -14,11 +14,11 @@ from kubeloop.api.core import Pod, ResourceQuota, ResourceRequirements
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import format_resource_list, total
 from kubeloop.testing.virtual_time import now
+from kubeloop.webhook.admission import BadReview
 from pkg.util import constants
 from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.admission import BadReview
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts

@@ -9,8 +9,8 @@ import time
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from pkg.webhook.certificates import CertificateError, KeyPair, Material, issue
-from pkg.webhook.serving_certificate import load, server_context
+from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, issue
+from kubeloop.webhook.serving_certificate import load, server_context
 
 pytestmark = pytest.mark.virtual_time
 

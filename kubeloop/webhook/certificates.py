@@ -49,25 +49,25 @@ class Material:
     serving: KeyPair
 
 
-def issue(hosts: Collection[str], now: float) -> Material:
-    """A new CA and a certificate of its for `hosts` (names and IP addresses)."""
+def issue(hosts: Collection[str], now: float, name: str = "webhook") -> Material:
+    """A new CA and a certificate of its for `hosts` (names and IP addresses); `name` is the common name."""
     # The serial in the name keeps two CAs apart where a verifier looks an issuer up by its name.
-    name = f"headroom-webhook-ca-{x509.random_serial_number():x}"[:64]
+    ca = f"{name}-ca-{x509.random_serial_number():x}"[:64]
     constraints = x509.BasicConstraints(ca=True, path_length=0)
-    authority = _signed(name, {constraints: True, _usage(signs=True): True}, now, now + AUTHORITY_LIFE)
-    return Material(authority, authority.certificate, _serving(authority, hosts, now))
+    authority = _signed(ca, {constraints: True, _usage(signs=True): True}, now, now + AUTHORITY_LIFE)
+    return Material(authority, authority.certificate, _serving(authority, hosts, now, name))
 
 
-def step(material: Material, hosts: Collection[str], now: float) -> Material | None:
+def step(material: Material, hosts: Collection[str], now: float, name: str = "webhook") -> Material | None:
     """The material that replaces `material` now; None when nothing is due. Raises CertificateError."""
     served = _hosts(material.serving)
     wanted = sorted({*hosts, *served})
     last, end = expiry(material.authority), expiry(material.serving)
     if now >= last:
-        return issue(wanted, now)
+        return issue(wanted, now, name)
     is_due = end < last and now >= end - SERVING_LIFE / 3
     if is_due or not served.issuperset(hosts) or not _is_signed_by(material.authority, material.serving):
-        return replace(material, serving=_serving(material.authority, wanted, now))
+        return replace(material, serving=_serving(material.authority, wanted, now, name))
     return None
 
 
@@ -98,7 +98,7 @@ def expiry(pair: KeyPair) -> float:
     return parse(pair.certificate).not_valid_after_utc.timestamp()
 
 
-def _serving(authority: KeyPair, hosts: Collection[str], now: float) -> KeyPair:
+def _serving(authority: KeyPair, hosts: Collection[str], now: float, name: str) -> KeyPair:
     """Never longer than its CA."""
     extensions: dict[x509.ExtensionType, bool] = {
         x509.BasicConstraints(ca=False, path_length=None): True,
@@ -106,7 +106,7 @@ def _serving(authority: KeyPair, hosts: Collection[str], now: float) -> KeyPair:
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
         x509.SubjectAlternativeName([_general_name(host) for host in hosts]): False,
     }
-    return _signed("headroom-webhook", extensions, now, min(now + SERVING_LIFE, expiry(authority)), authority)
+    return _signed(name, extensions, now, min(now + SERVING_LIFE, expiry(authority)), authority)
 
 
 def _signed(

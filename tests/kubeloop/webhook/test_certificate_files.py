@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubeloop.client.errors import ConfigError
-from pkg.webhook.certificates import Material, issue
-from pkg.webhook.serving_certificate import CertificateFiles, server_context
+from kubeloop.webhook.certificates import Material, issue
+from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
 
 pytestmark = pytest.mark.virtual_time
 

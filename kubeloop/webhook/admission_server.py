@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import ApiError, ConfigError
-from pkg.config.probe import NotReached
-from pkg.webhook.admission import AdmissionRequest, Decision
-from pkg.webhook.deadline import REVIEW_SECONDS
-from pkg.webhook.registration import Registrar
-from pkg.webhook.server import Hook, WebhookServer
-from pkg.webhook.serving_certificate import ServingCertificate
+from kubeloop.webhook.admission import REVIEW_SECONDS, AdmissionRequest, Decision, Hook
+from kubeloop.webhook.metrics import ServerMetrics
+from kubeloop.webhook.registration import NotReached, Registration
+from kubeloop.webhook.server import WebhookServer
+from kubeloop.webhook.serving_certificate import ServingCertificate
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +33,27 @@ class AdmissionServer:
         self,
         hooks: Mapping[str, Hook],
         certificate: ServingCertificate,
-        registrar: Registrar | None,
+        registration: Registration | None,
         *,
         client_names: Collection[str] = (),
         synced: Callable[[], Awaitable[object]],
         stopped: Callable[[], Awaitable[None]] | None = None,
+        names: Mapping[str, str] | None = None,
+        metrics: ServerMetrics | None = None,
     ) -> None:
-        """`registrar` None: another program registers the webhooks."""
+        """`registration` None: another program registers the webhooks. `client_names`, `names`: see WebhookServer."""
         self._ready = asyncio.Event()
+        self._metrics = metrics or ServerMetrics()
         self._server = WebhookServer(
             {path: self._when_synced(hook) for path, hook in hooks.items()},
             certificate.context,
             client_names=client_names,
-            key=(lambda: registrar.endpoint.key) if registrar else None,
+            key=(lambda: registration.endpoint.key) if registration else None,
+            names=names,
+            metrics=self._metrics,
         )
         self._certificate = certificate
-        self._registrar = registrar
+        self._registration = registration
         self._not_registered = "the caches have not synced yet"
         """Why the webhooks are not registered; "" once they are."""
         self._synced = synced
@@ -64,9 +68,9 @@ class AdmissionServer:
     async def start(self, bind_address: str) -> None:
         """Load the certificate, and the key by which the API server is known, and listen. Raises ApiError, ConfigError,
         BindError."""
-        await self._certificate.refresh()
-        if self._registrar is not None:
-            await self._registrar.adopt()
+        await self._refresh()
+        if self._registration is not None:
+            await self._registration.adopt()
         await self._server.start(bind_address)
         self._task = asyncio.create_task(self._run(), name="webhook upkeep")
 
@@ -121,12 +125,17 @@ class AdmissionServer:
             pause = POLL_SECONDS if await self._look() else min(2 * pause, RETRY_SECONDS)
             await asyncio.sleep(pause)
 
+    async def _refresh(self) -> None:
+        await self._certificate.refresh()
+        if self._certificate.expires is not None:
+            self._metrics.certificate(self._certificate.expires)
+
     async def _look(self) -> bool:
         """Renew and register what is due: at first when there is something that answers. Whether all is well."""
         try:
-            await self._certificate.refresh()
-            if self._registrar is not None:
-                await self._registrar.ensure(self._certificate.bundle)
+            await self._refresh()
+            if self._registration is not None:
+                await self._registration.ensure(self._certificate.bundle)
         except NotReached as exc:
             if self._not_registered != str(exc):
                 log.warning("webhooks are not registered: %s", exc)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pkg.webhook.certificates import issue
-from pkg.webhook.listener import Limits
-from pkg.webhook.server import Hook, WebhookServer
-from pkg.webhook.serving_certificate import load, server_context
+from kubeloop.webhook.admission import Decision, Hook
+from kubeloop.webhook.certificates import issue
+from kubeloop.webhook.listener import Limits
+from kubeloop.webhook.metrics import ServerMetrics
+from kubeloop.webhook.server import WebhookServer
+from kubeloop.webhook.serving_certificate import load, server_context
 
 REVIEW = msgspec.json.encode(
     {
@@ -30,11 +33,34 @@ KEY = "0123456789abcdef" * 2
 JSON = {"Content-Type": "application/json"}
 
 
+class Told(ServerMetrics):
+    """What a server told."""
+
+    def __init__(self) -> None:
+        self.open: int | None = None
+        self.early: Counter[str] = Counter()
+        self.decisions: list[tuple[str, Decision]] = []
+        self.expires: float | None = None
+
+    def connections(self, count: int) -> None:
+        self.open = count
+
+    def closed(self, reason: str) -> None:
+        self.early[reason] += 1
+
+    def decided(self, webhook: str, decision: Decision) -> None:
+        self.decisions.append((webhook, decision))
+
+    def certificate(self, expires: float) -> None:
+        self.expires = expires
+
+
 class Peer:
     """Trusts the server."""
 
-    def __init__(self, server: WebhookServer, trusted: bytes) -> None:
+    def __init__(self, server: WebhookServer, trusted: bytes, told: Told) -> None:
         self.server = server
+        self.told = told
         self.tls = ssl.create_default_context(cadata=trusted.decode())
         self._session = aiohttp.ClientSession()
 
@@ -73,9 +99,10 @@ async def listening(
     material = issue(["127.0.0.1"], time.time())
     context = server_context(client_ca)
     load(context, material.serving)
-    server = WebhookServer(hooks, context, limits=limits or QUICK, **options)
+    told = Told()
+    server = WebhookServer(hooks, context, limits=limits or QUICK, metrics=told, **options)
     await server.start("127.0.0.1:0")
-    peer = Peer(server, material.bundle)
+    peer = Peer(server, material.bundle, told)
     try:
         yield peer
     finally:

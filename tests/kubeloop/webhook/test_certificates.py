@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from pkg.webhook.certificates import (
+from kubeloop.webhook.certificates import (
     AUTHORITY_LIFE,
     BACKDATED,
     DAY,

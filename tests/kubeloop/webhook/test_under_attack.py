@@ -22,10 +22,10 @@ from typing import Any, cast
 
 import pytest
 
-from pkg.webhook.listener import Limits
+from kubeloop.webhook.listener import Limits
 from tests.kubeloop.client.pki import Authority
-from tests.pkg.webhook.listening import KEY, Peer, listening
-from tests.pkg.webhook.test_flood import ATTACKS, allow, ask
+from tests.kubeloop.webhook.listening import KEY, Peer, listening
+from tests.kubeloop.webhook.test_flood import ATTACKS, allow, ask
 
 CLIENTS = 500
 REVIEWS = 300

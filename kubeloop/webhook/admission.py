@@ -6,8 +6,11 @@ fields, and an object of 1 MB costs nothing then.
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -30,6 +33,9 @@ _MOST_PARTS: Final = 20_000
 answered."""
 _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
+REVIEW_SECONDS: Final = 3.0
+"""Of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
+_ENDS_AT: ContextVar[float] = ContextVar("review ends at")
 
 
 class BadReview(Exception):
@@ -104,11 +110,31 @@ class Decision:
 
 
 ALLOW: Final = Decision()
+Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
+"""Answers one request. BadReview becomes a 400, for the API server's own a refusal: the failurePolicy must not let pass
+what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
 
 
 def deny(message: str, *, reason: str = "invalid") -> Decision:
     """A refusal; the person sees `admission webhook "…" denied the request: <message>`."""
     return Decision(allowed=False, message=message, reason=reason)
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """The review that is answered within the block has so much time; with 0 its hook asks nothing of others."""
+    token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _ENDS_AT.reset(token)
+
+
+def time_left() -> float:
+    """Seconds that are left of the review's time for what the hook asks of others: one deadline for all of it. Outside
+    of a review REVIEW_SECONDS."""
+    now = asyncio.get_running_loop().time()
+    return _ENDS_AT.get(now + REVIEW_SECONDS) - now
 
 
 def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionRequest:

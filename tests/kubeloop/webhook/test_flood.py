@@ -12,14 +12,13 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 from aiohttp import web
-from prometheus_client import REGISTRY
 
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
-from pkg.webhook.listener import Limits, _within_the_systems
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
+from kubeloop.webhook.listener import Limits, _within_the_systems
 from tests.decisions import sentences
-from tests.pkg.webhook.listening import KEY, QUICK, REVIEW, Peer, listening
+from tests.kubeloop.webhook.listening import KEY, QUICK, REVIEW, Peer, listening
 
 pytestmark = pytest.mark.virtual_time
 
@@ -162,10 +161,6 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
 
 
-def connections() -> float | None:
-    return REGISTRY.get_sample_value("headroom_webhook_connections")
-
-
 async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "too many open files")]
@@ -184,14 +179,14 @@ async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch
 async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
     limits = Limits(connections=20, handshake=0.5, head=0.5)
     async with listening({"/allow": allow}, limits=limits, key=lambda: KEY) as peer:
-        await until(lambda: connections() == 0)
+        await until(lambda: peer.told.open == 0)
         port = peer.server.address[1]
         proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
         await ask(*proven, KEY)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
-        await until(lambda: connections() == 20)
+        await until(lambda: peer.told.open == 20)
         await asyncio.sleep(0.2)
-        assert connections() == 20
+        assert peer.told.open == 20
         silent += [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(5)]
         await asyncio.wait_for(peer.post(f"/allow/{KEY}"), 5)
         for reader, _ in silent:
@@ -211,6 +206,7 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
         began = now()
         await reader.read()
         assert 0.2 < now() - began < 1.0
+        assert peer.told.early == {"head" if with_tls else "handshake": 1}
         writer.close()
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Namespace
-from pkg.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
+from kubeloop.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
 
 
 def review(**fields: Any) -> bytes:

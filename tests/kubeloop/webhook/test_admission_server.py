@@ -11,14 +11,13 @@ import pytest
 
 from kubeloop.client.errors import ApiError, ConfigError, ServiceUnavailable
 from kubeloop.controllers.errors import BindError
-from pkg.config.probe import NotReached
-from pkg.webhook.admission import ALLOW, AdmissionRequest, Decision
-from pkg.webhook.admission_server import POLL_SECONDS, RETRY_SECONDS, AdmissionServer
-from pkg.webhook.certificates import issue
-from pkg.webhook.configurations import Endpoint
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
+from kubeloop.webhook.admission_server import POLL_SECONDS, RETRY_SECONDS, AdmissionServer
+from kubeloop.webhook.certificates import issue
+from kubeloop.webhook.registration import Endpoint, NotReached
+from kubeloop.webhook.serving_certificate import ServingCertificate, server_context
 from pkg.webhook.registration import Registrar
-from pkg.webhook.serving_certificate import ServingCertificate, server_context
-from tests.pkg.webhook.listening import KEY, REVIEW
+from tests.kubeloop.webhook.listening import KEY, REVIEW
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,8 +12,15 @@ import pytest
 from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, NotFound
-from pkg.webhook.certificates import DAY
-from pkg.webhook.serving_certificate import AUTHORITY_KEY, BUNDLE, CERTIFICATE, KEY, SharedCertificates, server_context
+from kubeloop.webhook.certificates import DAY
+from kubeloop.webhook.serving_certificate import (
+    AUTHORITY_KEY,
+    BUNDLE,
+    CERTIFICATE,
+    KEY,
+    SharedCertificates,
+    server_context,
+)
 from tests.kinds import Clock, Kind
 
 pytestmark = pytest.mark.virtual_time

@@ -12,7 +12,7 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -20,11 +20,21 @@ from aiohttp.http import HttpVersion11
 
 from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.server import parse_bind_address
-from pkg.webhook.admission import AdmissionRequest, BadReview, Decision, TooLarge, decode_review, deny, encode_answer
-from pkg.webhook.configurations import without_key
-from pkg.webhook.deadline import REVIEW_SECONDS, deadline
-from pkg.webhook.listener import Limits, Listener
-from pkg.webhook.metrics import UNKNOWN_PATH, WebhookMetrics
+from kubeloop.webhook.admission import (
+    REVIEW_SECONDS,
+    AdmissionRequest,
+    BadReview,
+    Decision,
+    Hook,
+    TooLarge,
+    deadline,
+    decode_review,
+    deny,
+    encode_answer,
+)
+from kubeloop.webhook.listener import Limits, Listener
+from kubeloop.webhook.metrics import UNKNOWN_PATH, ServerMetrics, WebhookMetrics
+from kubeloop.webhook.registration import without_key
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +50,6 @@ _LARGE: Final = 64 * 1024
 _LARGE_AT_ONCE: Final = 16
 """Bodies above _LARGE bytes that are read at a time, of reviews that are not known to be the API server's: what a flood
 of them holds in memory is bounded."""
-Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
-"""Answers one request. BadReview becomes a 400, for the API server's own a refusal: the failurePolicy must not let pass
-what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
 
 
 class _Refused(Exception):
@@ -65,21 +72,25 @@ class WebhookServer:
         client_names: Collection[str] = (),
         key: Callable[[], str] | None = None,
         limits: Limits | None = None,
+        names: Mapping[str, str] | None = None,
+        metrics: ServerMetrics | None = None,
     ) -> None:
         """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `key`
-        is the one by which the API server's requests are known; None: they cannot be told."""
+        is the one by which the API server's requests are known; None: they cannot be told. `names`: what metrics call
+        a path's webhook, where that is not its path."""
         self._hooks = dict(hooks)
         self._client_names = frozenset(client_names)
         self._key = key
         self._limits = limits or Limits()
-        self._metrics = {path: WebhookMetrics(path) for path in self._hooks}
+        self._metrics = {path: WebhookMetrics((names or {}).get(path, path)) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._turn = asyncio.Lock() if key is not None else None
         self._last_cost = 0.0
         # Where the API server's reviews are known, others begin one after the other, with a pause as long as the last
         # one took: they get half of a core at most, and a review of the API server's waits for one of them.
-        self._listener = Listener(self._handle, context, self._limits)
+        self._told = metrics or ServerMetrics()
+        self._listener = Listener(self._handle, context, self._limits, self._told)
         self.address: tuple[str, int] = ("", 0)
 
     async def start(self, bind_address: str) -> None:
@@ -109,7 +120,7 @@ class WebhookServer:
             if not self._may_ask(certificate):
                 raise _Refused(403, "the client certificate is not the API server's")
             uid, decision = await self._answer(request, path, authenticated=authenticated)
-            metrics.decided(decision)
+            self._told.decided(metrics.name, decision)
             response = web.Response(body=encode_answer(uid, decision), content_type="application/json")
         except _Refused as exc:
             response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from pkg.webhook.metrics import CLOSED, OPEN
+from kubeloop.webhook.metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Listener:
         answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         context: ssl.SSLContext,
         limits: Limits,
+        metrics: ServerMetrics,
     ) -> None:
         self._server = web.Server(
             answer,
@@ -67,6 +68,7 @@ class Listener:
         )
         self._context = context
         self._limits = limits
+        self._metrics = metrics
         self._shaking_hands = 0
         self._silent: set[object] = set()
         # Invariant: the protocols that have not read a request's head yet.
@@ -112,7 +114,7 @@ class Listener:
 
     def _count(self) -> int:
         there = self._shaking_hands + len(self._server.connections)
-        OPEN.set(there)
+        self._metrics.connections(there)
         return there
 
     async def _serve(self, accepted: socket.socket) -> None:
@@ -128,7 +130,7 @@ class Listener:
                 ssl_shutdown_timeout=limits.goodbye,
             )
         except (OSError, TimeoutError) as exc:
-            CLOSED.labels("handshake").inc()
+            self._metrics.closed("handshake")
             log.debug("no TLS handshake: %s", exc or "timed out")
             self._silent.discard(protocol)
             return
@@ -138,7 +140,7 @@ class Listener:
         self._count()
         if protocol in self._silent:
             self._silent.discard(protocol)
-            CLOSED.labels("head").inc()
+            self._metrics.closed("head")
             if not transport.is_closing():
                 transport.write(_TOO_LATE)
                 transport.close()

@@ -20,8 +20,7 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
-from pkg.webhook.certificates import CertificateError, KeyPair, Material, check, expiry, issue, parse_bundle, step
-from pkg.webhook.metrics import CERTIFICATE_EXPIRY
+from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, check, expiry, issue, parse_bundle, step
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,6 @@ class ServingCertificate(ABC):
         until = expiry(pair)
         load(self.context, pair)
         self.loaded = pair
-        CERTIFICATE_EXPIRY.set(until)
         log.info("serving certificate loaded, valid until %s", rfc3339(until))
 
 
@@ -103,6 +101,8 @@ class SharedCertificates(ServingCertificate):
     name: str
     hosts: Collection[str]
     clock: Callable[[], float] = time.time
+    managed_by: str = "kubeloop"
+    """The program, by the Secret's label and in the certificates' names."""
     _material: Material | None = field(default=None, init=False)
 
     async def refresh(self) -> None:
@@ -113,18 +113,18 @@ class SharedCertificates(ServingCertificate):
 
     async def _shared(self) -> Material:
         """The Secret's content, with what was due done. Raises AlreadyExists, Conflict: read it again."""
-        now, secret = self.clock(), None
+        now, name, secret = self.clock(), f"{self.managed_by}-webhook", None
         with contextlib.suppress(NotFound):
             secret = await self.secrets.get(name=self.name, namespace=self.namespace)
         if secret is None:
-            return await self._written(issue(self.hosts, now), None)
+            return await self._written(issue(self.hosts, now, name), None)
         try:
             found = _material(secret.data or {})
-            due = step(found, self.hosts, now)
+            due = step(found, self.hosts, now, name)
         except CertificateError as exc:
             log.warning("secret %s/%s is replaced: %s", self.namespace, self.name, exc)
             # As it was, for API servers and other replicas have that CA.
-            due = self._material or issue(self.hosts, now)
+            due = self._material or issue(self.hosts, now, name)
         return found if due is None else await self._written(due, secret)
 
     async def _written(self, material: Material, over: Secret | None) -> Material:
@@ -132,7 +132,7 @@ class SharedCertificates(ServingCertificate):
         data = _data(material)
         try:
             if over is None:
-                metadata = {"name": self.name, "labels": {"app.kubernetes.io/managed-by": "headroom"}}
+                metadata = {"name": self.name, "labels": {"app.kubernetes.io/managed-by": self.managed_by}}
                 body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
                 await self.secrets.create(body, namespace=self.namespace)
             else:
@@ -185,7 +185,7 @@ def server_context(client_authority: Path | None = None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(client_authority)
         except (OSError, ssl.SSLError) as exc:
-            raise ConfigError(f"--client-ca-file {client_authority}: {_reason(exc)}") from exc
+            raise ConfigError(f"{client_authority}: {_reason(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -196,7 +196,7 @@ def load(context: ssl.SSLContext, pair: KeyPair) -> None:
     Raises CertificateError; the context is untouched then.
     """
     # The ssl module reads files only; these are gone before another process can look for them, in a folder of ours.
-    with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
+    with tempfile.TemporaryDirectory(prefix="webhook-") as folder:
         file = Path(folder, "pem")
         file.write_bytes(pair.key + b"\n" + pair.certificate)
         try:

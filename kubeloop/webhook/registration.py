@@ -1,0 +1,218 @@
+"""How webhooks are registered: where the API server finds them, and the configurations that say so."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from kubeloop.api.registry import Resource
+from kubeloop.client.client import Client
+from kubeloop.client.errors import AlreadyExists, Conflict, NotFound
+from kubeloop.client.retry import retry_on_conflict
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS: Final = 5
+"""How long the API server waits for an answer."""
+_KEY_BYTES: Final = 16
+_KEY: Final = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
+RACES: Final = (AlreadyExists, Conflict, NotFound)
+"""Another replica created, changed or deleted the same configuration meanwhile."""
+
+Webhook = dict[str, Any]
+"""One of a configuration, as on the wire."""
+Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
+C = TypeVar("C", ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
+
+
+class NotReached(Exception):
+    """The API server does not reach the webhook; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the API server finds us: a URL, or a Service when `url` is "" (`https://host:port`, no path)."""
+
+    url: str = ""
+    service_namespace: str = ""
+    service_name: str = ""
+    key: str = ""
+    """The last part of every path, by which the API server is known, also where it presents no client certificate: only
+    readers of webhook configurations know it. Replicas share the one that is registered."""
+
+    def client_config(self, path: str, bundle: bytes | None = None) -> dict[str, Any]:
+        """WebhookClientConfig; without `bundle` it has no caBundle."""
+        path = f"{path}/{self.key}" if self.key else path
+        service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
+        config: dict[str, Any] = {"url": self.url + path} if self.url else {"service": service}
+        return config if bundle is None else {**config, "caBundle": base64.b64encode(bundle).decode("ascii")}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names that the API server calls, which the certificate is for."""
+        if self.url:
+            return [urlsplit(self.url).hostname or ""]
+        service = f"{self.service_name}.{self.service_namespace}.svc"
+        return [service, f"{service}.cluster.local"]
+
+
+def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
+    """The key in which the paths of registered webhooks end; "": in none."""
+    configs = [webhook.get("clientConfig") or {} for webhook in webhooks]
+    paths = [urlsplit(c.get("url") or "").path or (c.get("service") or {}).get("path") or "" for c in configs]
+    return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
+
+
+def without_key(path: str, key: str) -> tuple[str, bool]:
+    """A request's path without a key, and whether it ended in this one."""
+    rest, _, shown = path.rpartition("/")
+    if not _KEY.fullmatch(shown):
+        return path, False
+    return rest, hmac.compare_digest(shown, key)
+
+
+def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], **fields: Any) -> Webhook:
+    """A validating webhook; `fields` by their names in JSON, a mutating one's also `reinvocationPolicy`. Every field is
+    spelled out, defaults too: what the server stores then equals what is wanted, and drift is seen by comparing."""
+    return {
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client_config,
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "rules": list(rules),
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        **fields,
+    }
+
+
+def rule(
+    resources: list[str], operations: list[str], *, group: str = "", version: str = "v1", scope: str = "Namespaced"
+) -> dict[str, Any]:
+    """RuleWithOperations."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "resources": resources,
+        "operations": operations,
+        "scope": scope,
+    }
+
+
+def log_write(resource: Resource[Any], name: str, operation: str) -> None:
+    """One write that has succeeded: `created`, `updated` or `removed`."""
+    log.info("%s %s %s", resource.kind, name, operation)
+
+
+class Registration:
+    """Configurations of one name, of each kind one, kept as they should be. Writes only what differs."""
+
+    def __init__(
+        self,
+        client: Client,
+        endpoint: Endpoint,
+        name: str,
+        kinds: Mapping[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]],
+        *,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        written: Callable[[Resource[Any], str, str], None] = log_write,
+    ) -> None:
+        """`kinds`: the webhooks of each, for an endpoint and what the API server shall trust (None: another program,
+        cert-manager's CA injector, sets caBundle, and it stays)."""
+        self.client = client
+        self.endpoint = replace(endpoint, key=secrets.token_hex(_KEY_BYTES))
+        # Its key is registered, or the one that another replica has registered before.
+        self._name = name
+        self._kinds = kinds
+        self._labels = dict(labels or {})
+        self._annotations = dict(annotations or {})
+        self._written = written
+
+    async def ensure(self, bundle: bytes | None) -> None:
+        """Write the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
+        await self.write(bundle)
+
+    async def adopt(self) -> None:
+        """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
+        self._share_key(await registered(self.client, next(iter(self._kinds)), self._name))
+
+    def _share_key(self, found: Configuration | None) -> None:
+        if key := key_of((found and found.webhooks) or ()):
+            self.endpoint = replace(self.endpoint, key=key)
+
+    async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
+        """Every configuration, or of those that stand the webhooks that `only` keeps. Whether any stood."""
+
+        async def attempt(_: bool) -> bool:
+            stood = False
+            for number, (resource, make) in enumerate(self._kinds.items()):
+                found: Configuration | None = await registered(self.client, resource, self._name)
+                stood |= found is not None
+                if number == 0:  # all configurations have one key
+                    self._share_key(found)
+                wanted = make(self.endpoint, bundle)
+                if only is not None:
+                    wanted = [each for each in wanted if found and only(each)]
+                await self.put(resource, self._name, found, wanted, self._annotations)
+            return stood
+
+        return await retry_on_conflict(attempt, errors=RACES)
+
+    async def put(
+        self,
+        resource: Resource[Any],
+        name: str,
+        found: Configuration | None,
+        wanted: list[Webhook],
+        annotations: Mapping[str, str],
+    ) -> bool:
+        """Whether anything had to be written to what was `found`; without webhooks there is no configuration. Raises
+        AlreadyExists, Conflict, NotFound: another replica was first."""
+        configurations = self.client.resource(resource)
+        metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
+        standing = (found.webhooks if found else None) or []
+        wanted = _with_their_bundle(wanted, standing)
+        if found is None and wanted:
+            body = {"apiVersion": resource.api_version, "kind": resource.kind, "webhooks": wanted}
+            await configurations.create({**body, "metadata": {"name": name, **metadata}})
+            self._written(resource, name, "created")
+        elif found is not None and not wanted:
+            await configurations.delete(name=name, uid=found.uid)
+            self._written(resource, name, "removed")
+        elif found is not None and not (standing == wanted and self._is_marked(found, annotations)):
+            metadata["resourceVersion"] = found.metadata.resource_version
+            await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
+            self._written(resource, name, "updated")
+        else:
+            return False
+        return True
+
+    def _is_marked(self, found: Configuration, annotations: Mapping[str, str]) -> bool:
+        return self._labels.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
+
+
+async def registered(client: Client, resource: Resource[C], name: str) -> C | None:
+    """The configuration that stands; None: there is none. Raises ApiError."""
+    with contextlib.suppress(NotFound):
+        return await client.resource(resource).get(name=name)
+    return None
+
+
+def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[Webhook]:
+    """Without a caBundle of ours, the one that stands there (a CA injector's) stays."""
+    theirs = {each.get("name"): each.get("clientConfig", {}).get("caBundle") for each in standing}
+    kept = {name: {"caBundle": bundle} for name, bundle in theirs.items() if bundle}
+    return [{**each, "clientConfig": {**kept.get(each["name"], {}), **each["clientConfig"]}} for each in wanted]
