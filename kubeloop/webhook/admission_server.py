@@ -38,10 +38,9 @@ class AdmissionServer:
         client_names: Collection[str] = (),
         synced: Callable[[], Awaitable[object]],
         stopped: Callable[[], Awaitable[None]] | None = None,
-        names: Mapping[str, str] | None = None,
         metrics: ServerMetrics | None = None,
     ) -> None:
-        """`registration` None: another program registers the webhooks. `client_names`, `names`: see WebhookServer."""
+        """`registration` None: another program registers the webhooks. `client_names`: see WebhookServer."""
         self._ready = asyncio.Event()
         self._metrics = metrics or ServerMetrics()
         self._server = WebhookServer(
@@ -49,7 +48,6 @@ class AdmissionServer:
             certificate.context,
             client_names=client_names,
             key=(lambda: registration.endpoint.key) if registration else None,
-            names=names,
             metrics=self._metrics,
         )
         self._certificate = certificate

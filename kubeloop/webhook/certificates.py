@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,10 +52,8 @@ class Material:
 def issue(hosts: Collection[str], now: float, name: str = "webhook") -> Material:
     """A new CA and a certificate of its for `hosts` (names and IP addresses); `name` is the common name."""
     # The serial in the name keeps two CAs apart where a verifier looks an issuer up by its name.
-    ca = f"{name}-ca-{x509.random_serial_number():x}"[:64]
-    constraints = x509.BasicConstraints(ca=True, path_length=0)
-    authority = _signed(ca, {constraints: True, _usage(signs=True): True}, now, now + AUTHORITY_LIFE)
-    return Material(authority, authority.certificate, _serving(authority, hosts, now, name))
+    authority = _signed(f"{name}-ca-{x509.random_serial_number():x}"[:64], now)
+    return Material(authority, authority.certificate, _signed(name, now, hosts, authority))
 
 
 def step(material: Material, hosts: Collection[str], now: float, name: str = "webhook") -> Material | None:
@@ -67,7 +65,7 @@ def step(material: Material, hosts: Collection[str], now: float, name: str = "we
         return issue(wanted, now, name)
     is_due = end < last and now >= end - SERVING_LIFE / 3
     if is_due or not served.issuperset(hosts) or not _is_signed_by(material.authority, material.serving):
-        return replace(material, serving=_serving(material.authority, wanted, now, name))
+        return replace(material, serving=_signed(name, now, wanted, material.authority))
     return None
 
 
@@ -98,27 +96,22 @@ def expiry(pair: KeyPair) -> float:
     return parse(pair.certificate).not_valid_after_utc.timestamp()
 
 
-def _serving(authority: KeyPair, hosts: Collection[str], now: float, name: str) -> KeyPair:
-    """Never longer than its CA."""
-    extensions: dict[x509.ExtensionType, bool] = {
-        x509.BasicConstraints(ca=False, path_length=None): True,
-        _usage(signs=False): True,
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
-        x509.SubjectAlternativeName([_general_name(host) for host in hosts]): False,
-    }
-    return _signed(name, extensions, now, min(now + SERVING_LIFE, expiry(authority)), authority)
-
-
-def _signed(
-    subject: str, extensions: Mapping[x509.ExtensionType, bool], now: float, end: float, by: KeyPair | None = None
-) -> KeyPair:
-    """A new key and its certificate; `extensions`, and whether each is critical. Without a CA it signs itself."""
+def _signed(name: str, now: float, hosts: Collection[str] = (), by: KeyPair | None = None) -> KeyPair:
+    """A new key and its certificate, which never lasts longer than the CA that signs it. Without one it is a CA, which
+    signs itself."""
+    signs = by is None
+    end = now + AUTHORITY_LIFE if by is None else min(now + SERVING_LIFE, expiry(by))
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
-    issuer, signer = (parse(by.certificate).subject, _private_key(by.key)) if by is not None else (name, key)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signer = (subject, key) if by is None else (parse(by.certificate).subject, _private_key(by.key))
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
     builder = (
         x509.CertificateBuilder()
-        .subject_name(name)
+        .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -126,20 +119,16 @@ def _signed(
         .not_valid_after(datetime.datetime.fromtimestamp(end, datetime.UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )
-    for extension, is_critical in extensions.items():
-        builder = builder.add_extension(extension, critical=is_critical)
+    if not signs:
+        served = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        builder = builder.add_extension(served, critical=False)
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return KeyPair(builder.sign(signer, hashes.SHA256()).public_bytes(pem), private)
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
-        decipher_only=False,
-    )  # fmt: skip
 
 
 def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:

@@ -39,6 +39,10 @@ class WebhookMetrics:
 class ServerMetrics:
     """What else a server tells of itself, for a program to export; here nothing is done with it."""
 
+    def name(self, path: str) -> str:
+        """What metrics call the webhook of a path."""
+        return path
+
     def connections(self, count: int) -> None:
         """So many are open now."""
 

@@ -111,11 +111,6 @@ def rule(
     }
 
 
-def log_write(resource: Resource[Any], name: str, operation: str) -> None:
-    """One write that has succeeded: `created`, `updated` or `removed`."""
-    log.info("%s %s %s", resource.kind, name, operation)
-
-
 class Registration:
     """Configurations of one name, of each kind one, kept as they should be. Writes only what differs."""
 
@@ -128,7 +123,6 @@ class Registration:
         *,
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
-        written: Callable[[Resource[Any], str, str], None] = log_write,
     ) -> None:
         """`kinds`: the webhooks of each, for an endpoint and what the API server shall trust (None: another program,
         cert-manager's CA injector, sets caBundle, and it stays)."""
@@ -139,7 +133,10 @@ class Registration:
         self._kinds = kinds
         self._labels = dict(labels or {})
         self._annotations = dict(annotations or {})
-        self._written = written
+
+    def written(self, resource: Resource[Any], name: str, operation: str) -> None:
+        """One write has succeeded: `created`, `updated` or `removed`."""
+        log.info("%s %s %s", resource.kind, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Write the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
@@ -183,24 +180,23 @@ class Registration:
         AlreadyExists, Conflict, NotFound: another replica was first."""
         configurations = self.client.resource(resource)
         metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
-        standing = (found.webhooks if found else None) or []
+        standing = (found and found.webhooks) or []
         wanted = _with_their_bundle(wanted, standing)
         if found is None and wanted:
-            body = {"apiVersion": resource.api_version, "kind": resource.kind, "webhooks": wanted}
-            await configurations.create({**body, "metadata": {"name": name, **metadata}})
-            self._written(resource, name, "created")
+            await configurations.create({"metadata": {"name": name, **metadata}, "webhooks": wanted})
+            self.written(resource, name, "created")
         elif found is not None and not wanted:
             await configurations.delete(name=name, uid=found.uid)
-            self._written(resource, name, "removed")
-        elif found is not None and not (standing == wanted and self._is_marked(found, annotations)):
+            self.written(resource, name, "removed")
+        elif found is not None and not (standing == wanted and self._marks(found, annotations)):
             metadata["resourceVersion"] = found.metadata.resource_version
             await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
-            self._written(resource, name, "updated")
+            self.written(resource, name, "updated")
         else:
             return False
         return True
 
-    def _is_marked(self, found: Configuration, annotations: Mapping[str, str]) -> bool:
+    def _marks(self, found: Configuration, annotations: Mapping[str, str]) -> bool:
         return self._labels.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
 
 

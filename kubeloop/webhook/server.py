@@ -22,7 +22,6 @@ from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.admission import (
     REVIEW_SECONDS,
-    AdmissionRequest,
     BadReview,
     Decision,
     Hook,
@@ -72,24 +71,22 @@ class WebhookServer:
         client_names: Collection[str] = (),
         key: Callable[[], str] | None = None,
         limits: Limits | None = None,
-        names: Mapping[str, str] | None = None,
         metrics: ServerMetrics | None = None,
     ) -> None:
         """`client_names`: whose client certificates are answered; empty: every client is, with or without one. `key`
-        is the one by which the API server's requests are known; None: they cannot be told. `names`: what metrics call
-        a path's webhook, where that is not its path."""
+        is the one by which the API server's requests are known; None: they cannot be told."""
         self._hooks = dict(hooks)
         self._client_names = frozenset(client_names)
         self._key = key
         self._limits = limits or Limits()
-        self._metrics = {path: WebhookMetrics((names or {}).get(path, path)) for path in self._hooks}
+        self._told = metrics or ServerMetrics()
+        self._metrics = {path: WebhookMetrics(self._told.name(path)) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._turn = asyncio.Lock() if key is not None else None
         self._last_cost = 0.0
         # Where the API server's reviews are known, others begin one after the other, with a pause as long as the last
         # one took: they get half of a core at most, and a review of the API server's waits for one of them.
-        self._told = metrics or ServerMetrics()
         self._listener = Listener(self._handle, context, self._limits, self._told)
         self.address: tuple[str, int] = ("", 0)
 
@@ -113,11 +110,12 @@ class WebhookServer:
         path, by_key = without_key(request.path, self._key() if self._key else "")
         metrics = self._metrics.get(path, self._unknown)
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
-        # With --client-ca-file each certificate is verified.
-        authenticated = self._may_ask(certificate) and (by_key or bool(certificate))
+        may_ask = self._may_ask(certificate or {})
+        # Where there is a CA for clients, each certificate is verified.
+        authenticated = may_ask and (by_key or bool(certificate))
         metrics.in_flight.inc()
         try:
-            if not self._may_ask(certificate):
+            if not may_ask:
                 raise _Refused(403, "the client certificate is not the API server's")
             uid, decision = await self._answer(request, path, authenticated=authenticated)
             self._told.decided(metrics.name, decision)
@@ -133,13 +131,10 @@ class WebhookServer:
         metrics.answered(response.status, time.perf_counter() - started)
         return response
 
-    def _may_ask(self, certificate: Mapping[str, Any] | None) -> bool:
-        if not self._client_names:
-            return True
-        shown = certificate or {}
-        names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
-        names += [value for _kind, value in shown.get("subjectAltName", ())]
-        return not self._client_names.isdisjoint(names)
+    def _may_ask(self, certificate: Mapping[str, Any]) -> bool:
+        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+        names += [value for _kind, value in certificate.get("subjectAltName", ())]
+        return not self._client_names or not self._client_names.isdisjoint(names)
 
     async def _answer(self, request: web.BaseRequest, path: str, *, authenticated: bool) -> tuple[str, Decision]:
         """The uid of the review and its answer. Raises _Refused."""
@@ -158,12 +153,12 @@ class WebhookServer:
             except web.RequestPayloadError as exc:
                 raise _Refused(400, f"the request was cut off: {exc}") from exc
             if authenticated or self._turn is None:
-                return await self._review(body, length, path, authenticated=authenticated)
+                return await self._decide(path, body, whole=length <= MAX_BODY, authenticated=authenticated)
             async with self._turn:
                 await asyncio.sleep(self._last_cost)
             began = time.perf_counter()
             try:
-                return await self._review(body, length, path, authenticated=False)
+                return await self._decide(path, body, whole=True, authenticated=False)
             finally:
                 self._last_cost = time.perf_counter() - began
 
@@ -182,36 +177,31 @@ class WebhookServer:
             raise _Refused(413, _TOO_LARGE)
         return request.content_length
 
-    async def _review(self, body: bytes, length: int, path: str, *, authenticated: bool) -> tuple[str, Decision]:
+    async def _decide(self, path: str, body: bytes, *, whole: bool, authenticated: bool) -> tuple[str, Decision]:
+        """`whole`: not just the beginning. Raises _Refused."""
+        review = None
         try:
-            if length > len(body):
+            if not whole:
                 raise TooLarge(_TOO_LARGE)
             review = decode_review(body, authenticated=authenticated)
+            # For a stranger nothing is asked of the API server: that is work that others pay for.
+            with deadline(REVIEW_SECONDS if authenticated else 0.0):
+                decision = await self._hooks[path](review)
         except TooLarge as exc:
-            found = _UID.search(body[:_UID_WITHIN])
-            if found is None:
+            if (found := _UID.search(body[:_UID_WITHIN])) is None:
                 raise _Refused(413, str(exc)) from exc
             return found[1].decode(errors="replace"), deny("the object is too large to be checked", reason="too-large")
         except BadReview as exc:
-            raise _Refused(400, str(exc)) from exc
-        return review.uid, await self._decide(path, review)
-
-    async def _decide(self, path: str, review: AdmissionRequest) -> Decision:
-        try:
-            # For a stranger nothing is asked of the API server: that is work that others pay for.
-            with deadline(REVIEW_SECONDS if review.authenticated else 0.0):
-                decision = await self._hooks[path](review)
-        except BadReview as exc:
-            if not review.authenticated:
+            if review is None or not authenticated:
                 raise _Refused(400, str(exc)) from exc
             decision = deny(f"the request cannot be checked: {exc}", reason="unreadable")
         except Exception as exc:
             log.error("%s: no decision: %s: %s", path, type(exc).__name__, exc)
             log.debug("%s: traceback", path, exc_info=exc)
             raise _Refused(500, f"no decision: {type(exc).__name__}") from exc
-        if not decision.allowed and review.authenticated:
+        if not decision.allowed and authenticated:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
-        return decision
+        return review.uid, decision
 
 
 async def _read(request: web.BaseRequest, length: int) -> bytes:

@@ -24,12 +24,9 @@ from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, c
 
 log = logging.getLogger(__name__)
 
-BUNDLE: Final = "ca.crt"
-AUTHORITY: Final = "authority.crt"
-AUTHORITY_KEY: Final = "authority.key"
-CERTIFICATE: Final = "tls.crt"
-KEY: Final = "tls.key"
-"""The names of the Secret. cert-manager puts the same ca.crt beside tls.crt and tls.key."""
+_NAMES: Final = ("ca.crt", "authority.crt", "authority.key", "tls.crt", "tls.key")
+"""Of the Secret: the bundle, and certificate and key of the CA and of the server. cert-manager puts the same ca.crt
+beside tls.crt and tls.key."""
 
 
 @dataclass(eq=False)
@@ -71,7 +68,7 @@ class CertificateFiles(ServingCertificate):
     """The CA's file; None: a `ca.crt` beside the certificate if there is one at the start."""
 
     def __post_init__(self) -> None:
-        beside = self.certificate.parent / BUNDLE
+        beside = self.certificate.parent / "ca.crt"
         self.authority = self.authority or (beside if beside.is_file() else None)
 
     async def refresh(self) -> None:
@@ -149,27 +146,20 @@ class SharedCertificates(ServingCertificate):
 
 
 def _data(material: Material) -> dict[str, str]:
-    fields = {
-        BUNDLE: material.bundle,
-        AUTHORITY: material.authority.certificate,
-        AUTHORITY_KEY: material.authority.key,
-        CERTIFICATE: material.serving.certificate,
-        KEY: material.serving.key,
-    }
-    return {name: base64.b64encode(content).decode("ascii") for name, content in fields.items()}
+    authority, serving = material.authority, material.serving
+    parts = (material.bundle, authority.certificate, authority.key, serving.certificate, serving.key)
+    return {name: base64.b64encode(part).decode("ascii") for name, part in zip(_NAMES, parts, strict=True)}
 
 
 def _material(data: Mapping[str, str]) -> Material:
     """Raises CertificateError that says what is missing or invalid."""
-
-    def field(name: str) -> bytes:
+    parts = []
+    for name in _NAMES:
         try:
-            return base64.b64decode(data[name], validate=True)
+            parts.append(base64.b64decode(data[name], validate=True))
         except (KeyError, ValueError) as exc:
             raise CertificateError(f"{name} is missing, or not base64") from exc
-
-    authority = KeyPair(field(AUTHORITY), field(AUTHORITY_KEY))
-    material = Material(authority, field(BUNDLE), KeyPair(field(CERTIFICATE), field(KEY)))
+    material = Material(KeyPair(*parts[1:3]), parts[0], KeyPair(*parts[3:]))
     check(material)
     return material
 

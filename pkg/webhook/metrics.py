@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import product
 
 from kubeloop.metrics import LateGauge
 from kubeloop.webhook.admission import Decision
 from kubeloop.webhook.metrics import ServerMetrics
 from pkg.config.metrics import METRICS
+from pkg.webhook.configurations import NAMES
 
 DECISIONS = METRICS["headroom_admission_decisions_total"].counter()
 DENIALS = METRICS["headroom_admission_denials_total"].counter()
@@ -24,10 +25,12 @@ DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
 class HeadroomMetrics(ServerMetrics):
     """Exports what a server tells; the series of every webhook exist from the start, as dashboards expect."""
 
-    def __init__(self, webhooks: Iterable[str]) -> None:
-        for name in webhooks:
-            for decision in ("allowed", "patched", "denied"):
-                DECISIONS.labels(name, decision)
+    def __init__(self) -> None:
+        answers = product(NAMES.values(), ("allowed", "patched", "denied"))
+        self._decisions = {each: DECISIONS.labels(*each) for each in answers}
+
+    def name(self, path: str) -> str:
+        return NAMES[path]
 
     def connections(self, count: int) -> None:
         OPEN.set(count)
@@ -38,8 +41,8 @@ class HeadroomMetrics(ServerMetrics):
     def decided(self, webhook: str, decision: Decision) -> None:
         if not decision.allowed:
             DENIALS.labels(webhook, decision.reason).inc()
-        answered = "denied" if not decision.allowed else "patched" if decision.patch else "allowed"
-        DECISIONS.labels(webhook, answered).inc()
+        answer = "denied" if not decision.allowed else "patched" if decision.patch else "allowed"
+        self._decisions[webhook, answer].inc()
 
     def certificate(self, expires: float) -> None:
         CERTIFICATE_EXPIRY.set(expires)

@@ -61,8 +61,7 @@ class Webhooks:
             client_names=options.client_names,
             synced=management.wait_for_sync,
             stopped=view.close,
-            names=paths.NAMES,
-            metrics=HeadroomMetrics(paths.NAMES.values()),
+            metrics=HeadroomMetrics(),
         )
 
 

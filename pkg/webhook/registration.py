@@ -74,7 +74,6 @@ class Registrar(Registration):
             },
             labels=MANAGED_BY,
             annotations={**self._injected, ANNOTATION_HASH: self.mark},
-            written=written,
         )
         self._options = options
         self._tell = tell
@@ -83,6 +82,9 @@ class Registrar(Registration):
         self._differing = 0
         # Invariant: how many looks in a row were answered by a replica with other flags.
         self._told = False
+
+    def written(self, resource: Resource[Any], name: str, operation: str) -> None:
+        written(resource, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Write the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle,

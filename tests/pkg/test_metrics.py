@@ -48,20 +48,23 @@ def test_labels_name_webhooks_as_flags_do() -> None:
 
 
 def test_decisions_are_counted_by_what_was_answered() -> None:
-    def counted(name: str, **labels: str) -> float | None:
-        return REGISTRY.get_sample_value(f"headroom_admission_{name}_total", {"webhook": "w", **labels})
+    def counted(name: str, **labels: str) -> float:
+        found = REGISTRY.get_sample_value(f"headroom_admission_{name}_total", {"webhook": "locks", **labels})
+        assert found is not None
+        return found
 
-    metrics = HeadroomMetrics(["w"])
+    metrics = HeadroomMetrics()
     decisions = ("allowed", "patched", "denied")
-    assert [counted("decisions", decision=each) for each in decisions] == [0, 0, 0], "as dashboards expect"
+    before = [counted("decisions", decision=each) for each in decisions]  # as dashboards expect
     for decision in (ALLOW, Decision(patch=[{"op": "remove", "path": "/x"}]), deny("no"), ALLOW):
-        metrics.decided("w", decision)
-    assert [counted("decisions", decision=each) for each in decisions] == [2, 1, 1]
-    assert counted("denials", reason="invalid") == 1
+        metrics.decided(metrics.name("/lock"), decision)
+    after = [counted("decisions", decision=each) for each in decisions]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [2, 1, 1]
+    assert counted("denials", reason="invalid")
 
 
 def test_what_a_listener_tells_is_exported() -> None:
-    metrics = HeadroomMetrics([])
+    metrics = HeadroomMetrics()
     metrics.connections(3)
     metrics.certificate(1_800_000_000.0)
     before = REGISTRY.get_sample_value("headroom_webhook_connections_closed_total", {"reason": "head"}) or 0.0

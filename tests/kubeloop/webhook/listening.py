@@ -42,6 +42,9 @@ class Told(ServerMetrics):
         self.decisions: list[tuple[str, Decision]] = []
         self.expires: float | None = None
 
+    def name(self, path: str) -> str:
+        return {"/deny": "denials"}.get(path, path)
+
     def connections(self, count: int) -> None:
         self.open = count
 

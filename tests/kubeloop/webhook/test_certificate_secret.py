@@ -13,15 +13,10 @@ from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.errors import ConfigError, NotFound
 from kubeloop.webhook.certificates import DAY
-from kubeloop.webhook.serving_certificate import (
-    AUTHORITY_KEY,
-    BUNDLE,
-    CERTIFICATE,
-    KEY,
-    SharedCertificates,
-    server_context,
-)
+from kubeloop.webhook.serving_certificate import SharedCertificates, server_context
 from tests.kinds import Clock, Kind
+
+BUNDLE, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "authority.key", "tls.crt", "tls.key"
 
 pytestmark = pytest.mark.virtual_time
 

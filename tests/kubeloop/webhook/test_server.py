@@ -166,7 +166,7 @@ async def test_old_tls_is_refused() -> None:
 
 async def test_what_is_served_is_counted_under_known_names_only() -> None:
     before = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
-    async with listening(HOOKS, names={"/deny": "denials"}) as peer:
+    async with listening(HOOKS) as peer:
         for path in ("/allow", "/patch", "/deny", "/x", "/y"):
             await peer.post(path)
     made = [(name, each.allowed, bool(each.patch), each.reason) for name, each in peer.told.decisions]
