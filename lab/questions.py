@@ -11,7 +11,7 @@ from typing import TypeVar
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, total
 from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
-from pkg.util.names import migrating_key, migrating_uid_key
+from pkg.util.resourcequota.entries import migrating_key, migrating_uid_key
 
 T = TypeVar("T")
 _FOREVER = float("inf")

@@ -23,7 +23,7 @@ from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import moment, recognise
 from pkg.util.managedtenantquota.record import record_of
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, readable_total
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, read
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.observe import Reader, Source
 
@@ -138,7 +138,7 @@ def _added(quota: ResourceQuota) -> ResourceList:
     """What stands in spec.hard beside the base: entries, the compensation, and what a window adds."""
     hard, record = parse_resource_list(quota.hard), record_of(quota)
     window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
-    amounts = add(readable_total(quota.annotations), window)
+    amounts = add(read(quota.annotations).total, window)
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 

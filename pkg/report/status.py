@@ -14,16 +14,7 @@ from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.resourcequota.base import base_of, is_scaled
-from pkg.util.resourcequota.entries import (
-    Entry,
-    compensation,
-    entries,
-    has_migrating_vm,
-    read,
-    readable_compensation,
-    readable_total,
-)
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
 from pkg.util.resourcequota.planner import plan
@@ -93,10 +84,10 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
     quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy)
-    unreadable = _unreadable(annotations)
-    rows = _rows(quota, base.limits or {}, readable_total(annotations))
+    said = read(annotations)
+    rows = _rows(quota, base.limits or {}, said.total)
     keeper = kept_by(observed, policy.mode)
-    problems = [*map(str, base.problems), *unreadable.values(), *_contradictions(rows)]
+    problems = [*map(str, base.problems), *map(str, said.invalid.values()), *_contradictions(rows)]
     if "headroom" in keeper:
         problems += map(str, plan(observed, policy).problems)
     return QuotaStatus(
@@ -104,20 +95,10 @@ def _status(observed: Facts, policy: Policy) -> QuotaStatus:
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(observed, [each for each in entries(annotations) if each.key not in unreadable]),
-        compensation=readable_compensation(annotations),
+        additions=_additions(observed, [each for each in entries(annotations) if each.key not in said.invalid]),
+        compensation=said.compensation,
         problems=list(dict.fromkeys(problems)),
     )
-
-
-def _unreadable(annotations: Mapping[str, str]) -> dict[str, str]:
-    """What is wrong, by annotation."""
-    found = {key: str(error) for key, error in read(annotations)[1].items()}
-    try:
-        compensation(annotations)
-    except InvalidEntry as exc:
-        found[constants.ANNOTATION_MIGRATING_COMPENSATION] = str(exc)
-    return found
 
 
 def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:

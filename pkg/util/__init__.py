@@ -1,4 +1,4 @@
-"""What everything else computes with: quantities, resource lists, keys, overheads, pods' costs.
+"""What everything else computes with: constants, entries, overheads, pods' costs.
 
 Promises: pure functions over immutable values; the same input gives the same output, byte for byte.
 Forbids: I/O, clocks, randomness, logging, and any import from this project but `pkg.api`.

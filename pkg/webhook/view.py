@@ -17,9 +17,8 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
-from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quotacount.releases import Releases
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer

@@ -28,7 +28,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         log.debug("%s: events are not read: %s", quota.key, exc)
         return []
     problems = []
-    entries, _invalid = read(quota.annotations)
+    entries = read(quota.annotations).said
     for name, migration in sorted(refused.items()):
         entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
         said = _last(found, name, migration.metadata.creation_timestamp or "")

@@ -21,7 +21,7 @@ from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, readable_total
+from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
@@ -172,7 +172,7 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     if not (applied or (text is not None and raised)):
         return hard
     if text is None:
-        added = readable_total(annotations)
+        added = read(annotations).total
         return subtract(hard, {name: added.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
         record = parse_resources(constants.ANNOTATION_BASE, text)

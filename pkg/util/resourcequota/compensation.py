@@ -26,8 +26,7 @@ from pkg.util.kubevirt.rendering import Rendering, factor_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
-from pkg.util.resourcequota.entries import added, compensation, put, readable_compensation
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.entries import put, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
@@ -66,7 +65,7 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
     if constants.ANNOTATION_MIGRATING_COMPENSATION not in changes:
         return False
     after = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
-    stands, wanted = readable_compensation(annotations), readable_compensation(after)
+    stands, wanted = read(annotations).compensation, read(after).compensation
     return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
@@ -102,10 +101,10 @@ def compensate_as_harvester(
     limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
         return
-    try:
-        stands = compensation(annotations).get(LIMITS_MEMORY, ZERO)
-        without = hard(base, added(annotations))[LIMITS_MEMORY]
-    except InvalidEntry:  # as upstream, what is missing of the limit that there is
+    entries = read(annotations)
+    stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
+    without = hard(base, total(entries.said.values()))[LIMITS_MEMORY]
+    if entries.invalid:  # as upstream, what is missing of the limit that there is
         stands, without = ZERO, limit
     wanted = compensation_for(used, without, stands, need)
     if wanted != stands:

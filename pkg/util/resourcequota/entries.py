@@ -2,23 +2,36 @@
 
 Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's key,
 whichever controller wrote it; nothing here touches spec.hard.
+
+The name part of an annotation key (after the "/") holds 63 characters at most, so a long VM name is cut and
+its hash appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's
+name. Every form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from typing import NamedTuple
 
 from kubeloop.api.meta import Object
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.util import constants
-from pkg.util.names import migrating_keys
 from pkg.util.resourcequota.errors import InvalidEntry
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
+MAX_NAME_PART = 63
+_HASH_LENGTH = 16
+_ROOM = MAX_NAME_PART - len(constants.MIGRATING_NAME_PREFIX)
+_PREFIX_LENGTH = _ROOM - _HASH_LENGTH - 1
+_HASHED = re.compile(rf".{{1,{_PREFIX_LENGTH}}}-H[A-Z2-7]{{{_HASH_LENGTH - 1}}}", re.DOTALL)
+_VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +42,9 @@ class Entry:
     text: str
 
     @property
-    def by_uid(self) -> bool:
-        """Whether the key has the VMI's uid."""
-        return is_by_uid(self.key)
-
-    @property
     def vm(self) -> str:
         """What the key says: a VM's name, perhaps cut and hashed, or a VMI's uid."""
-        return self.key.removeprefix(ENTRY_PREFIXES[self.by_uid])
+        return self.key.removeprefix(ENTRY_PREFIXES[is_by_uid(self.key)])
 
     @property
     def resources(self) -> ResourceList:
@@ -44,7 +52,48 @@ class Entry:
         return parse_resources(self.key, self.text)
 
 
+class Entries(NamedTuple):
+    """What a quota's annotations add, as far as they can be read."""
+
+    said: dict[str, ResourceList]
+    """The entries by key, in order."""
+    compensation: ResourceList
+    invalid: dict[str, InvalidEntry]
+    """What is wrong with the others, the compensation among them, by key: they have never added anything."""
+
+    @property
+    def total(self) -> ResourceList:
+        """The entries and the compensation together."""
+        return total([*self.said.values(), self.compensation])
+
+
 # ---- keys ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16384)
+def migrating_key(vm_name: str) -> str:
+    """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
+    return constants.ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)
+
+
+def migrating_uid_key(vmi_uid: str) -> str:
+    """The full annotation key by VMI uid, as Harvester ≥ 1.4.2 writes it."""
+    return constants.ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
+
+
+def migrating_keys(vm_name: str, vmi_uid: str) -> list[str]:
+    """All forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
+    keys = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
+    return sorted(keys | {constants.ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid} if vmi_uid else keys)
+
+
+def _fitting(name: str) -> str:
+    if len(name) <= _ROOM and _VALID.fullmatch(name) and not _HASHED.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    digits = "H" + base64.b32encode(digest).decode("ascii")[: _HASH_LENGTH - 1]
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_PREFIX_LENGTH].rstrip(".-_")
+    return f"{readable or 'vm'}-{digits}"
 
 
 def is_by_uid(key: str) -> bool:
@@ -82,14 +131,6 @@ def parse_resources(key: str, text: str) -> ResourceList:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
 
 
-def readable(text: str) -> ResourceList:
-    """What such an annotation adds; nothing where it is empty or invalid."""
-    try:
-        return _unmarshalled(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-
-
 _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
 """The same dict for the same text: it is never changed."""
 
@@ -99,17 +140,18 @@ def entries(annotations: Mapping[str, str]) -> list[Entry]:
     return [Entry(key, annotations[key]) for key in entry_keys(annotations)]
 
 
-def read(annotations: Mapping[str, str]) -> tuple[dict[str, ResourceList], dict[str, InvalidEntry]]:
-    """What the entries say, by key, in order; and what is wrong with those that cannot be read, which have never added
-    anything."""
-    said: dict[str, ResourceList] = {}
+def read(annotations: Mapping[str, str]) -> Entries:
+    """A compensation that is absent or empty is none."""
+    found: dict[str, ResourceList] = {}
     invalid: dict[str, InvalidEntry] = {}
-    for key in entry_keys(annotations):
+    stands = [key for key in (constants.ANNOTATION_MIGRATING_COMPENSATION,) if annotations.get(key)]
+    for key in (*entry_keys(annotations), *stands):
         try:
-            said[key] = parse_resources(key, annotations[key])
+            found[key] = parse_resources(key, annotations[key])
         except InvalidEntry as exc:
             invalid[key] = exc
-    return said, invalid
+    compensation = found.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, {})
+    return Entries(found, compensation, invalid)
 
 
 def standing(said: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
@@ -124,31 +166,17 @@ def added(annotations: Mapping[str, str]) -> ResourceList:
     return total(parse_resources(key, annotations[key]) for key in entry_keys(annotations))
 
 
-def compensation(annotations: Mapping[str, str]) -> ResourceList:
-    """Absent or empty is none. Raises InvalidEntry."""
-    key = constants.ANNOTATION_MIGRATING_COMPENSATION
-    return parse_resources(key, text) if (text := annotations.get(key)) else {}
-
-
-def readable_compensation(annotations: Mapping[str, str]) -> ResourceList:
-    """An invalid one counts as absent: it is ours to write."""
-    return readable(annotations.get(constants.ANNOTATION_MIGRATING_COMPENSATION, ""))
-
-
-def readable_total(annotations: Mapping[str, str]) -> ResourceList:
-    """All entries and the compensation together, as far as they can be read."""
-    return total([*read(annotations)[0].values(), readable_compensation(annotations)])
-
-
 # ---- writing -------------------------------------------------------------------------------------------------
 
 
-def put(annotations: dict[str, str], key: str, resources: Mapping[str, Quantity]) -> None:
-    """Write a ResourceList; one whose value already says the same keeps its spelling."""
-    if key in annotations:
-        with suppress(InvalidEntry):
-            if parse_resources(key, annotations[key]) == resources:
-                return
+def put(annotations: dict[str, str], key: str, resources: Mapping[str, Quantity] | None) -> None:
+    """Write a ResourceList, None: remove it; one whose value already says the same keeps its spelling."""
+    if resources is None:
+        annotations.pop(key, None)
+        return
+    with suppress(InvalidEntry):
+        if key in annotations and parse_resources(key, annotations[key]) == resources:
+            return
     annotations[key] = marshal(resources)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, add, subtract
+from kubeloop.api.resource_list import ResourceList, subtract
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.names import migrating_uid_key
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
-from pkg.util.resourcequota.entries import added, changes, compensation, entry_keys, keys_of, readable_total, remove
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.entries import changes, entry_keys, keys_of, migrating_uid_key, read, remove
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
 from pkg.util.resourcequota.plan import Plan
@@ -37,7 +35,7 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         hard = hand_over(facts, annotations)
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
-        hard = lowered(facts, readable_total(annotations))
+        hard = lowered(facts, read(annotations).total)
         remove(annotations, *_WITH_ENTRIES, *(_MARKS if default else RECORDS), *entry_keys(annotations))
     return Plan(annotations=changes(quota.annotations, annotations), hard=hard)
 
@@ -45,16 +43,15 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
 def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
     """Takes our marks off a default quota, and its entries but those of migrations under way, which get the key that
     Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
-    before = readable_total(annotations)
+    before = read(annotations).total
     _keep_under_way(facts, annotations)
     remove(
         annotations, constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
     )
-    try:
-        kept = add(added(annotations), compensation(annotations))
-    except InvalidEntry:  # Harvester leaves spec.hard alone too
+    kept = read(annotations)
+    if kept.invalid:  # Harvester leaves spec.hard alone too
         return {}
-    return lowered(facts, before, {name: amount for name, amount in kept.items() if name in HARVESTERS})
+    return lowered(facts, before, {name: amount for name, amount in kept.total.items() if name in HARVESTERS})
 
 
 def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None) -> dict[str, str]:

@@ -2,34 +2,44 @@
 
     base → VMs → entries → spec.hard
 
+A migration that a cap leaves out waits; the first in line is served first.
 Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, add_to, marshal, maximum, minimum, subtract, total
 from pkg.util import constants
+from pkg.util.amounts import as_written, shown
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.names import migrating_key, migrating_uid_key
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, quantity_of
-from pkg.util.resourcequota.caps import idle, refuse
+from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, difference, hard, is_added, quantity_of
 from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised
 from pkg.util.resourcequota.entries import (
     changes,
-    compensation,
+    entry_keys,
     is_by_uid,
+    migrating_key,
+    migrating_uid_key,
+    parse_resources,
     put,
     read,
-    readable_compensation,
     remove,
     standing,
 )
-from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.errors import (
+    EVENT_CAP_REACHED,
+    EVENT_HOLD_LIMIT,
+    EVENT_IDLE_CAP,
+    EVENT_TOO_MANY,
+    InvalidEntry,
+    ResourceQuotaError,
+)
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import hand_over, lowered
 from pkg.util.resourcequota.managed import is_default, is_ours
@@ -39,6 +49,8 @@ from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 
+MAX_ANNOTATION_BYTES = 200 * 1024
+"""An object's annotations may take 256 KiB; what is left is for others."""
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
@@ -74,8 +86,10 @@ class Scaling:
         self.annotations = dict(self.quota.annotations)
         """As they shall be."""
         self.handed = self._mark()
-        self.said, self.invalid = read(self.annotations)
+        self.said, self.compensation, self.invalid = read(self.annotations)
         """What each entry adds, by key, and why the others add nothing; one that is removed is in neither."""
+        self.invalid.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)  # ours to write
+        self.caps = self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra
 
     def plan(self) -> Plan:
         """Marks, entries, compensation and spec.hard together."""
@@ -85,7 +99,8 @@ class Scaling:
         wanted = sorted(found, key=lambda each: (each.stands is None, each.vm.since))
         before = len(self.annotations)
         unexplained = self._drop({each.key for each in wanted})
-        self._answer_harvester(dropped=not self.follows and len(self.annotations) < before)
+        if not self.follows or constants.ANNOTATION_RESYNC_NEEDED in self.annotations:
+            self._answer_harvester(dropped=not self.follows and len(self.annotations) < before)
         changed = self._raised(wanted)
         graces = [at + self.grace for key, at in unexplained.items() if key in self.annotations]
         ends = [at + self.policy.hold_limit for at in held_since.values()]
@@ -209,40 +224,32 @@ class Scaling:
     def _raised(self, wanted: Sequence[Wanted]) -> dict[str, str]:
         """spec.hard = base + entries + compensation, as far as it differs. An invalid entry or base: it is left
         alone."""
-        caps = self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), self.facts.max_extra
         helps = self.follows and self.policy.compensate
         refused = [each for each in wanted if helps and each.vm.stage is Stage.REFUSED and each.vm.to_come]
         growth = promised(self.facts, self.base, [(each.vm.allowed, each.value) for each in refused]) if refused else {}
-        stands = minimum(readable_compensation(self.annotations), growth) if growth else {}
-        added = self._enter(wanted, stands, caps)
-        if self.follows and any(caps):
-            self.problems += idle(*caps, self.quota.hard)
+        stands = minimum(self.compensation, growth) if growth else {}
+        added = self._enter(wanted, stands)
+        if self.follows and any(self.caps):
+            self.problems += idle(*self.caps, self.quota.hard)
         if not self.limits:
             return self._retired()
         if not self.follows:  # as upstream also where an entry is invalid
             compensate_as_harvester(self.quota, self.limits, self.vms, self.annotations)
-        try:
-            for error in self.invalid.values():
-                raise error
-            lacking = {} if self.follows else compensation(self.annotations)
-        except InvalidEntry as exc:
-            self.problems.append(exc)
+            _, lacking, self.invalid = read(self.annotations)
+        if self.invalid:
+            self.problems += [*self.invalid.values()][:1]
             return {}
-        if growth:
-            lacking = self._lacking([each.vm.name for each in refused], added, growth, stands, caps)
-        if lacking and self.follows:
-            put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking)
-        elif self.follows:
-            self.annotations.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)
+        if self.follows:
+            names = [each.vm.name for each in refused]
+            lacking = self._lacking(names, added, growth, stands) if growth else {}
+            if lacking or constants.ANNOTATION_MIGRATING_COMPENSATION in self.annotations:
+                put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking or None)
         raised = hard(self.limits, add(added, lacking))
         if self.follows and not self.marks:
-            if raised == self.limits:
-                self.annotations.pop(constants.ANNOTATION_APPLIED, None)
-            else:
-                put(self.annotations, constants.ANNOTATION_APPLIED, raised)
+            put(self.annotations, constants.ANNOTATION_APPLIED, None if raised == self.limits else raised)
         return difference(self.quota.hard, raised)
 
-    def _enter(self, wanted: Sequence[Wanted], stands: Mapping[str, Quantity], caps: Sequence[str]) -> ResourceList:
+    def _enter(self, wanted: Sequence[Wanted], stands: Mapping[str, Quantity]) -> ResourceList:
         """Write the entries, as long as the caps and the annotations have room beside the compensation that `stands`;
         what all of them add up to."""
         keys = {each.key for each in wanted}
@@ -253,7 +260,7 @@ class Scaling:
             if each.stands is None or any(q > each.stands.get(n, ZERO) for n, q in each.value.items()):
                 then = self.annotations | {each.key: marshal(each.value)} if each.stands is None else {}
                 most = total([added, each.value, stands])
-                if refusal := refuse(caps, f"migration of VM {each.vm.name}", most, then):
+                if refusal := refuse(self.caps, f"migration of VM {each.vm.name}", most, then):
                     self.problems.append(refusal)
                     value = minimum(each.value, each.stands) if each.stands is not None else None
             if value is None:
@@ -271,13 +278,12 @@ class Scaling:
         added: Mapping[str, Quantity],
         growth: Mapping[str, Quantity],
         stands: ResourceList,
-        caps: Sequence[str],
     ) -> ResourceList:
         """The compensation, as long as the caps have room."""
         lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands)
         if lacking != stands:
             names = ", ".join(f"VM {name}" for name in refused)
-            if refusal := refuse(caps, f"compensation for {names}", add(added, lacking)):
+            if refusal := refuse(self.caps, f"compensation for {names}", add(added, lacking)):
                 self.problems.append(refusal)
                 return stands
         return lacking
@@ -287,9 +293,49 @@ class Scaling:
         found when the quota was taken over has perhaps never been applied."""
         if self.base.limits is None or not self.marks or self.facts.limits or not is_ours(self.quota):
             return {}
-        before, invalid = read(self.quota.annotations)
-        ours = {key for key in (*before, *invalid) if not is_by_uid(key) and key not in self.facts.timers.unexplained}
-        of_ours = [said for key, said in before.items() if key in ours]
-        added = total([*of_ours, readable_compensation(self.quota.annotations)])
+        before, found = read(self.quota.annotations), entry_keys(self.quota.annotations)
+        ours = [key for key in found if not is_by_uid(key) and key not in self.facts.timers.unexplained]
+        added = total([*(before.said.get(key, {}) for key in ours), before.compensation])
         remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *ours)
         return lowered(self.facts, added)
+
+
+# ---- how much may be added -----------------------------------------------------------------------------------
+
+
+def refuse(
+    caps: Collection[str], what: str, added: Mapping[str, Quantity], annotations: Mapping[str, str] | None = None
+) -> ResourceQuotaError | None:
+    """Why `added` altogether, or these annotations, are too much with `what` in them; None when not. A cap that is
+    garbage allows nothing: better to wait than to overrun it."""
+    try:
+        limits = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in caps if text]
+    except InvalidEntry as exc:
+        return ResourceQuotaError(f"{exc}: nothing is added", EVENT_CAP_REACHED)
+    for cap in limits:
+        for name, limit in sorted(cap.items()):
+            if added.get(name, ZERO) > limit:
+                raised, most = shown(added[name], name), as_written(str(limit), name)
+                said = f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
+                return ResourceQuotaError(said, EVENT_CAP_REACHED)
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in (annotations or {}).items())
+    if size <= MAX_ANNOTATION_BYTES:
+        return None
+    said = f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"
+    return ResourceQuotaError(said, EVENT_TOO_MANY)
+
+
+def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[ResourceQuotaError]:
+    """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
+    whose quotas may limit different things, those that are no resource that headroom adds."""
+    absent = [(name, "spec.hard does not have it") for name in _capped(on_quota) if name not in hard]
+    never = [(name, "quotas do not count it of pods or claims") for name in _capped(on_namespace) if not is_added(name)]
+    return [
+        ResourceQuotaError(f"max-extra of {name} caps nothing: {why}", EVENT_IDLE_CAP) for name, why in absent + never
+    ]
+
+
+def _capped(text: str) -> list[str]:
+    with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
+        return sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) if text else []
+    return []

@@ -40,8 +40,8 @@ from pkg.util.kubevirt.target import (
     target_usage,
     within,
 )
-from pkg.util.names import migrating_keys
 from pkg.util.quotacount.usage import charged_until, has_scopes
+from pkg.util.resourcequota.entries import migrating_keys
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 

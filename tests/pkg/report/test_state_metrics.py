@@ -15,7 +15,7 @@ from kubeloop.controllers.errors import CacheForbidden
 from pkg.report.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.names import migrating_key
+from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.objects import build, by_name, by_uid, quota, running_vmi, vmim
 

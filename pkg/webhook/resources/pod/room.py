@@ -25,7 +25,7 @@ from pkg.util.amounts import compared
 from pkg.util.quotacount.usage import is_live, unnamed
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, counts_of_pods
-from pkg.util.resourcequota.entries import has_migrating_vm, read, readable_compensation, standing
+from pkg.util.resourcequota.entries import has_migrating_vm, read, standing
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
@@ -86,10 +86,10 @@ class Room:
         vm = next((each for each in self.vms if each.name == name), None)
         if vm is None or not vm.allowed:
             return {}
-        annotations = self.quota.annotations
-        entry = standing(read(annotations)[0], vm.keys)
+        entries = read(self.quota.annotations)
+        entry = standing(entries.said, vm.keys)
         granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
-        left = subtract(add(granted, readable_compensation(annotations)), vm.target)
+        left = subtract(add(granted, entries.compensation), vm.target)
         return {name: amount for name, amount in left.items() if amount > ZERO}
 
     def _in_added_room(self) -> ResourceList:

@@ -17,7 +17,7 @@ from kubeloop.api.resource_list import ResourceList
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util import constants
 from pkg.util.resourcequota.base import base_of, hard
-from pkg.util.resourcequota.entries import has_migrating_vm, readable_total
+from pkg.util.resourcequota.entries import has_migrating_vm, read
 from pkg.util.resourcequota.managed import (
     annotation_of,
     is_default,
@@ -47,7 +47,7 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
     The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
     limit in the same write. The base is from before the write."""
     lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
-    added = readable_total(new.annotations)
+    added = read(new.annotations).total
     if not lowered or not added or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     names = {**new.hard, **old.hard} if is_default(old) else old.hard

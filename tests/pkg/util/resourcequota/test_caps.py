@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, idle, refuse
+from pkg.util.resourcequota.scaling import MAX_ANNOTATION_BYTES, idle, refuse
 from tests.decisions import by_value, sentences
 
 

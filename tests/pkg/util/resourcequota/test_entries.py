@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.resourcequota.entries import changes, compensation, parse_resources, put, read
+from pkg.util.resourcequota.entries import changes, parse_resources, put, read
 from pkg.util.resourcequota.errors import InvalidEntry
 from tests.decisions import by_value, sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid
@@ -25,9 +25,9 @@ def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
 
 @sentences(GARBAGE)
 def test_what_cannot_be_read_adds_nothing_and_is_told(case: str) -> None:
-    said, invalid = read({by_uid(): ENTRY, by_name(): case, RESYNC: "true"})
-    assert said == {by_uid(): ENTRY_VALUES}
-    assert list(invalid) == [by_name()]
+    found = read({by_uid(): ENTRY, by_name(): case, RESYNC: "true"})
+    assert found.said == {by_uid(): ENTRY_VALUES}
+    assert list(found.invalid) == [by_name()]
 
 
 def test_an_entry_that_says_the_same_keeps_its_spelling() -> None:
@@ -47,5 +47,8 @@ def test_changes_are_what_differs() -> None:
 
 
 def test_a_compensation_that_is_garbage() -> None:
+    said, compensation, invalid = read({COMPENSATION: "128Mi", by_uid(): ENTRY})
+    assert said == {by_uid(): ENTRY_VALUES}
+    assert not compensation
     with pytest.raises(InvalidEntry, match="migratingCompensation"):
-        compensation({COMPENSATION: "128Mi"})
+        raise invalid[COMPENSATION]

@@ -13,7 +13,7 @@ import pytest
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
-from pkg.util.names import migrating_key
+from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_managed, switched_off

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import total
-from pkg.util.names import migrating_key
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entries, migrating_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.plan import Plan

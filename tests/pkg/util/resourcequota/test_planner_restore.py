@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from pkg.util.names import migrating_key
+from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.timers import Timers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pkg.util.names import migrating_key
+from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import Case, observed, sentences

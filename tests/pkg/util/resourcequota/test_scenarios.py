@@ -19,9 +19,8 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import add, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.overhead import harvester_delta
-from pkg.util.names import migrating_uid_key
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.entries import entries, parse_resources
+from pkg.util.resourcequota.entries import entries, migrating_uid_key, parse_resources
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode
 from tests.decisions import by_value, entries_by_value, observed, settled

@@ -9,8 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.names import migrating_key
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entries, migrating_key
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, after, by_value, namespace, remembering, sentences
 from tests.objects import (

@@ -9,7 +9,7 @@ from kubeloop.api.resource_list import format_resource_list
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
-from pkg.util.names import migrating_key
+from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.resourcequota.validator import too_low
 from pkg.webhook.view import migrating

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkg.util.names import migrating_key, migrating_uid_key
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entries, is_by_uid, migrating_key, migrating_uid_key
 
 PREFIX = "harvesterhci.io/migrating-"
 VALID_NAME_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -19,7 +18,7 @@ LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
 
 def said(key: str) -> list[tuple[str, bool]]:
     """What an annotation's key says, if it is an entry: a VM, and whether by its VMI's uid."""
-    return [(entry.vm, entry.by_uid) for entry in entries({key: "{}"})]
+    return [(entry.vm, is_by_uid(entry.key)) for entry in entries({key: "{}"})]
 
 
 @pytest.mark.parametrize(
