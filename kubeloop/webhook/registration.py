@@ -119,7 +119,7 @@ class Registration:
         client: Client,
         endpoint: Endpoint,
         name: str,
-        kinds: Mapping[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]],
+        kinds: Sequence[tuple[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]]],
         *,
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
@@ -144,7 +144,7 @@ class Registration:
 
     async def adopt(self) -> None:
         """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
-        self._share_key(await registered(self.client, next(iter(self._kinds)), self._name))
+        self._share_key(await registered(self.client, self._kinds[0][0], self._name))
 
     def _share_key(self, found: Configuration | None) -> None:
         if key := key_of((found and found.webhooks) or ()):
@@ -155,10 +155,10 @@ class Registration:
 
         async def attempt(_: bool) -> bool:
             stood = False
-            for number, (resource, make) in enumerate(self._kinds.items()):
+            for resource, make in self._kinds:
                 found: Configuration | None = await registered(self.client, resource, self._name)
                 stood |= found is not None
-                if number == 0:  # all configurations have one key
+                if resource is self._kinds[0][0]:  # all configurations have one key
                     self._share_key(found)
                 wanted = make(self.endpoint, bundle)
                 if only is not None:

@@ -68,10 +68,10 @@ class Registrar(Registration):
             client,
             endpoint,
             WEBHOOK_CONFIGURATION_NAME,
-            {
-                VALIDATING_WEBHOOK_CONFIGURATIONS: lambda endpoint, bundle: validating(endpoint, options, bundle),
-                MUTATING_WEBHOOK_CONFIGURATIONS: lambda endpoint, bundle: mutating(endpoint, options, bundle),
-            },
+            [
+                (VALIDATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: validating(endpoint, options, bundle)),
+                (MUTATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: mutating(endpoint, options, bundle)),
+            ],
             labels=MANAGED_BY,
             annotations={**self._injected, ANNOTATION_HASH: self.mark},
         )

@@ -17,7 +17,7 @@ from kubeloop.webhook.certificates import issue
 from kubeloop.webhook.registration import Endpoint, NotReached
 from kubeloop.webhook.serving_certificate import ServingCertificate, server_context
 from pkg.webhook.registration import Registrar
-from tests.kubeloop.webhook.listening import KEY, REVIEW
+from tests.kubeloop.webhook.listening import KEY, REVIEW, Told
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,6 +33,7 @@ class Calls(ServingCertificate):
         self.failures: dict[str, list[Exception]] = {}
         self.material = issue(["127.0.0.1"], time.time())
         self.endpoint = Endpoint(key=KEY)
+        self.told = Told()
 
     async def refresh(self) -> None:
         self._note("refresh")
@@ -57,7 +58,7 @@ async def allow(_: AdmissionRequest) -> Decision:
 
 def server(calls: Calls, synced: asyncio.Event, *, registers: bool = True) -> AdmissionServer:
     registrar = cast("Registrar", calls) if registers else None
-    return AdmissionServer({"/x": allow}, calls, registrar, synced=synced.wait)
+    return AdmissionServer({"/x": allow}, calls, registrar, synced=synced.wait, metrics=calls.told)
 
 
 @pytest.fixture
@@ -163,6 +164,7 @@ async def test_when_the_certificate_expires_is_said(
     await asyncio.sleep(0.1)
     assert [line[: len("webhook certificate: expired")] for line in served.unready()] == unready
     assert served.notes() == [note]
+    assert calls.told.expires == calls.expires
     await served.stop()
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
@@ -140,18 +140,17 @@ class Guard:
         """The limits that a write lowers too far, with the lowest allowed values."""
         if not is_managed(old) or switched_off(new):
             return {}
-        cached = self.view.namespace(new.namespace)
-        if cached is not None and switched_off(cached):
-            return {}
-        lowest = too_low(old, new, annotation_of(cached), self.options.policy)
-        if not lowest:
-            return {}
-        live = None
+
+        def lowest(namespace: Namespace | None) -> ResourceList:
+            if namespace is not None and switched_off(namespace):
+                return {}
+            return too_low(old, new, annotation_of(namespace), self.options.policy)
+
+        suggested = lowest(self.view.namespace(new.namespace))
         with suppress(NoAnswer):
-            live = await self.view.namespace_live(new.namespace)
-        if live is None:
-            return lowest
-        return {} if switched_off(live) else too_low(old, new, annotation_of(live), self.options.policy)
+            if suggested and (live := await self.view.namespace_live(new.namespace)) is not None:
+                return lowest(live)
+        return suggested
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from

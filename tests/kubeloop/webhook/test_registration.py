@@ -1,0 +1,137 @@
+"""Configurations on an API server: created, kept, shared, taken away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.webhook.registration import Endpoint, Registration, Webhook, rule, webhook
+from tests import kinds
+
+pytestmark = pytest.mark.virtual_time
+
+NAME = "example.org"
+URL = Endpoint(url="https://127.0.0.1:9443")
+LABELS = {"app.kubernetes.io/managed-by": "example"}
+
+
+class Server(kinds.Server):
+    def __init__(self) -> None:
+        super().__init__()
+        self.validating = self.kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self.mutating = self.kind(MUTATING_WEBHOOK_CONFIGURATIONS)
+
+    @property
+    def writes(self) -> list[str]:
+        calls = [*self.validating.calls, *self.mutating.calls]
+        return [verb for verb, _, _ in calls if verb != "get"]
+
+    def standing(self) -> list[Webhook]:
+        found: list[Webhook] = self.validating.objects[NAME]["webhooks"]
+        return found
+
+    def registration(self, *names: str, **annotations: str) -> Registration:
+        def make(endpoint: Endpoint, bundle: bytes | None) -> list[Webhook]:
+            return [made(name, endpoint, bundle) for name in names or ("pods", "nodes")]
+
+        return Registration(
+            self.client(),
+            URL,
+            NAME,
+            [(VALIDATING_WEBHOOK_CONFIGURATIONS, make), (MUTATING_WEBHOOK_CONFIGURATIONS, make)],
+            labels=LABELS,
+            annotations=annotations,
+        )
+
+
+def made(name: str, endpoint: Endpoint, bundle: bytes | None) -> Webhook:
+    rules = [rule([name], ["CREATE"])]
+    policy = "Fail" if name == "pods" else "Ignore"
+    return webhook(f"{name}.{NAME}", endpoint.client_config(f"/{name}", bundle), rules, failurePolicy=policy)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+async def test_both_are_created_and_then_left_alone(server: Server) -> None:
+    registration = server.registration()
+    for _ in range(2):
+        await registration.ensure(b"ca")
+        assert server.writes == ["create"] * 2
+    assert server.standing() == [made(name, registration.endpoint, b"ca") for name in ("pods", "nodes")]
+    assert server.mutating.objects[NAME]["webhooks"] == server.standing()
+    url = f"{URL.url}/pods/{registration.endpoint.key}"
+    assert server.standing()[0]["clientConfig"] == {"caBundle": "Y2E=", "url": url}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"webhooks": []},
+        {"webhooks": None},
+        {"webhooks": [{"name": "other"}]},
+        {"metadata": {"labels": None}},
+        {"metadata": {"annotations": {"a": "c"}}},
+    ],
+    ids=["empty", "none", "another", "the label by which all is taken out in an emergency", "an annotation"],
+)
+async def test_drift_is_repaired(changes: dict[str, Any], server: Server) -> None:
+    registration = server.registration(a="b")
+    await registration.ensure(b"ca")
+    before = server.standing()
+    server.validating.edited(NAME, changes)
+    await registration.ensure(b"ca")
+    assert server.standing() == before
+    metadata = server.validating.objects[NAME]["metadata"]
+    assert (metadata["labels"], metadata["annotations"]) == (LABELS, {"a": "b"})
+
+
+async def test_what_an_injector_puts_in_stays(server: Server) -> None:
+    registration = server.registration("pods")
+    await registration.ensure(None)
+    injected = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": "aW5q"}} for each in server.standing()]
+    server.validating.edited(NAME, {"webhooks": injected})
+    before = len(server.writes)
+    await registration.ensure(None)
+    assert len(server.writes) == before
+    # Also when something else has to change.
+    await server.registration().ensure(None)
+    assert [each["clientConfig"].get("caBundle") for each in server.standing()] == ["aW5q", None]
+
+
+async def test_a_foreign_writer_in_between_is_read_again(server: Server) -> None:
+    registration = server.registration()
+    await registration.ensure(b"old")
+    server.validating.before.append(lambda: server.validating.edited(NAME, {"metadata": {"labels": {"a": "b"}}}))
+    await registration.ensure(b"new")
+    assert {each["clientConfig"]["caBundle"] for each in server.standing()} == {"bmV3"}
+
+
+async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
+    replicas = [server.registration() for _ in range(5)]
+    await asyncio.gather(*(each.ensure(b"ca") for each in replicas))
+    (key,) = {each.endpoint.key for each in replicas}
+    assert all(each["clientConfig"]["url"].endswith(key) for each in server.standing())
+    restarted = server.registration()
+    await restarted.adopt()
+    assert restarted.endpoint.key == key
+
+
+async def test_of_those_that_stand_some_are_kept(server: Server) -> None:
+    registration = server.registration()
+
+    async def keep(policy: str) -> bool:
+        return await registration.write(b"ca", only=lambda each: each["failurePolicy"] == policy)
+
+    assert not await keep("Fail")
+    assert server.writes == []
+    await registration.ensure(b"ca")
+    assert await keep("Fail")
+    assert [each["name"] for each in server.standing()] == [f"pods.{NAME}"]
+    assert await keep("None")
+    assert (server.validating.objects, server.mutating.objects) == ({}, {})
