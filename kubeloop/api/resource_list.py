@@ -5,7 +5,8 @@ A name that is missing is absent, not zero: adding keeps both sides' names, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -52,7 +53,9 @@ def unmarshal(text: str) -> ResourceList:
 
 def add(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
     """a + b; a name of one side only keeps that side's quantity."""
-    return _merge(a, b, Quantity.__add__)
+    result = dict(a)
+    add_to(result, b)
+    return result
 
 
 def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
@@ -65,15 +68,13 @@ def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceLi
 
 def maximum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
     """The larger quantity of each name."""
-    return _merge(a, b, max)
+    return {**a, **b, **{name: max(a[name], b[name]) for name in a.keys() & b.keys()}}
 
 
 def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     """The smallest amount of each resource that all of them have."""
-    found: ResourceList | None = None
-    for usage in usages:
-        found = dict(usage) if found is None else minimum(found, usage)
-    return found or {}
+    lists = [dict(usage) for usage in usages]
+    return functools.reduce(minimum, lists) if lists else {}
 
 
 def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
@@ -98,12 +99,3 @@ def add_to(result: ResourceList, more: Mapping[str, Quantity]) -> None:
     """result += more, at the cost of `more` alone."""
     for name, quantity in more.items():
         result[name] = result[name] + quantity if name in result else quantity
-
-
-def _merge(
-    a: Mapping[str, Quantity], b: Mapping[str, Quantity], combine: Callable[[Quantity, Quantity], Quantity]
-) -> ResourceList:
-    result = dict(a)
-    for name, quantity in b.items():
-        result[name] = combine(result[name], quantity) if name in result else quantity
-    return result

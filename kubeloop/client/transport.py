@@ -11,7 +11,7 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, TypedDict
 from urllib.parse import urlencode
 
@@ -271,7 +271,7 @@ class Transport:
         started = time.perf_counter()
         code = "<error>"  # no answer, as client-go's label says it
         try:
-            with _refusals(guarded), unreachable_errors(self.config.host):
+            with unreachable_errors(self.config.host):
                 response = await session.request(
                     method,
                     url,
@@ -283,6 +283,11 @@ class Transport:
                 )
             code = str(response.status)
             self.server_clock.heard(response.headers.get("Date", ""))
+        except ApiError as err:
+            # What was refused before it was sent is no connection that broke.
+            if guarded is None or guarded.refused is None:
+                raise
+            raise guarded.refused from err
         finally:
             _REQUESTS.labels(code, method, self._metrics_host).inc()
             _DURATION.labels(method, self._metrics_host).observe(time.perf_counter() - started)
@@ -319,14 +324,3 @@ def _say_once(method: str, path: str, warning: str) -> None:
 def default_user_agent() -> str:
     """The program's name, as client-go has it: the API server takes it for the field manager too."""
     return os.path.basename(sys.argv[0]) or "python"
-
-
-@contextlib.contextmanager
-def _refusals(guarded: GuardedBody | None) -> Iterator[None]:
-    """What was refused before it was sent is no connection that broke."""
-    try:
-        yield
-    except ApiError as err:
-        if guarded is not None and guarded.refused is not None:
-            raise guarded.refused from err
-        raise

@@ -237,7 +237,7 @@ class EventRecorder:
             if not occurrence.name:
                 occurrence.name = self._name(occurrence.reference["name"])
             with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-                await self._events.create(self._body(identity, occurrence), namespace=_namespace(occurrence.reference))
+                await self._events.create(self._body(identity, occurrence))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
 
     async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
@@ -250,8 +250,6 @@ class EventRecorder:
 
     def _body(self, identity: _Identity, occurrence: _Occurrence) -> dict[str, Any]:
         return {
-            "apiVersion": registry.EVENTS.api_version,
-            "kind": registry.EVENTS.kind,
             "metadata": {"name": occurrence.name, "namespace": _namespace(occurrence.reference)},
             "involvedObject": {key: value for key, value in occurrence.reference.items() if value},
             "type": identity.type,

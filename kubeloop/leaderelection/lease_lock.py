@@ -8,8 +8,6 @@ import socket
 import uuid
 from collections.abc import AsyncGenerator
 
-import msgspec
-
 from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
@@ -36,13 +34,8 @@ class LeaseLock:
 
     async def create(self, spec: LeaseSpec) -> Lease:
         """Raises AlreadyExists."""
-        body = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": msgspec.to_builtins(spec),
-        }
-        return await self._leases.create(body, namespace=self._namespace)
+        metadata = {"name": self._name, "namespace": self._namespace}
+        return await self._leases.create({"metadata": metadata, "spec": spec})
 
     async def update(self, spec: LeaseSpec, resource_version: str) -> Lease:
         """Raises Conflict when the Lease is no longer at that version."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubeloop.testing.cluster.binaries import Binaries
-from kubeloop.testing.cluster.certificates import Authority, KeyPair, write_signing_key
 from kubeloop.testing.cluster.paths import Paths, free_ports
 from kubeloop.testing.cluster.processes import write_private
 
@@ -22,6 +26,7 @@ STAGES = Path(__file__).parent / "kwok"
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 """Names of their processes; every other process of a cluster is a program."""
 
+_ACCOUNTS, _MANAGER = "service-accounts", "kube-controller-manager"
 _LOOPBACK = "127.0.0.1"
 _SERVICE_RANGE = "10.96.0.0/16"
 _ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -52,17 +57,48 @@ class Command:
     env: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Identities:
-    """Every certificate of one cluster."""
+class KeyPair(NamedTuple):
+    """PEM files."""
 
-    authority: Path
-    etcd: KeyPair
-    etcd_client: KeyPair
-    api_server: KeyPair
-    admin: KeyPair
-    controller_manager: KeyPair
-    service_accounts: KeyPair
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """One CA signs every server and client certificate of a cluster, once, in `up`: its key lives only as long as
+    this object."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is created if missing; ca.crt is written into it."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._authority = trustme.CA()
+        self.certificate = folder / "ca.crt"
+        write_private(self.certificate, self._authority.cert_pem.bytes())
+
+    def issue(self, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()) -> KeyPair:
+        """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name)
+        in `group` (organization)."""
+        # A critical list of alternative names that is empty is not taken by Go.
+        made = self._authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
+        pair = _pair(self._folder, file_name)
+        write_private(pair.certificate, made.cert_chain_pems[0].bytes())
+        write_private(pair.key, made.private_key_pem.bytes())
+        return pair
+
+
+def _pair(folder: Path, name: str) -> KeyPair:
+    return KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
+
+
+def write_signing_key(folder: Path) -> KeyPair:
+    """The key pair that signs service-account tokens; `certificate` is the bare public key."""
+    key, pair, encoding = ec.generate_private_key(ec.SECP256R1()), _pair(folder, _ACCOUNTS), serialization.Encoding.PEM
+    public = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    write_private(pair.certificate, public)
+    secret = serialization.PrivateFormat.TraditionalOpenSSL
+    write_private(pair.key, key.private_bytes(encoding, secret, serialization.NoEncryption()))
+    return pair
 
 
 @dataclass(frozen=True)
@@ -71,7 +107,6 @@ class ControlPlane:
 
     paths: Paths
     binaries: Binaries
-    identities: Identities
     etcd_port: int
     etcd_peer_port: int
     api_port: int
@@ -85,8 +120,11 @@ class ControlPlane:
     def etcd_address(self) -> tuple[str, int]:
         return _LOOPBACK, self.etcd_port
 
+    def _keys(self, name: str) -> KeyPair:
+        return _pair(self.paths.pki, name)
+
     def etcd(self) -> Command:
-        keys, client = self.identities.etcd, f"https://{_LOOPBACK}:{self.etcd_port}"
+        client = f"https://{_LOOPBACK}:{self.etcd_port}"
         peer = f"https://{_LOOPBACK}:{self.etcd_peer_port}"
         argv = [
             str(self.binaries.etcd),
@@ -97,15 +135,15 @@ class ControlPlane:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
-            *_etcd_tls("", keys, self.identities.authority),
-            *_etcd_tls("peer-", keys, self.identities.authority),
+            *_etcd_tls("", self._keys("etcd"), self.paths.authority),
+            *_etcd_tls("peer-", self._keys("etcd"), self.paths.authority),
             "--unsafe-no-fsync",
             "--log-level=warn",
         ]
         return Command("etcd", argv, _GO_TUNING)
 
     def kube_apiserver(self) -> Command:
-        ids = self.identities
+        own, of_etcd, accounts = map(self._keys, ("kube-apiserver", "etcd-client", _ACCOUNTS))
         argv = [
             str(self.binaries.kube_apiserver),
             f"--bind-address={_LOOPBACK}",
@@ -113,21 +151,21 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             # An Endpoints object may not hold a loopback address: the reconciler would only log errors.
             "--endpoint-reconciler-type=none",
-            f"--tls-cert-file={ids.api_server.certificate}",
-            f"--tls-private-key-file={ids.api_server.key}",
-            f"--client-ca-file={ids.authority}",
+            f"--tls-cert-file={own.certificate}",
+            f"--tls-private-key-file={own.key}",
+            f"--client-ca-file={self.paths.authority}",
             f"--etcd-servers=https://{_LOOPBACK}:{self.etcd_port}",
-            f"--etcd-cafile={ids.authority}",
-            f"--etcd-certfile={ids.etcd_client.certificate}",
-            f"--etcd-keyfile={ids.etcd_client.key}",
+            f"--etcd-cafile={self.paths.authority}",
+            f"--etcd-certfile={of_etcd.certificate}",
+            f"--etcd-keyfile={of_etcd.key}",
             "--etcd-count-metric-poll-period=0",
             "--authorization-mode=RBAC",
             # It taints every new node as not ready, and waits for the node controller, which does not run here.
             "--disable-admission-plugins=TaintNodesByCondition",
             f"--service-cluster-ip-range={_SERVICE_RANGE}",
             f"--service-account-issuer={_ISSUER}",
-            f"--service-account-key-file={ids.service_accounts.certificate}",
-            f"--service-account-signing-key-file={ids.service_accounts.key}",
+            f"--service-account-key-file={accounts.certificate}",
+            f"--service-account-signing-key-file={accounts.key}",
             "--allow-privileged=true",
             "--profiling=false",
         ]
@@ -136,14 +174,14 @@ class ControlPlane:
         return Command("kube-apiserver", argv, _GO_TUNING)
 
     def kube_controller_manager(self) -> Command:
-        ids, config = self.identities, str(self.paths.pki / "kube-controller-manager.kubeconfig")
+        config = self.paths.pki / f"{_MANAGER}.kubeconfig"
         argv = [
             str(self.binaries.kube_controller_manager),
             f"--kubeconfig={config}",
             f"--controllers={','.join(_CONTROLLERS)}",
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={ids.service_accounts.key}",
-            f"--root-ca-file={ids.authority}",
+            f"--service-account-private-key-file={self._keys(_ACCOUNTS).key}",
+            f"--root-ca-file={self.paths.authority}",
             "--leader-elect=false",
             # It serves nothing that is needed here.
             "--secure-port=0",
@@ -182,19 +220,15 @@ def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) 
     """Choose ports, make certificates and kubeconfigs."""
     etcd_port, peer_port, api_port = free_ports(3)
     authority = Authority(paths.pki)
-    identities = Identities(
-        authority=authority.certificate,
-        etcd=authority.issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost")),
-        etcd_client=authority.issue("etcd-client", "kube-apiserver"),
-        api_server=authority.issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS),
-        admin=authority.issue("admin", "kubernetes-admin", "system:masters"),
-        controller_manager=authority.issue("kube-controller-manager", "system:kube-controller-manager"),
-        service_accounts=write_signing_key(paths.pki),
-    )
-    plane = ControlPlane(paths, binaries, identities, etcd_port, peer_port, api_port, audit_policy)
-    manager_config = paths.pki / "kube-controller-manager.kubeconfig"
-    write_kubeconfig(manager_config, plane.url, authority.certificate, identities.controller_manager)
-    write_kubeconfig(paths.kubeconfig, plane.url, authority.certificate, identities.admin)
+    authority.issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost"))
+    authority.issue("etcd-client", "kube-apiserver")
+    authority.issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS)
+    admin = authority.issue("admin", "kubernetes-admin", "system:masters")
+    manager = authority.issue(_MANAGER, f"system:{_MANAGER}")
+    write_signing_key(paths.pki)
+    plane = ControlPlane(paths, binaries, etcd_port, peer_port, api_port, audit_policy)
+    write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane.url, authority.certificate, manager)
+    write_kubeconfig(paths.kubeconfig, plane.url, authority.certificate, admin)
     return plane
 
 
@@ -226,7 +260,7 @@ def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> No
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
     }
     # JSON is YAML, and every kubeconfig reader takes it.
-    write_private(path, json.dumps(content, indent=2))
+    write_private(path, json.dumps(content, indent=2).encode())
 
 
 def _data(path: Path) -> str:

@@ -45,13 +45,9 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.call_off()
-
-    def call_off(self) -> None:
-        """End the guard; the cluster runs on. Calling it twice is fine."""
+        """Ends the guard; the cluster runs on."""
         if self._process is not None:
             self._process.communicate(CALLED_OFF)
-            self._process = None
 
 
 @contextmanager

@@ -25,6 +25,7 @@ class Paths:
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
         self.pki = directory / "pki"
+        self.authority = self.pki / "ca.crt"
         self.etcd_data = directory / "etcd"
         self.description = directory / "cluster.json"
         self.audit_log = directory / "audit.log"

@@ -93,7 +93,7 @@ def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str
     }
     (folder / f"{name}.pid").unlink(missing_ok=True)
     path = (folder / f"{name}.json").absolute()
-    write_private(path, json.dumps(spec))
+    write_private(path, json.dumps(spec).encode())
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(path)]
     # Not subprocess: a Popen that is dropped while its process runs complains, and these are meant to be dropped.
     pid = os.posix_spawn(sys.executable, launcher, os.environ)
@@ -223,10 +223,10 @@ def _wait_reaped(processes: Sequence[Process]) -> None:
         time.sleep(_POLL)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write at once or not at all, readable by the owner only: an environment may hold secrets."""
+def write_private(path: Path, content: bytes) -> None:
+    """Write at once or not at all, readable by the owner only: an environment may hold secrets, as a key is one."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(descriptor, "wb") as file:
+        file.write(content)
     new.replace(path)

@@ -210,10 +210,10 @@ async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_on
     recording = Recording()
     hung, create = asyncio.Event(), recording.recorder._events.create
 
-    async def by_namespace(body: dict[str, Any], *, namespace: str) -> object:
-        if namespace != "other":
+    async def by_namespace(body: dict[str, Any]) -> object:
+        if body["metadata"]["namespace"] != "other":
             await hung.wait()
-        return await create(body, namespace=namespace)
+        return await create(body)
 
     recording.recorder._events.create = by_namespace  # type: ignore[assignment,method-assign]
     for number in range(QUEUE_LIMIT + 20):

@@ -9,8 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from cryptography.x509.oid import NameOID
 
-from kubeloop.testing.cluster.certificates import Authority, write_signing_key
-from kubeloop.testing.cluster.control_plane import write_kubeconfig
+from kubeloop.testing.cluster.control_plane import Authority, write_kubeconfig, write_signing_key
 
 
 @pytest.fixture
