@@ -12,7 +12,6 @@ from typing import NamedTuple
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
 
-
 _LEFTOVERS = 64
 """Entries of other moments, beyond as many as count: then they are dropped."""
 

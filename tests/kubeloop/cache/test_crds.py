@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
-from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
+from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from kubeloop.cache.crds import CustomResourceWatch
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
@@ -46,26 +50,37 @@ def with_settings(server: ScriptedServer) -> None:
     server.always(GET, f"/apis/{SETTINGS.api_version}", resources(SETTINGS.api_version, SETTINGS.plural))
 
 
+@asynccontextmanager
+async def waking(
+    client: Client, *resources: Resource[Any], options: ReflectorOptions = NEVER
+) -> AsyncIterator[list[SharedIndexInformer[Any]]]:
+    """Informers of these kinds, started, and what wakes them."""
+    definitions = CustomResourceWatch(client)
+    informers = [SharedIndexInformer(client.resource(each), options=options) for each in resources]
+    for informer in informers:
+        definitions.add(informer)
+        informer.start()
+    yield informers
+    for informer in informers:
+        await informer.stop()
+    await definitions.stop()
+
+
 async def test_a_crd_that_appears_wakes_its_informer_at_once() -> None:
     live = LiveWatch()
     async with ScriptedServer() as server, Client(server.config()) as client:
         without_settings(server)
         server.script(WATCH, DEFINITIONS, live.reply)
-        definitions = CustomResourceWatch(client)
-        informer = SharedIndexInformer(client.resource(SETTINGS), options=NEVER)
-        definitions.add(informer)
-        informer.start()
-        await live.opened()
-        live.send(added(OTHER), bookmark("5", initial_events_end=True))
-        live.send(added(obj(DEFINITION, "6")))
-        await server.wait_seen(GET, "/apis", 2)
-        assert not informer.installed, "it is there, but not served yet"
-        with_settings(server)
-        live.send(modified(obj(DEFINITION, "7")))
-        await until(lambda: informer.installed)
-        assert informer.indexer.list_keys() == ["ratio"]
-        await informer.stop()
-        await definitions.stop()
+        async with waking(client, SETTINGS) as (informer,):
+            await live.opened()
+            live.send(added(OTHER), bookmark("5", initial_events_end=True))
+            live.send(added(obj(DEFINITION, "6")))
+            await server.wait_seen(GET, "/apis", 2)
+            assert not informer.installed, "it is there, but not served yet"
+            with_settings(server)
+            live.send(modified(obj(DEFINITION, "7")))
+            await until(lambda: informer.installed)
+            assert informer.indexer.list_keys() == ["ratio"]
         accepted = server.seen(WATCH, DEFINITIONS)[0].headers["Accept"]
         assert "as=PartialObjectMetadata" in accepted, "CRDs are large"
 
@@ -73,13 +88,8 @@ async def test_a_crd_that_appears_wakes_its_informer_at_once() -> None:
 async def test_while_every_kind_is_installed_nothing_is_watched() -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         with_settings(server)
-        definitions = CustomResourceWatch(client)
-        informer = SharedIndexInformer(client.resource(SETTINGS), options=NEVER)
-        definitions.add(informer)
-        informer.start()
-        assert await informer.wait_for_sync(5)
-        await informer.stop()
-        await definitions.stop()
+        async with waking(client, SETTINGS) as (informer,):
+            assert await informer.wait_for_sync(5)
         assert server.seen(WATCH, DEFINITIONS) == []
 
 
@@ -89,15 +99,10 @@ async def test_without_the_right_to_watch_crds_the_kind_is_found_by_polling(refu
         without_settings(server)
         server.always(WATCH, DEFINITIONS, refusal)
         server.always(LIST, DEFINITIONS, refusal)
-        definitions = CustomResourceWatch(client)
-        informer = SharedIndexInformer(client.resource(SETTINGS), options=ReflectorOptions(missing_poll=0.1))
-        definitions.add(informer)
-        informer.start()
-        await server.wait_seen(WATCH, DEFINITIONS)
-        with_settings(server)
-        await until(lambda: informer.installed)
-        await informer.stop()
-        await definitions.stop()
+        async with waking(client, SETTINGS, options=ReflectorOptions(missing_poll=0.1)) as (informer,):
+            await server.wait_seen(WATCH, DEFINITIONS)
+            with_settings(server)
+            await until(lambda: informer.installed)
 
 
 async def test_only_the_kind_that_came_is_woken() -> None:
@@ -105,18 +110,11 @@ async def test_only_the_kind_that_came_is_woken() -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         without_settings(server)
         server.script(WATCH, DEFINITIONS, live.reply)
-        definitions = CustomResourceWatch(client)
-        informers = [SharedIndexInformer(client.resource(each), options=NEVER) for each in (SETTINGS, VIRTUAL_MACHINES)]
         server.always(WATCH, VIRTUAL_MACHINES.path(), NO_KIND)
         server.always(GET, f"/apis/{VIRTUAL_MACHINES.api_version}", resources("kubevirt.io/v1"))
-        for informer in informers:
-            definitions.add(informer)
-            informer.start()
-        await live.opened()
-        await until(lambda: not any(informer.installed for informer in informers))
-        live.send(added(obj(DEFINITION, "6")), bookmark("6", initial_events_end=True))
-        await server.wait_seen(GET, "/apis", 2)
-        assert len(server.seen(GET, f"/apis/{VIRTUAL_MACHINES.api_version}")) == 1
-        for informer in informers:
-            await informer.stop()
-        await definitions.stop()
+        async with waking(client, SETTINGS, VIRTUAL_MACHINES) as informers:
+            await live.opened()
+            await until(lambda: not any(informer.installed for informer in informers))
+            live.send(added(obj(DEFINITION, "6")), bookmark("6", initial_events_end=True))
+            await server.wait_seen(GET, "/apis", 2)
+            assert len(server.seen(GET, f"/apis/{VIRTUAL_MACHINES.api_version}")) == 1

@@ -169,23 +169,16 @@ def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> Non
     assert seen == [3, 3, 3]
 
 
-def test_has_synced_only_after_the_last_handler_was_told() -> None:
+@pytest.mark.parametrize("pods", [[pod("a"), pod("b")], []], ids=["a list", "an empty list"])
+def test_has_synced_only_after_the_last_handler_was_told(pods: list[Pod]) -> None:
     shared = informer()
     seen: list[bool] = []
     registration = shared.add_event_handler(
         ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(shared.has_synced()))
     )
     assert not registration.has_synced()
-    listed(shared, pod("a"), pod("b"))
-    assert seen == [False, False]
-    assert shared.has_synced()
-    assert registration.has_synced()
-
-
-def test_an_empty_first_list_syncs() -> None:
-    shared = informer()
-    registration = shared.add_event_handler(Recorder())
-    listed(shared)
+    listed(shared, *pods)
+    assert seen == [False for _ in pods]
     assert shared.has_synced()
     assert registration.has_synced()
 

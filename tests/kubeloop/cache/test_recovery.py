@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kubeloop.cache.recovery import Attempt, Backoff, Next, Recovery, ReflectorOptions, position_lost
+from kubeloop.cache.recovery import Attempt, Backoff, Next, Recovery, ReflectorOptions
 from kubeloop.client.errors import (
     ApiError,
     BadRequest,
@@ -75,6 +75,10 @@ FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
     ),
     "an expired version as an ERROR event, likewise": (
         [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
+        Next(0.0, resume=False),
+    ),
+    "the position is lost where the reason alone says so": (
+        [(NEVER_OPENED, ApiError("x", reason="Gone"))],
         Next(0.0, resume=False),
     ),
     "a version that is too large is listed again at once": ([(NEVER_OPENED, TOO_LARGE)], Next(0.0, resume=False)),
@@ -159,28 +163,3 @@ def test_the_back_off_jitter_included_never_exceeds_30_s_and_grows() -> None:
 
 def test_backoff_is_spread() -> None:
     assert len({Backoff(0.8, 30.0, random.Random(seed)).next() for seed in range(50)}) == 50
-
-
-def test_backoff_is_calm_until_something_fails_and_after_a_reset() -> None:
-    backoff = Backoff(0.8, 30.0, Fixed())
-    assert backoff.calm
-    assert [backoff.next(), backoff.next()] == [0.8, 1.6]
-    assert not backoff.calm
-    backoff.reset()
-    assert backoff.calm
-    assert backoff.next() == 0.8
-
-
-@pytest.mark.parametrize(
-    ("err", "lost"),
-    [
-        (GONE, True),
-        (TOO_LARGE, True),
-        (ApiError("x", status=0, reason="Gone"), True),
-        (ServerError("x", status=500, reason="InternalError"), False),
-        (ServerError("x", status=504, reason=""), False),
-        (DOWN, False),
-    ],
-)
-def test_position_lost(err: ApiError, lost: bool) -> None:
-    assert position_lost(err) is lost

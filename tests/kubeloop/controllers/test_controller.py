@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,22 +144,6 @@ async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
     assert calls.times[-1] == pytest.approx(40)
 
 
-async def test_a_failing_key_leaves_the_others_their_workers() -> None:
-    kind = Quotas(workers=1)
-    handled = []
-
-    async def handler(key: str, obj: ResourceQuota | None) -> None:
-        if key == "ns/bad":
-            raise ValueError("x")
-        handled.append(key)
-
-    await kind.start(handler=handler)
-    for name in ("bad", "good-1", "good-2"):
-        kind.controller.enqueue(f"ns/{name}", immediately=True)
-    await asyncio.sleep(5)
-    assert handled == ["ns/good-1", "ns/good-2"]
-
-
 async def test_a_key_is_never_handled_twice_at_a_time() -> None:
     kind = Quotas(workers=5)
     at_work: set[str] = set()
@@ -273,23 +256,17 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
     assert times["ns/b"] == pytest.approx([0, 2, 4, 6, 8])
 
 
-async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists() -> None:
-    kind, first, late = Quotas(), Calls(), Calls()
+@pytest.mark.parametrize("before", [["first"], []], ids=["with a handler", "for its cache alone"])
+async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists(
+    before: list[str],
+) -> None:
+    kind, late = Quotas(), Calls()
     kind.put("a", "ns")
     kind.put("b", "ns")
-    await kind.start(first=first)
+    await kind.start(**{name: Calls() for name in before})
     kind.controller.on_change("late", late)
     await settle()
     assert sorted(late.keys) == ["ns/a", "ns/b"]
-
-
-async def test_a_cache_only_controller_starts_its_workers_when_it_gets_a_handler() -> None:
-    kind, late = Quotas(), Calls()
-    kind.put("a", "ns")
-    await kind.start()
-    kind.controller.on_change("late", late)
-    await settle()
-    assert late.keys == ["ns/a"]
 
 
 async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
@@ -547,14 +524,10 @@ async def test_active_workers_count_while_handlers_run() -> None:
     async def slow(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.sleep(10)
 
-    def active() -> float | None:
-        return REGISTRY.get_sample_value("controller_runtime_active_workers", {"controller": "busy"})
-
-    handler: Callable[[str, ResourceQuota | None], Awaitable[None]] = slow
-    await kind.start(busy=handler)
+    await kind.start(busy=slow)
     kind.controller.enqueue("ns/a", immediately=True)
     kind.controller.enqueue("ns/b", immediately=True)
-    await settle()
-    assert active() == 2
-    await asyncio.sleep(11)
-    assert active() == 0
+    for seconds, active in ((1, 2), (10, 0)):
+        await asyncio.sleep(seconds)
+        labels = {"controller": "busy"}
+        assert REGISTRY.get_sample_value("controller_runtime_active_workers", labels) == active

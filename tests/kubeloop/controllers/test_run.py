@@ -60,69 +60,48 @@ def test_a_signal_drains_and_exits_with_0(number: signal.Signals) -> None:
     assert (code, out, err) == (0, "drained\n", "")
 
 
-def test_a_drain_that_takes_too_long_is_cancelled_and_exits_with_0() -> None:
-    program = Program(
-        """
-        await stop.wait()
-        try:
-            await asyncio.sleep(100)
-        except asyncio.CancelledError:
-            print('cancelled', flush=True)
-            raise
-        """,
-        ", drain_seconds=0.5, exit_seconds=30",
-    )
-    code, seconds, out, _ = program.send(signal.SIGTERM)
-    assert (code, out) == (0, "cancelled\n")
+TOO_LONG: dict[str, tuple[str, str, str]] = {
+    # main, the options, what it prints
+    "a drain is cancelled": (
+        "await stop.wait()\ntry: await asyncio.sleep(100)\nfinally: print('cancelled', flush=True)",
+        "drain_seconds=0.5, exit_seconds=30",
+        "cancelled\n",
+    ),
+    "a main that will not be cancelled": (
+        "while True:\n    try: await asyncio.sleep(100)\n    except asyncio.CancelledError: pass",
+        "drain_seconds=0.2, exit_seconds=1",
+        "",
+    ),
+    "a thread that hangs": (
+        "asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)\nawait stop.wait()",
+        "exit_seconds=1",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LONG)
+def test_what_takes_too_long_is_ended_with_0(case: str) -> None:
+    main, options, printed = TOO_LONG[case]
+    code, seconds, out, _ = Program(main, f", {options}").send(signal.SIGTERM)
+    assert (code, out) == (0, printed)
     assert seconds < 15
 
 
-def test_a_main_that_will_not_be_cancelled_ends_all_the_same() -> None:
-    program = Program(
-        """
-        while True:
-            try:
-                await asyncio.sleep(100)
-            except asyncio.CancelledError:
-                pass
-        """,
-        ", drain_seconds=0.2, exit_seconds=1",
-    )
-    code, seconds, _, _ = program.send(signal.SIGTERM)
-    assert code == 0
-    assert seconds < 15
-
-
-def test_a_thread_that_hangs_does_not_hold_the_exit_up() -> None:
-    program = Program(
-        """
-        asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
-        await stop.wait()
-        """,
-        ", exit_seconds=1",
-    )
-    code, seconds, _, _ = program.send(signal.SIGTERM)
-    assert code == 0
-    assert seconds < 15
-
-
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
-def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals) -> None:
-    program = Program(f"{HEARS}\nawait asyncio.sleep(100)")
+@pytest.mark.parametrize(
+    ("first", "second", "then"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, "await asyncio.sleep(100)"),
+        (signal.SIGINT, signal.SIGTERM, "await asyncio.sleep(100)"),
+        (signal.SIGTERM, signal.SIGINT, "time.sleep(60)"),  # the loop is blocked
+    ],
+)
+def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals, then: str) -> None:
+    program = Program(f"{HEARS}\n{then}")
     program.process.send_signal(first)
     program.says("heard")
     code, seconds, _, err = program.send(second)
-    assert code == 128 + second
-    assert seconds < 15
-    assert err == ""
-
-
-def test_a_second_signal_exits_at_once_though_the_loop_is_blocked() -> None:
-    program = Program(f"{HEARS}\ntime.sleep(60)")
-    program.process.send_signal(signal.SIGTERM)
-    program.says("heard")
-    code, seconds, _, _ = program.send(signal.SIGINT)
-    assert code == 130
+    assert (code, err) == (128 + second, "")
     assert seconds < 15
 
 

@@ -125,35 +125,25 @@ async def test_prometheus_gets_openmetrics_when_it_asks() -> None:
     assert text.endswith("# EOF\n")
 
 
-async def test_metrics_can_have_an_address_of_their_own() -> None:
-    async with serving(Checks(), "127.0.0.1:0", "localhost:0") as server:
-        health, metrics = server.addresses
-        assert (await get(health, "/metrics"))[0] == 404
-        assert (await get(metrics, "/metrics"))[0] == 200
-        assert (await get(metrics, "/healthz"))[0] == 404
-
-
-OFF: dict[str, tuple[str, str | None, int]] = {
-    "everything off": ("0", None, 0),
-    "both off": ("0", "0", 0),
-    "health off": ("0", "127.0.0.1:0", 1),
-    "metrics off": ("127.0.0.1:0", "0", 1),
+SERVED: dict[str, tuple[str, str | None, list[tuple[int, int]]]] = {
+    # the addresses -> what each listener answers for /healthz and /metrics
+    "everything off": ("0", None, []),
+    "both off": ("0", "0", []),
+    "health off": ("0", "127.0.0.1:0", [(404, 200)]),
+    "metrics off": ("127.0.0.1:0", "0", [(200, 404)]),
+    "metrics beside health": ("127.0.0.1:0", None, [(200, 200)]),
+    "metrics have an address of their own": ("127.0.0.1:0", "localhost:0", [(200, 404), (404, 200)]),
+    "the same address twice is one server": ("127.0.0.1:{0}", "127.0.0.1:{0}", [(200, 200)]),
 }
 
 
-@pytest.mark.parametrize("case", OFF)
-async def test_off(case: str) -> None:
-    health, metrics, listening = OFF[case]
-    async with serving(Checks(), health, metrics) as server:
-        assert len(server.addresses) == listening
-
-
-async def test_the_same_address_twice_is_one_server() -> None:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with serving(Checks(), address, address) as server:
-        (bound,) = server.addresses
-        assert (await get(bound, "/metrics"))[0] == 200
-        assert (await get(bound, "/readyz"))[0] == 200
+@pytest.mark.parametrize("case", SERVED)
+async def test_what_is_served_where(case: str) -> None:
+    health, metrics, answers = SERVED[case]
+    (port,) = free_ports(1)
+    async with serving(Checks(), health.format(port), metrics and metrics.format(port)) as server:
+        found = [((await get(at, "/healthz"))[0], (await get(at, "/metrics"))[0]) for at in server.addresses]
+    assert found == answers
 
 
 @pytest.mark.parametrize("metrics", [False, True])

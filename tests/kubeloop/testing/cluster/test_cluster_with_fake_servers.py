@@ -149,36 +149,24 @@ def test_up_where_a_cluster_runs_is_refused_and_that_one_runs_on(servers: Path, 
     assert server.alive()
 
 
-def test_up_clears_away_what_a_crashed_cluster_left(servers: Path, directory: Path) -> None:
+def test_up_clears_away_what_a_crashed_cluster_left_and_down_keeps_logs_and_what_is_not_the_clusters(
+    servers: Path, directory: Path
+) -> None:
     write_executable(servers / "kube-apiserver", _FAILS)
     left = processes.spawn("kwok", ["/bin/sleep", "600"], directory)
     (directory / "etcd").mkdir()
     (directory / "etcd" / "old").touch()
+    (directory / "mine").write_text("keep")
     with pytest.raises(StartError):
         cluster.up(directory)
     assert not left.alive()
-    assert not (directory / "etcd" / "old").exists()
+    assert "unknown flag" in (directory / "logs" / "kube-apiserver.log").read_text()
+    assert {path.name for path in directory.iterdir()} == {".lock", "logs", "mine", "processes"}
 
 
 def test_down_of_a_directory_that_is_not_there_is_fine_and_does_not_make_it(directory: Path) -> None:
     assert cluster.down(directory) == []
     assert not directory.exists()
-
-
-def test_down_keeps_logs_and_removes_keys(servers: Path, directory: Path) -> None:
-    write_executable(servers / "kube-apiserver", _FAILS)
-    with pytest.raises(StartError):
-        cluster.up(directory)
-    assert "unknown flag" in (directory / "logs" / "kube-apiserver.log").read_text()
-    assert not (directory / "pki").exists()
-    assert not (directory / "kubeconfig").exists()
-
-
-def test_down_leaves_files_alone_that_are_not_the_clusters(directory: Path) -> None:
-    directory.mkdir()
-    (directory / "mine").write_text("keep")
-    cluster.down(directory)
-    assert (directory / "mine").read_text() == "keep"
 
 
 @pytest.mark.usefixtures("servers")

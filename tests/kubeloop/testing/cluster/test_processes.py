@@ -132,24 +132,17 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(directory: Pat
     assert not _exists(process.pid)
 
 
-def test_a_stranger_that_got_the_pid_of_a_dead_process_is_left_alone(
-    directory: Path, stranger: subprocess.Popen[bytes]
+@pytest.mark.parametrize("other", ["start time", "boot"])
+def test_a_stranger_with_the_pid_and_another_start_time_or_boot_is_left_alone(
+    directory: Path, stranger: subprocess.Popen[bytes], other: str
 ) -> None:
     boot, ticks = identity(stranger.pid).split()
-    _record(directory, "etcd", stranger.pid, f"{boot} {int(ticks) - 1}")
+    earlier = f"{boot} {int(ticks) - 1}" if other == "start time" else f"00000000-0000-0000-0000-000000000000 {ticks}"
+    _record(directory, "etcd", stranger.pid, earlier)
     assert not processes.find(directory, "etcd").alive()
     assert processes.stop(directory, grace=0.1) == []
     assert stranger.poll() is None
     assert processes.names(directory) == []
-
-
-def test_a_process_with_the_same_pid_and_start_time_after_another_boot_is_left_alone(
-    directory: Path, stranger: subprocess.Popen[bytes]
-) -> None:
-    ticks = identity(stranger.pid).split()[1]
-    _record(directory, "etcd", stranger.pid, f"00000000-0000-0000-0000-000000000000 {ticks}")
-    assert processes.stop(directory) == []
-    assert stranger.poll() is None
 
 
 def test_the_process_that_was_recorded_is_ended_by_a_program_that_did_not_start_it(
