@@ -20,8 +20,8 @@ from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
 from pkg.config.management import Management
-from pkg.controller.installation.publisher import Publisher
-from pkg.controller.installation.upkeep import Upkeep
+from pkg.config.publisher import Publisher
+from pkg.config.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait

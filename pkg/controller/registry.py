@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
+from pkg.controller import kubevirt_version
 from pkg.controller.indexes import index
-from pkg.controller.installation import version
 from pkg.controller.managedtenantquota import register as managedtenantquota
 from pkg.controller.migration import register as migration
 from pkg.controller.namespace import register as namespace
@@ -22,7 +22,7 @@ def register_all(management: Management, events: EventRecorder, options: Options
     A dry run is about quotas: what else would be written is not decided at all.
     """
     index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
-    version.register(management, events, options)
+    kubevirt_version.register(management, events, options)
     migration.register(management, events, options)
     if options.dry_run:
         resourcequota.register(management, events, options)

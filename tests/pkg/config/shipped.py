@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from pkg.controller.installation.upkeep import POLICIES
+from pkg.config.upkeep import POLICIES
 
-_FILE = Path(__file__).parents[4] / "deploy" / "policy.yaml"
+_FILE = Path(__file__).parents[3] / "deploy" / "policy.yaml"
 
 
 SHIPPED: list[dict[str, Any]] = [

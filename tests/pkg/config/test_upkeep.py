@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
-from pkg.controller.installation.upkeep import EVENT, Upkeep
+from pkg.config.upkeep import EVENT, Upkeep
 from pkg.util.kubevirt.installed import virt_controllers
 from tests.kinds import Events, Server
-from tests.pkg.controller.installation.shipped import SHIPPED
+from tests.pkg.config.shipped import SHIPPED
 
 POLICIES: tuple[Resource[Any], ...] = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkg.api.kubevirt import KUBEVIRTS
-from pkg.controller.installation.version import register
+from pkg.controller.kubevirt_version import register
 from pkg.controller.options import Options
 from tests.kinds import Events, Server
 from tests.pkg.controller.wired import Wired

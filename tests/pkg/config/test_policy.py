@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
-from pkg.controller.installation.upkeep import POLICIES, problems
+from pkg.config.upkeep import POLICIES, problems
 from pkg.util.kubevirt.installed import virt_controllers
-from tests.pkg.controller.installation.shipped import SHIPPED
+from tests.pkg.config.shipped import SHIPPED
 
 CREATED, CHANGED = POLICIES
 
