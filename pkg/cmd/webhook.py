@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 from urllib.parse import urlsplit
 
 from kubeloop.client.client import Client
@@ -20,9 +21,11 @@ from pkg.config.health import Checks, answer
 from pkg.config.management import Management
 from pkg.util.constants import USER_AGENT
 from pkg.webhook.configurations import mutating, validating
-from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, Options
+from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options
 from pkg.webhook.register import Webhooks
 from pkg.webhook.registration import look_at_registered
+
+_POLICIES: Final = ("Ignore", "Fail")
 
 
 def webhook(
@@ -128,7 +131,7 @@ def exact(user: str) -> str:
 def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
     """What the webhooks are given, except what the API server says. Raises ConfigError, WrongCall."""
     try:
-        common, single = parse_failure_policies(flags.failure_policy or ())
+        strict = strict_webhooks(flags.failure_policy or ())
     except ValueError as exc:
         raise ConfigError(f"--failure-policy: {exc}") from exc
     return Options(
@@ -136,8 +139,7 @@ def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
         profile=policy.profile(),
         quota_guard=flags.quota_guard,
         reserve=policy.reserves(),
-        failure_policy=common,
-        failure_policies=single,
+        strict=strict,
         rancher_users=tuple(policy.rancher_user) if policy.rancher_user else RANCHER_USERS,
         secret_name=flags.secret_name,
         controller_users=tuple(policy.controller_user or ()),
@@ -147,20 +149,18 @@ def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
     )
 
 
-def parse_failure_policies(texts: Iterable[str]) -> tuple[FailurePolicy, dict[str, FailurePolicy]]:
-    """`POLICY` for all webhooks and `WEBHOOK=POLICY` for one; the last of each holds. Raises ValueError."""
-    common, single = FailurePolicy.IGNORE, dict[str, FailurePolicy]()
+def strict_webhooks(texts: Iterable[str]) -> list[str]:
+    """Those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each holds.
+    Raises ValueError."""
+    policies: dict[str, str] = {}
     for text in texts:
         webhook, is_single, policy = text.rpartition("=")
-        if policy not in tuple(FailurePolicy):
-            raise ValueError(f"{text!r} does not end in one of {', '.join(FailurePolicy)}")
-        if not is_single:
-            common = FailurePolicy(policy)
-        elif webhook in WEBHOOKS:
-            single[webhook] = FailurePolicy(policy)
-        else:
+        if policy not in _POLICIES:
+            raise ValueError(f"{text!r} does not end in one of {', '.join(_POLICIES)}")
+        if is_single and webhook not in WEBHOOKS:
             raise ValueError(f"{webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
-    return common, single
+        policies[webhook] = policy
+    return [each for each in WEBHOOKS if policies.get(each, policies.get("")) == "Fail"]
 
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:

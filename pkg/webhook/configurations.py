@@ -116,7 +116,7 @@ def _webhook(
         conditions = {"served": _matches(subject, options.only_namespaces), **conditions}
     if conditions:
         fields["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
-    fields = {"failurePolicy": options.failure_policy_of(name).value, **fields}
+    fields = {"failurePolicy": "Fail" if name in options.strict else "Ignore", **fields}
     return webhook(f"{name}.{WEBHOOK_CONFIGURATION_NAME}", endpoint.client_config(path, bundle), rules, **fields)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
@@ -36,13 +36,6 @@ class QuotaGuard(StrEnum):
     OFF = "off"
 
 
-class FailurePolicy(StrEnum):
-    """What the API server does when no webhook answers."""
-
-    IGNORE = "Ignore"
-    FAIL = "Fail"
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """What an operator chose for the webhooks of a process. Patterns are shell globs of user names."""
@@ -52,9 +45,8 @@ class Options:
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     quota_guard: QuotaGuard = QuotaGuard.CORRECT
     reserve: bool = True
-    failure_policy: FailurePolicy = FailurePolicy.IGNORE
-    failure_policies: Mapping[str, FailurePolicy] = field(default_factory=dict)
-    """By webhook, where it is not `failure_policy`."""
+    strict: Collection[str] = ()
+    """Those of WEBHOOKS that fail a write which no webhook answers (failurePolicy Fail)."""
     rancher_users: Sequence[str] = RANCHER_USERS
     namespace: str = "default"
     """Our own: of the probe, the certificate's Secret and the Service; "": the client's."""
@@ -80,10 +72,6 @@ class Options:
         reviewed, also that of a person who runs headroom from a shell."""
         users = (self.own_user, *self.controller_users)
         return tuple(user for user in users if user.startswith("system:serviceaccount:"))
-
-    def failure_policy_of(self, webhook: str) -> FailurePolicy:
-        """Of one of WEBHOOKS."""
-        return self.failure_policies.get(webhook, self.failure_policy)
 
     def is_rancher(self, user: str) -> bool:
         """Whether a user name is one of Rancher's accounts."""

@@ -26,7 +26,7 @@ from pkg.util.installation import about
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.deadline import now
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
-from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options
+from pkg.webhook.options import WEBHOOKS, Options
 
 log = logging.getLogger(__name__)
 
@@ -164,10 +164,10 @@ class Registrar(Registration):
     async def _withdraw(self, bundle: bytes | None, why: NotReached) -> None:
         """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Logged and
         reported once for each outage."""
-        stood = await self.write(bundle, only=lambda each: each["failurePolicy"] == FailurePolicy.FAIL)
+        stood = await self.write(bundle, only=lambda each: each["failurePolicy"] == "Fail")
         if not stood or self._told:
             return
-        strict = ", ".join(name for name in WEBHOOKS if self._options.failure_policy_of(name) is FailurePolicy.FAIL)
+        strict = ", ".join(name for name in WEBHOOKS if name in self._options.strict)
         what = f"the API server does not reach the webhooks, writes to {strict} fail: {why}"
         if not strict:
             what = f"the webhooks are withdrawn until the API server reaches them again: {why}"

@@ -34,7 +34,7 @@ from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import VALIDATE_NAMESPACE
-from pkg.webhook.options import FailurePolicy, Options
+from pkg.webhook.options import WEBHOOKS, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from tests.bench.webhook import Line, post
@@ -143,7 +143,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     secrets = admin.client.resource(registry.SECRETS)
     hosts, clock = ["127.0.0.1"], lambda: time.time() + ahead
     certificate = SharedCertificates(server_context(), secrets, "default", "e2e-renewed", hosts, clock)
-    options = Options(failure_policy=FailurePolicy.FAIL)
+    options = Options(strict=WEBHOOKS)
 
     async def allow(_: AdmissionRequest) -> Decision:
         return ALLOW

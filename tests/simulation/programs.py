@@ -22,7 +22,7 @@ from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.options import FailurePolicy
+from pkg.webhook.options import WEBHOOKS as ALL
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import hooks
 from pkg.webhook.view import View
@@ -35,7 +35,7 @@ ENDPOINT = Endpoint(url="https://headroom.invalid:9443")
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 LOCK_LIMIT = 20.0
 """Shorter than the default: a story is."""
-WEBHOOKS = WebhookOptions(policy=POLICY, own_user=HEADROOM, namespace=NAMESPACE, failure_policy=FailurePolicy.FAIL)
+WEBHOOKS = WebhookOptions(policy=POLICY, own_user=HEADROOM, namespace=NAMESPACE, strict=ALL)
 
 PLANTED: list[Callable[[Mapping[str, Hook], Management], Mapping[str, Hook]]] = []
 """What takes the place of the webhooks (planted.py)."""

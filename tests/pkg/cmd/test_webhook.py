@@ -10,7 +10,7 @@ from kubeloop.client.errors import ConfigError
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.cmd.webhook import endpoint_of, options_of
 from pkg.config.health import Checks
-from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, FailurePolicy, QuotaGuard
+from pkg.webhook.options import RANCHER_USERS, QuotaGuard
 from tests.pkg.cmd.rig import Call
 
 WRONG = {
@@ -51,14 +51,15 @@ def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], cas
 def test_one_failure_policy_a_webhook() -> None:
     flags = WebhookOptions(failure_policy=["pods=Fail", "Ignore", "namespaces=Fail", "namespaces=Ignore"])
     options = options_of(PolicyOptions(), flags)
-    policies = {name: options.failure_policy_of(name).value for name in WEBHOOKS}
-    assert policies == dict.fromkeys(WEBHOOKS, "Ignore") | {"pods": "Fail"}
+    assert options.strict == ["pods"]
+    flags = WebhookOptions(failure_policy=["Fail", "pods=Ignore"])
+    assert options_of(PolicyOptions(), flags).strict == ["namespaces", "virtualmachines", "resourcequotas"]
 
 
 def test_defaults() -> None:
     options = options_of(PolicyOptions(), WebhookOptions())
     assert options.quota_guard is QuotaGuard.CORRECT
-    assert options.failure_policy is FailurePolicy.IGNORE
+    assert options.strict == []
     assert options.reserve
     assert options.rancher_users == RANCHER_USERS
 

@@ -30,14 +30,14 @@ from pkg.controller.registry import register_all
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating
-from pkg.webhook.options import FailurePolicy
+from pkg.webhook.options import WEBHOOKS as ALL
 from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import Webhooks
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 WEBHOOKS = WebhookOptions(policy=POLICY, namespace="default", secret_name="headroom-webhook-tls")
-STRICT = WebhookOptions(failure_policy=FailurePolicy.FAIL)
+STRICT = WebhookOptions(strict=ALL)
 BY_SERVICE, BY_URL = Endpoint(service_name="headroom"), Endpoint(url="https://127.0.0.1:9443")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kubeloop.webhook.registration import TIMEOUT_SECONDS, Endpoint, Webhook
 from pkg.webhook.configurations import mutating, probing, validating
-from pkg.webhook.options import RANCHER_USERS, FailurePolicy, Options, QuotaGuard
+from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options, QuotaGuard
 
 URL = Endpoint(url="https://127.0.0.1:9443")
 KEY = "0123456789abcdef" * 2
@@ -59,12 +59,12 @@ def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> No
         validating(URL, Options(only_namespaces=["it's"]), b"ca")
 
 
-@pytest.mark.parametrize("policy", list(FailurePolicy))
-def test_what_all_have_in_common(policy: FailurePolicy) -> None:
-    options = Options(failure_policy=policy)
+@pytest.mark.parametrize(("strict", "policy"), [((), "Ignore"), (WEBHOOKS, "Fail")])
+def test_what_all_have_in_common(strict: tuple[str, ...], policy: str) -> None:
+    options = Options(strict=strict)
     for webhook in (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca")):
         assert webhook["timeoutSeconds"] == TIMEOUT_SECONDS == 5
-        assert webhook["failurePolicy"] == policy.value
+        assert webhook["failurePolicy"] == policy
         assert webhook["sideEffects"] in ("None", "NoneOnDryRun")
         assert webhook["admissionReviewVersions"] == ["v1"]
         assert base64.b64decode(webhook["clientConfig"]["caBundle"]) == b"ca"

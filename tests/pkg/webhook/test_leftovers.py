@@ -9,12 +9,12 @@ from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
 from pkg.webhook.configurations import fingerprint
-from pkg.webhook.options import FailurePolicy, Options
+from pkg.webhook.options import Options
 from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, PERIOD, Leftovers, Registrar
 from tests.pkg.webhook.test_registration import URL, Server
 
 Said = list[tuple[str, str]]
-STRICT = Options(failure_policies={"pods": FailurePolicy.FAIL})
+STRICT = Options(strict=["pods"])
 
 
 async def registered(options: Options = STRICT) -> Server:

@@ -17,7 +17,7 @@ from kubeloop.webhook.registration import Endpoint, NotReached, Webhook
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
-from pkg.webhook.options import WEBHOOKS, FailurePolicy, Options, QuotaGuard
+from pkg.webhook.options import WEBHOOKS, Options, QuotaGuard
 from pkg.webhook.registration import (
     EVENT_NOT_REACHED,
     EVENT_OTHER_FLAGS,
@@ -160,7 +160,7 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert server.standing() == validating(replace(URL, key=key), OPTIONS, b"ca")
     restarted = Registrar(server.client(), URL, OPTIONS)
     await restarted.adopt()
-    other = Registrar(server.client(), URL, Options(failure_policy=FailurePolicy.FAIL))
+    other = Registrar(server.client(), URL, Options(strict=WEBHOOKS))
     await other.ensure(b"ca")  # though it leaves the registration alone
     assert restarted.endpoint.key == other.endpoint.key == key
 
@@ -191,10 +191,10 @@ OUTAGES = {
 class TestReach:
     """Registered only where the API server reaches us, and withdrawn when it no longer does."""
 
-    @pytest.mark.parametrize("policy", FailurePolicy)
-    async def test_nothing_but_the_probe_is_registered_before(self, policy: FailurePolicy, server: Server) -> None:
+    @pytest.mark.parametrize("strict", [(), WEBHOOKS], ids=["Ignore", "Fail"])
+    async def test_nothing_but_the_probe_is_registered_before(self, strict: tuple[str, ...], server: Server) -> None:
         server.reached.clear()
-        registrar = Registrar(server.client(), URL, Options(failure_policy=policy))
+        registrar = Registrar(server.client(), URL, Options(strict=strict))
         for _ in range(2):
             with pytest.raises(NotReached, match="connection refused"):
                 await registrar.ensure(b"ca")
@@ -219,8 +219,8 @@ class TestReach:
         ("options", "left", "said"),
         [
             (Options(), [], "the webhooks are withdrawn until"),
-            (Options(failure_policies={"pods": FailurePolicy.FAIL}), ["pods"], "writes to pods fail"),
-            (Options(failure_policy=FailurePolicy.FAIL), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
+            (Options(strict=["pods"]), ["pods"], "writes to pods fail"),
+            (Options(strict=WEBHOOKS), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
         ],
         ids=["all have Ignore", "one has Fail", "all have"],
     )
