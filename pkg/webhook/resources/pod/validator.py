@@ -13,6 +13,7 @@ from typing import Final
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
+from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
@@ -27,7 +28,6 @@ from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, exceeded, refused_by_quota, reserved, room
-from pkg.webhook.resources.pod.shared_reads import SharedReads
 from pkg.webhook.view import View
 
 PATIENCE: Final = 2.5

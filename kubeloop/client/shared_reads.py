@@ -1,5 +1,5 @@
-"""Live reads of a namespace, shared: a caller gets one that began after it asked, and no more than one is under way
-at a time. A tenant that creates pods as fast as it can costs the API server a few requests for each bunch of them."""
+"""Live reads of one thing, shared: a caller gets one that began after it asked, and no more than one is under way at a
+time. Whoever asks as fast as it can costs the API server a few requests for each bunch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SharedReads(Generic[T]):
-    """`read(namespace)` is called as often as needed and not more."""
+    """`read(key)` is called as often as needed and not more."""
 
     def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
         self._read = read
@@ -20,28 +20,26 @@ class SharedReads(Generic[T]):
         # Invariant: the read that has not begun yet; a caller that asks now gets its result.
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def fresh(self, namespace: str) -> T:
+    async def fresh(self, key: str) -> T:
         """The result of a read that begins from now on; raises what it raises."""
-        future = self._next.get(namespace)
+        future = self._next.get(key)
         if future is None:
-            future = self._next[namespace] = asyncio.get_running_loop().create_future()
-        if namespace not in self._running:
+            future = self._next[key] = asyncio.get_running_loop().create_future()
+        if key not in self._running:
             # Not in the caller's context: its deadline is not that of the callers that share the read.
-            self._running[namespace] = asyncio.create_task(
-                self._run(namespace), name=f"live read of {namespace}", context=Context()
-            )
+            self._running[key] = asyncio.create_task(self._run(key), name=f"live read of {key}", context=Context())
         # Shielded: one caller that goes away must not cancel the read of the others.
         return await asyncio.shield(future)
 
-    async def _run(self, namespace: str) -> None:
+    async def _run(self, key: str) -> None:
         try:
-            while (future := self._next.pop(namespace, None)) is not None:
+            while (future := self._next.pop(key, None)) is not None:
                 try:
-                    result = await self._read(namespace)
+                    result = await self._read(key)
                 except Exception as exc:
                     future.set_exception(exc)
                     future.exception()  # every waiter may have gone
                 else:
                     future.set_result(result)
         finally:
-            del self._running[namespace]
+            del self._running[key]
