@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, total
@@ -24,6 +24,10 @@ class Quota:
     hard: Amounts
     used: Amounts
 
+    @classmethod
+    def of(cls, version: QuotaVersion) -> Self:
+        return cls(version.hard, version.used)
+
     def __str__(self) -> str:
         return f"hard {self.hard}; used {self.used}"
 
@@ -31,22 +35,8 @@ class Quota:
 # ---- the quota
 
 
-def hard_since(record: Record, at: float, wanted: Amounts) -> Amounts | None:
-    """`wanted` if spec.hard was that at any moment since `at`, else what it is now."""
-    return _since(record, at, wanted, lambda version: version.hard)
-
-
-def used_since(record: Record, at: float, wanted: Amounts) -> Amounts | None:
-    """The same about status.used."""
-    return _since(record, at, wanted, lambda version: version.used)
-
-
-def quota_since(record: Record, at: float, wanted: Quota) -> Quota | None:
-    """The same about both at one moment."""
-    return _since(record, at, wanted, _quota)
-
-
-def _since(record: Record, at: float, wanted: T, read: Callable[[QuotaVersion], T]) -> T | None:
+def ever(record: Record, at: float, wanted: T, read: Callable[[QuotaVersion], T]) -> T | None:
+    """`wanted` if that could be read of the quota at any moment since `at`, else what can be now."""
     found = first_version(record, at, lambda version: read(version) == wanted) or record.quota
     return read(found) if found else None
 
@@ -55,7 +45,7 @@ def quota_after(record: Record, migration: str) -> Quota | None:
     """The quota now, None while the migration's source pod still counts."""
     source = source_of(record, migration)
     over = source is not None and source.ended is not None
-    return _quota(record.quota) if record.quota and over else None
+    return Quota.of(record.quota) if record.quota and over else None
 
 
 def highest_since(record: Record, at: float) -> Amounts:
@@ -131,10 +121,6 @@ def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
 def needed(version: QuotaVersion, base: Amounts) -> Amounts:
     """The base and a version's entries."""
     return base + total(entry.resources for entry in version.entries)
-
-
-def _quota(version: QuotaVersion) -> Quota:
-    return Quota(version.hard, version.used)
 
 
 # ---- refusals

@@ -1,37 +1,35 @@
-"""One resource over time: what is used as an area, what is allowed as a line, the base as a dashed one."""
+"""What pictures are drawn on, and one resource over time: what is used as an area, what is allowed as a line, the base
+as a dashed one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 from rich.text import Text
 
 from kubeloop.api.quantity import Quantity
-from lab.demo import palette
 from lab.record import Amounts, QuotaVersion
+
+# Colours, all of which can be told apart on a dark and on a light terminal.
+USED, HARD, DIM, TITLE = "#2f6f9f", "#f0a040", "#8a94a0", "bold"
+GOOD, BAD = "#57b36a", "#e5534b"
+ON_BAR = "#ffffff"
 
 Resource = Callable[[Amounts], Quantity]
 """Which of the two a chart is about."""
+BLANK = " "
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A span of time: the least and the most that was allowed in it, and where it ended."""
 
     low: Quantity
     high: Quantity
     hard: Quantity
     used: Quantity
-
-
-@dataclass(frozen=True, slots=True)
-class Plateau:
-    """A limit that stood from column `first` on, for `length` columns."""
-
-    first: int
-    length: int
-    value: Quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,159 +43,121 @@ class Scale:
         """The column in which a moment lies; the last one for what comes after."""
         return min(max(0, int(at / self.seconds * self.columns)), self.columns - 1)
 
-    def end(self, column: int) -> float:
-        return (column + 1) * self.seconds / self.columns
-
-
-def columns(versions: Sequence[QuotaVersion], resource: Resource, scale: Scale, now: float) -> list[Column | None]:
-    """A Column for each of the scale's; None before the first version and after `now`."""
-    found: list[Column | None] = []
-    next_version = 0
-    last: QuotaVersion | None = None
-    for index in range(scale.columns):
-        here = [last] if last is not None else []
-        while next_version < len(versions) and versions[next_version].at < scale.end(index):
-            here.append(versions[next_version])
-            next_version += 1
-        last = here[-1] if here else None
-        over = index > scale.column(now)
-        found.append(None if over or not here else _column(here, resource))
-    return found
-
-
-def _column(versions: Sequence[QuotaVersion], resource: Resource) -> Column:
-    hard = [resource(version.hard) for version in versions]
-    return Column(min(hard), max(hard), hard[-1], resource(versions[-1].used))
-
-
-def plateaus(found: Sequence[Column | None], value: Callable[[Column], Quantity]) -> list[Plateau]:
-    """The runs of columns in which the value ends the same."""
-    runs: list[Plateau] = []
-    for index, column in enumerate(found):
-        if column is None:
-            continue
-        here = value(column)
-        if runs and runs[-1].value == here:
-            runs[-1] = Plateau(runs[-1].first, index - runs[-1].first + 1, here)
-        else:
-            runs.append(Plateau(index, 1, here))
-    return runs
-
-
-BLANK = " "
-
 
 class Canvas:
     """`width` × `height` cells; row 0 is the top. What falls outside is cut off."""
 
-    def __init__(self, width: int, height: int) -> None:
+    def __init__(self, width: int, height: int = 1) -> None:
         self.width = width
         self.height = height
-        self._chars = [[BLANK] * width for _ in range(height)]
-        self._fore = [[""] * width for _ in range(height)]
-        self._back = [[""] * width for _ in range(height)]
-
-    def put(self, column: int, row: int, char: str, style: str = "") -> None:
-        """Set a cell's character and its colour; what is painted behind it stays."""
-        if self._inside(column, row):
-            self._chars[row][column] = char
-            self._fore[row][column] = style
-
-    def paint(self, column: int, row: int, colour: str) -> None:
-        """Set what is behind a cell's character."""
-        if self._inside(column, row):
-            self._back[row][column] = colour
+        # Of each cell: its character, that one's colour, and what is behind it.
+        self._cells = [[(BLANK, "", "")] * width for _ in range(height)]
 
     def write(self, column: int, row: int, text: str, style: str = "") -> None:
-        for offset, char in enumerate(text):
-            self.put(column + offset, row, char, style)
+        """Characters and their colour; what is painted behind them stays."""
+        for offset, char in enumerate(text, column):
+            if self._inside(offset, row):
+                self._cells[row][offset] = (char, style, self._cells[row][offset][2])
 
-    def is_free(self, column: int, row: int, length: int) -> bool:
+    def paint(self, column: int, row: int, colour: str) -> None:
+        """What is behind a cell's character."""
+        if self._inside(column, row):
+            self._cells[row][column] = (*self._cells[row][column][:2], colour)
+
+    def is_free(self, column: int, row: int, length: int = 1) -> bool:
         """Whether a run of cells lies inside and shows no character yet."""
-        if not (self._inside(column, row) and self._inside(column + length - 1, row)):
-            return False
-        return all(char == BLANK for char in self._chars[row][column : column + length])
+        inside = self._inside(column, row) and self._inside(column + length - 1, row)
+        return inside and all(char == BLANK for char, _, _ in self._cells[row][column : column + length])
 
     def is_painted(self, column: int, row: int, length: int, colour: str) -> bool:
         """Whether all of a run of cells has this colour behind it."""
-        return self._inside(column, row) and all(back == colour for back in self._back[row][column : column + length])
+        cells = self._cells[row][column : column + length] if self._inside(column, row) else [("", "", "")]
+        return all(back == colour for _, _, back in cells)
 
-    def lines(self) -> list[Text]:
-        return [self._line(row) for row in range(self.height)]
-
-    def _line(self, row: int) -> Text:
-        line = Text(no_wrap=True, end="")
-        for char, fore, back in zip(self._chars[row], self._fore[row], self._back[row], strict=True):
-            line.append(char, f"{fore} on {back}".strip() if back else fore)
-        return line
+    def lines(self) -> Iterator[Text]:
+        for cells in self._cells:
+            line = Text(no_wrap=True, end="")
+            for char, fore, back in cells:
+                line.append(char, f"{fore} on {back}".strip() if back else fore)
+            yield line
 
     def _inside(self, column: int, row: int) -> bool:
         return 0 <= column < self.width and 0 <= row < self.height
 
 
+def columns(versions: Sequence[QuotaVersion], resource: Resource, scale: Scale, now: float) -> list[Column | None]:
+    """A Column for each of the scale's; None before the first version and after `now`."""
+    found: list[Column | None] = []
+    for index in range(scale.columns):
+        begin, end = (number * scale.seconds / scale.columns for number in (index, index + 1))
+        here = [version for version in versions if begin <= version.at < end]
+        here = [version for version in versions if version.at < begin][-1:] + here
+        hard = [resource(version.hard) for version in here]
+        over = not hard or index > scale.column(now)
+        found.append(None if over else Column(min(hard), max(hard), hard[-1], resource(here[-1].used)))
+    return found
+
+
+class Plateau(NamedTuple):
+    """A value that stood from column `first` on, for `length` columns."""
+
+    first: int
+    length: int
+    value: Quantity
+
+
+def plateaus(values: Iterable[Quantity | None]) -> Iterator[Plateau]:
+    first = 0
+    for value, run in groupby(values):
+        length = len(list(run))
+        if value is not None:
+            yield Plateau(first, length, value)
+        first += length
+
+
 _DASH = "╌"
-# By where a line leaves the cell: left, right, up, down.
-_BOXES = {
-    "lr": "─",
-    "lu": "╯",
-    "ld": "╮",
-    "ru": "╰",
-    "rd": "╭",
-    "ud": "│",
-    "lud": "┤",
-    "rud": "├",
-    "lru": "┴",
-    "lrd": "┬",
-    "lrud": "┼",
-    "l": "─",
-    "r": "─",
-    "u": "╵",
-    "d": "╷",
-}
+_BOXES = " ───╵╯╰┴╷╮╭┬│┤├┼"
+"""By where a line leaves the cell: 1 left, 2 right, 4 up, 8 down."""
 
 
 def chart(found: Sequence[Column | None], *, base: Quantity, top: int, height: int) -> Canvas:
     """The chart of `found`, a column each, from 0 to `top` (in thousandths, as `Quantity.milli_value`)."""
     canvas = Canvas(len(found), height)
-    levels = _Levels(top, height)
+    levels = _Levels(max(top, 1), height)
     for index, column in enumerate(found):
-        if column is not None:
-            for above in range(_area(column, levels)):
-                canvas.paint(index, height - 1 - above, palette.USED)
-    for index in range(len(found)):
-        if canvas.is_free(index, levels.row(base), 1):
-            canvas.put(index, levels.row(base), _DASH, palette.BASE)
+        for above in range(levels.area(column) if column else 0):
+            canvas.paint(index, height - 1 - above, USED)
+        if canvas.is_free(index, levels.row(base)):
+            canvas.write(index, levels.row(base), _DASH, DIM)
     _line(canvas, found, levels)
-    _label(canvas, found, levels, base)
+    for plateau in plateaus(column and column.hard for column in found):
+        if plateau.value != base:
+            _label_limit(canvas, plateau, levels.row(plateau.value))
+    for plateau in plateaus(column and column.used for column in found):
+        _label_use(canvas, plateau, levels.row(plateau.value))
     return canvas
 
 
-class _Levels:
+class _Levels(NamedTuple):
     """Quantities as heights."""
 
-    def __init__(self, top: int, height: int) -> None:
-        self._top = max(top, 1)
-        self._height = height
-
-    def exact(self, value: Quantity) -> float:
-        """Rows above the bottom."""
-        return value.milli_value() / self._top * self._height
-
-    def rows_below(self, value: Quantity) -> int:
-        """How many rows lie below the one that a value lies in."""
-        return min(int(self.exact(value)), self._height - 1)
+    top: int
+    height: int
 
     def row(self, value: Quantity) -> int:
         """The canvas row in which a value lies."""
-        return self._height - 1 - self.rows_below(value)
+        return self.height - 1 - min(int(self._exact(value)), self.height - 1)
 
+    def area(self, column: Column) -> int:
+        """The area's height in rows. It reaches into the line's row only where more is used than allowed."""
+        level = self._exact(column.used)
+        if column.used <= column.hard:
+            level = min(level, self.height - 1 - self.row(column.hard))
+        return round(level)
 
-def _area(column: Column, levels: _Levels) -> int:
-    """The area's height in rows. It reaches into the line's row only where more is used than allowed."""
-    level = levels.exact(column.used)
-    if column.used <= column.hard:
-        level = min(level, float(levels.rows_below(column.hard)))
-    return round(level)
+    def _exact(self, value: Quantity) -> float:
+        """Rows above the bottom."""
+        return value.milli_value() / self.top * self.height
 
 
 def _line(canvas: Canvas, found: Sequence[Column | None], levels: _Levels) -> None:
@@ -212,38 +172,27 @@ def _line(canvas: Canvas, found: Sequence[Column | None], levels: _Levels) -> No
         highest = min(came, after, levels.row(column.high))
         lowest = max(came, after, levels.row(column.low))
         for row in range(highest, lowest + 1):
-            canvas.put(index, row, _box(row, came, after, highest, lowest), palette.HARD)
+            ways = (row == came) + 2 * (row == after) + 4 * (row > highest) + 8 * (row < lowest)
+            canvas.write(index, row, _BOXES[ways], HARD)
         before = after
 
 
-def _box(row: int, came: int, after: int, highest: int, lowest: int) -> str:
-    ways = [(row == came, "l"), (row == after, "r"), (row > highest, "u"), (row < lowest, "d")]
-    return _BOXES["".join(way for open_, way in ways if open_)]
-
-
-def _label(canvas: Canvas, found: Sequence[Column | None], levels: _Levels, base: Quantity) -> None:
-    """The limits that are not the base above their line, what is used inside the area: where there is room."""
-    for plateau in plateaus(found, lambda column: column.hard):
-        if plateau.value != base:
-            _label_limit(canvas, plateau, levels.row(plateau.value))
-    for plateau in plateaus(found, lambda column: column.used):
-        _label_use(canvas, plateau, levels.row(plateau.value))
-
-
-def _label_use(canvas: Canvas, plateau: Plateau, top: int) -> None:
-    text = f" {plateau.value}"
-    for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
-        painted = canvas.is_painted(plateau.first, row, len(text), palette.USED)
-        if painted and canvas.is_free(plateau.first, row, len(text)):
-            canvas.write(plateau.first, row, text, palette.ON_BAR)
-            return
-
-
 def _label_limit(canvas: Canvas, plateau: Plateau, row: int) -> None:
+    """A limit that is not the base above its line, where there is room."""
     text = str(plateau.value)
     for shift, above in ((0, 1), (0, 2), (2, 1), (2, 2)):
         start = plateau.first + shift
         before = max(0, start - 1)
         if canvas.is_free(before, row - above, start + len(text) - before):
-            canvas.write(start, row - above, text, f"bold {palette.HARD}")
+            canvas.write(start, row - above, text, f"bold {HARD}")
+            return
+
+
+def _label_use(canvas: Canvas, plateau: Plateau, top: int) -> None:
+    """What is used inside the area, likewise."""
+    text = f" {plateau.value}"
+    for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
+        painted = canvas.is_painted(plateau.first, row, len(text), USED)
+        if painted and canvas.is_free(plateau.first, row, len(text)):
+            canvas.write(plateau.first, row, text, ON_BAR)
             return

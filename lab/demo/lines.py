@@ -28,8 +28,9 @@ class Lines:
         match happening:
             case Mark(kind="step", text=text):
                 self.say(f"\n== {text} ==")
-            case Mark():
-                self._at(happening.at, describe_mark(happening))
+            case Mark(at=at, kind=kind, text=text):
+                what = kind if kind in ("headroom", "rancher") else ""
+                self._at(at, f"{what:<10}{text or 'stopped'}")
             case QuotaVersion():
                 self._quota(happening)
             case PhaseChange():
@@ -71,17 +72,6 @@ def describe_phase(record: Record, change: PhaseChange) -> str:
     whose = f"{migration}'s target" if migration else f"{change.vm}'s first"
     counts = ", no longer counted" if pod.ended else ""
     return f"{'pod':<10}{change.about} ({whose}): {change.phase}{counts}"
-
-
-def describe_mark(mark: Mark) -> str:
-    """What the demo did, in one line."""
-    match mark.kind:
-        case "headroom":
-            return f"{'headroom':<10}{mark.text or 'stopped'}"
-        case "rancher":
-            return f"{'rancher':<10}{mark.text}"
-        case _:
-            return f"{'':<10}{mark.text}"
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from kubeloop.api.quantity import Quantity
-from lab.demo import bars, palette
-from lab.demo.chart import Canvas, Resource, Scale, chart, columns
+from lab.demo import bars
+from lab.demo.chart import BAD, DIM, GOOD, HARD, TITLE, USED, Canvas, Resource, Scale, chart, columns
 from lab.demo.checks import Check, Report
 from lab.record import Record
 
@@ -26,68 +24,54 @@ _CHARTS: tuple[tuple[str, Resource], ...] = (
 )
 
 
-def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> RenderableType:
+def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> Group:
     """The whole demo, `width` columns wide; each chart has `rows` rows."""
     scale = Scale(now, width - _GUTTER - 1)
-    parts: list[RenderableType] = [_title(report)]
-    for name, resource in _CHARTS:
-        parts += _chart(name, resource, seen, scale, now, rows)
-    parts += _time(seen, scale, now)
-    parts += [Text(), *(_headline(check) for check in report.checks if check.headline or not check.ok)]
-    return Group(*parts)
+    title = Text("A namespace's quota while its VMs migrate, as the API server shows it", TITLE)
+    title.append(f"   {report.last_line}", BAD if report.failed else GOOD)
+    charts = [part for name, resource in _CHARTS for part in _chart(name, resource, seen, scale, now, rows)]
+    bands = {
+        "": bars.axis(scale),
+        " ": bars.steps(seen, scale),
+        "headroom": bars.bar(bars.runs_of_headroom(seen, now), scale),
+        "Rancher": bars.rancher(seen, scale),
+    }
+    for track in list(seen.migrations.values()):
+        bands[f"{track.name} of {track.vm}"] = bars.bar(bars.spans_of(seen, track, now), scale)
+    drawn = [row for label, canvas in bands.items() for row in _rows(canvas, label)]
+    checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
+    return Group(title, *charts, *drawn, Text(), *checks)
 
 
-def _title(report: Report) -> Text:
-    title = Text("A namespace's quota while its VMs migrate, as the API server shows it", palette.TITLE)
-    return title.append(f"   {report.last_line}", palette.BAD if report.failed else palette.GOOD)
-
-
-def _chart(name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int) -> list[RenderableType]:
+def _chart(
+    name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int
+) -> Iterator[RenderableType]:
     quotas = list(seen.quotas)
     if not quotas:
-        return [Text(name), *(Text() for _ in range(rows))]
+        yield from (Text(name), *(Text() for _ in range(rows)))
+        return
     base = resource(quotas[0].hard)
     highest = max([base + base, *(resource(version.hard) for version in quotas)])
     top = highest.milli_value() * _ROOM_ABOVE[0] // _ROOM_ABOVE[1]
-    drawn = chart(columns(quotas, resource, scale, now), base=base, top=top, height=rows)
-    return [_heading(name, base), *_rows(drawn)]
-
-
-def _heading(name: str, base: Quantity) -> Text:
-    line = Text(f"{name:<{_GUTTER}} ", palette.TITLE)
-    line.append("─ allowed  ", palette.HARD).append("█ used  ", palette.USED)
-    return line.append(f"╌ base {base}", palette.BASE)
-
-
-def _time(seen: Record, scale: Scale, now: float) -> list[RenderableType]:
-    rows = [("", bars.axis(scale)), ("", bars.steps(seen, scale))]
-    rows.append(("headroom", bars.bar(bars.runs_of_headroom(seen, now), scale)))
-    rows.append(("Rancher", bars.rancher(seen, scale)))
-    rows += [
-        (f"{track.name} of {track.vm}", bars.bar(bars.spans_of(seen, track, now), scale))
-        for track in list(seen.migrations.values())
-    ]
-    return [line for label, canvas in rows for line in _rows(canvas, label)]
+    heading = Text(f"{name:<{_GUTTER}} ", TITLE)
+    yield heading.append("─ allowed  ", HARD).append("█ used  ", USED).append(f"╌ base {base}", DIM)
+    yield from _rows(chart(columns(quotas, resource, scale, now), base=base, top=top, height=rows))
 
 
 def _checked(check: Check) -> Text:
-    return Text(str(check), palette.GOOD if check.ok else palette.BAD)
-
-
-def _headline(check: Check) -> Text:
     if not check.ok:
-        return _checked(check)
-    return Text(f"✓ ({check.step}) ", palette.GOOD).append(f"{check.name}: ", "").append(str(check.seen), palette.DIM)
+        return Text(str(check), BAD)
+    return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.seen), DIM)
 
 
-def _rows(canvas: Canvas, label: str = "") -> Iterable[RenderableType]:
+def _rows(canvas: Canvas, label: str = "") -> Iterator[Text]:
     for row in canvas.lines():
-        yield Text(f"{label:<{_GUTTER}} ", palette.DIM, no_wrap=True).append_text(row)
+        yield Text(f"{label:<{_GUTTER}} ", DIM, no_wrap=True).append_text(row)
 
 
 _WIDTH, _ROWS = 118, 14
 _BACKGROUND, _FOREGROUND = (18, 22, 28), (201, 209, 217)
-# Every colour in use is given as such (palette.py): the theme's sixteen are not used.
+# Every colour in use is given as such: the theme's sixteen are not used.
 _THEME = TerminalTheme(_BACKGROUND, _FOREGROUND, [_FOREGROUND] * 8)
 # No web fonts: a picture in a README may not load any.
 _FORMAT = """\
@@ -122,23 +106,10 @@ def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
     console.print(view(seen, report, now=now, width=max(console.width, 60), rows=9))
 
 
-def record(path: Path, seen: Record, report: Report, now: float) -> None:
-    """Write the picture. Raises OSError."""
-    path.write_text(svg(seen, report, now), "utf-8")
-
-
 def svg(seen: Record, report: Report, now: float) -> str:
     """The picture's text."""
-    console = Console(
-        record=True,
-        width=_WIDTH,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
-        # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
-        _environ={},
-    )
+    # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
+    plain: dict[str, Any] = {"file": io.StringIO(), "_environ": {}, "force_terminal": True}
+    console = Console(record=True, width=_WIDTH, color_system="truecolor", **plain)
     console.print(view(seen, report, now=now, width=_WIDTH, rows=_ROWS))
-    return console.export_svg(
-        title="headroom demo", theme=_THEME, code_format=_FORMAT, unique_id="headroom", clear=False
-    )
+    return console.export_svg(title="headroom demo", theme=_THEME, code_format=_FORMAT, unique_id="headroom")

@@ -24,7 +24,7 @@ from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
 from lab.demo.lines import Lines, is_terminal
-from lab.demo.picture import record, show
+from lab.demo.picture import show, svg
 from lab.demo.scenario import SCENARIO, Step
 from lab.questions import refused_after_raise
 from lab.record import Record
@@ -71,14 +71,14 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
         watching_of(client, seen) as watching,
     ):
-        driver = Driver(cluster, client, seen, watching, report, speed=settings.speed, deserted=lambda: lines.broken)
+        driver = Driver(cluster, client, seen, watching, report, settings.speed, lambda: lines.broken)
         await run_steps(driver, settings.steps)
     if lines.broken:
         raise BrokenPipeError
     if is_terminal(sys.stdout):
         show(sys.stdout, seen, report, seen.clock())
     if settings.record is not None:
-        record(settings.record, seen, report, seen.clock())
+        settings.record.write_text(svg(seen, report, seen.clock()), "utf-8")
         lines.say(f"picture: {settings.record}")
     if report.failed:
         _show_log(cluster.directory)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from kubeloop.api import registry
 from lab import questions
@@ -26,6 +27,7 @@ _REFUSAL = (
 _FORGED = "only KubeVirt creates pods with the label kubevirt.io=virt-launcher or hotplug-disk"
 _RESTARTS = 5
 _VM, _SECOND_VM = "vm1", "vm2"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ async def exact(driver: Driver) -> None:
 
 async def forged(driver: Driver) -> None:
     """(f) A tenant creates a pod that looks like a VM's."""
-    await driver.apply_policies()
+    for kind in (registry.VALIDATING_ADMISSION_POLICIES, registry.VALIDATING_ADMISSION_POLICY_BINDINGS):
+        await driver.create(kind, *seed.policies(kind.kind))
+    driver.record.mark("note", "deploy/policy.yaml")
     told = await driver.forge()
     driver.check("a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True)
 
@@ -150,20 +154,26 @@ async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
     await driver.expect(f"{vm} is started", "Running", lambda: _status(driver, vm))
 
 
-async def _hard(
-    driver: Driver, name: str, wanted: Amounts, *, since: float | None = None, headline: bool = False
+async def _quota(
+    driver: Driver,
+    name: str,
+    wanted: T,
+    read: Callable[[QuotaVersion], T],
+    *,
+    since: float | None = None,
+    headline: bool = False,
 ) -> None:
+    """What is read of the quota was `wanted` at a moment since the step began, or since another time."""
     at = driver.began if since is None else since
-    await driver.expect(name, wanted, lambda: questions.hard_since(driver.record, at, wanted), headline=headline)
+    await driver.expect(name, wanted, lambda: questions.ever(driver.record, at, wanted, read), headline=headline)
 
 
-async def _used(driver: Driver, name: str, wanted: Amounts) -> None:
-    await driver.expect(name, wanted, lambda: questions.used_since(driver.record, driver.began, wanted))
+_hard = partial(_quota, read=lambda version: version.hard)
+_used = partial(_quota, read=lambda version: version.used)
 
 
 async def _full(driver: Driver, name: str, amounts: Amounts) -> None:
-    wanted = Quota(amounts, amounts)
-    await driver.expect(name, wanted, lambda: questions.quota_since(driver.record, driver.began, wanted), headline=True)
+    await _quota(driver, name, Quota(amounts, amounts), Quota.of, headline=True)
 
 
 async def _succeeds(driver: Driver, migration: str) -> None:
@@ -217,9 +227,6 @@ def _phase(driver: Driver, migration: str) -> str:
 def _tell_how_fast(driver: Driver, reverted_at: float) -> None:
     repair = questions.first_version(driver.record, reverted_at, _is(seed.SECOND_RAISED))
     if repair is not None:
-        driver.record.mark("note", f"reverted for {_milliseconds(repair.at - reverted_at)} ms")
-
-
-def _milliseconds(seconds: float) -> int:
-    """Rounded up: what comes in one breath was still one after the other."""
-    return max(1, math.ceil(seconds * 1000))
+        # Rounded up: what comes in one breath was still one after the other.
+        milliseconds = max(1, math.ceil((repair.at - reverted_at) * 1000))
+        driver.record.mark("note", f"reverted for {milliseconds} ms")

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from lab import bodies
 from lab.record import Amounts
 from pkg.util import constants
@@ -51,12 +50,10 @@ SECOND_DOMAIN: Final[Mapping[str, Any]] = {
 }
 
 
-POLICIES: Final = {each.kind: each for each in (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)}
-
-
-def policies() -> list[dict[str, Any]]:
-    """The objects of deploy/policy.yaml."""
-    return list(yaml.safe_load_all((Path(__file__).parent / "policy.yaml").read_text("utf-8")))
+def policies(kind: str) -> list[dict[str, Any]]:
+    """The objects of that kind of deploy/policy.yaml."""
+    text = (Path(__file__).parent / "policy.yaml").read_text("utf-8")
+    return [body for body in yaml.safe_load_all(text) if body["kind"] == kind]
 
 
 def forged() -> dict[str, Any]:
@@ -68,13 +65,7 @@ def forged() -> dict[str, Any]:
 
 def setting() -> dict[str, Any]:
     """Harvester's overhead ratio."""
-    return {
-        "apiVersion": "harvesterhci.io/v1beta1",
-        "kind": "Setting",
-        "metadata": {"name": constants.SETTING_OVERHEAD_RATIO},
-        "value": RATIO,
-        "default": RATIO,
-    }
+    return {"metadata": {"name": constants.SETTING_OVERHEAD_RATIO}, "value": RATIO, "default": RATIO}
 
 
 def namespace() -> dict[str, Any]:

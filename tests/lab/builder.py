@@ -97,7 +97,7 @@ class Watching:
 def driver_of(builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False) -> Driver:
     """A driver of steps without a cluster, or with what the test gives it."""
     watching: Any = Watching()
-    return Driver(cluster, client, builder.record, watching, Report(), speed=1.0, deserted=lambda: deserted)
+    return Driver(cluster, client, builder.record, watching, Report(), deserted=lambda: deserted)
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 
@@ -8,6 +9,8 @@ from lab import questions
 from lab.questions import Quota
 from lab.record import Amounts
 from tests.lab.builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, RecordBuilder, sample
+
+hard, used = attrgetter("hard"), attrgetter("used")
 
 
 @pytest.mark.parametrize(
@@ -20,17 +23,17 @@ from tests.lab.builder import BASE, ENTRY, HELD, ONE, RAISED, REFUSAL, TWO, Reco
     ],
 )
 def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
-    assert questions.hard_since(sample().record, at, Amounts.of(*wanted)) == Amounts.of(*answer)
+    assert questions.ever(sample().record, at, Amounts.of(*wanted), hard) == Amounts.of(*answer)
 
 
 def test_what_was_used_and_what_both_were_in_one_version() -> None:
     record = sample().record
-    assert questions.used_since(record, 5, Amounts.of(*TWO)) == Amounts.of(*TWO)
-    assert questions.used_since(record, 18, Amounts.of(*TWO)) == Amounts.of(*ONE)
+    assert questions.ever(record, 5, Amounts.of(*TWO), used) == Amounts.of(*TWO)
+    assert questions.ever(record, 18, Amounts.of(*TWO), used) == Amounts.of(*ONE)
     both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
     never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
-    assert questions.quota_since(record, 0, both) == both
-    assert questions.quota_since(record, 0, never) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    assert questions.ever(record, 0, both, Quota.of) == both
+    assert questions.ever(record, 0, never, Quota.of) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 def test_the_most_that_was_allowed() -> None:
@@ -64,9 +67,7 @@ def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda c: questions.hard_since(c, 0, Amounts()),
-        lambda c: questions.used_since(c, 0, Amounts()),
-        lambda c: questions.quota_since(c, 0, Quota(Amounts(), Amounts())),
+        lambda c: questions.ever(c, 0, Amounts(), hard),
         lambda c: questions.quota_after(c, "m1"),
         lambda c: questions.lowest_under_entries(c, 0),
         lambda c: questions.lowest_under_entries(sample().record, 19),

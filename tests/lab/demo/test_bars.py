@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from lab.demo import bars, palette
-from lab.demo.chart import Scale
+from lab.demo import bars
+from lab.demo.chart import BAD, GOOD, Scale
 from tests.lab.builder import RecordBuilder, sample
 
 SCALE = Scale(20.0, 40)
@@ -11,7 +11,7 @@ def test_a_migration_under_way_reaches_to_now() -> None:
     builder = RecordBuilder()
     builder.migration(1, "Pending")
     (span,) = bars.spans_of(builder.record, builder.record.migrations["m1"], 9.0)
-    assert (span.start, span.end, span.colour) == (1, 9.0, palette.PENDING)
+    assert (span.start, span.end, span.colour) == (1, 9.0, bars.PENDING[0])
 
 
 def test_an_old_pod_that_still_counts_reaches_to_now() -> None:
@@ -21,7 +21,7 @@ def test_an_old_pod_that_still_counts_reaches_to_now() -> None:
     builder.pod(2, "target", "Running", of="m1")
     builder.migration(3, "Succeeded")
     *_, last = bars.spans_of(builder.record, builder.record.migrations["m1"], 9.0)
-    assert (last.start, last.end, last.colour) == (3, 9.0, palette.LINGERING)
+    assert (last.start, last.end, last.colour) == (3, 9.0, bars.LINGERING[0])
 
 
 def test_the_longest_text_that_fits_stands_in_a_bar() -> None:
@@ -65,4 +65,4 @@ def test_two_restarts_do_not_write_over_each_other() -> None:
     (line,) = bars.rancher(builder.record, Scale(20.0, 80)).lines()
     assert line.plain.strip() == "restarts: reverted ▲       ▲ restarts ×5: no revert visible"
     colours = {str(span.style) for span in line.spans if line.plain[span.start] == "▲"}
-    assert colours == {palette.BAD, palette.GOOD}
+    assert colours == {BAD, GOOD}

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from kubeloop.api.quantity import Quantity
-from lab.demo import palette
-from lab.demo.chart import Canvas, Column, Scale, chart, columns
+from lab.demo.chart import USED, Canvas, Column, Scale, chart, columns
 from lab.record import Amounts
 from tests.lab.builder import BASE, HELD, sample
 
@@ -28,7 +27,7 @@ def drawn(found: Sequence[Column | None], *, base: float = 0) -> list[str]:
 def painted(found: Sequence[Column | None]) -> list[int]:
     """How many rows of each column are filled from below."""
     canvas = chart(found, base=q(0), top=10_000, height=10)
-    return [sum(canvas.is_painted(index, row, 1, palette.USED) for row in range(10)) for index in range(len(found))]
+    return [sum(canvas.is_painted(index, row, 1, USED) for row in range(10)) for index in range(len(found))]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_labels_that_would_touch_go_a_row_higher() -> None:
 def test_what_falls_outside_a_canvas_is_cut_off() -> None:
     canvas = Canvas(2, 1)
     canvas.write(1, 0, "long")
-    canvas.paint(5, 5, palette.USED)
+    canvas.paint(5, 5, USED)
     assert [line.plain for line in canvas.lines()] == [" l"]
     assert not canvas.is_free(0, 0, 3)
 
