@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab import bodies
+from pkg.cmd.flags import option
 
 
 class Strategy(StrEnum):
@@ -19,21 +21,34 @@ class Strategy(StrEnum):
     VMMRQ = "vmmrq"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
-    """`rate`: migrations created a second; `kubeconfig` None: on an embedded cluster."""
+    """How large, how fast, and what is measured."""
 
-    out: Path
-    kubeconfig: str | None = None
-    nodes: int = 50
-    vms: int = 1000
-    namespaces: int = 20
-    evacuate: int = 5
-    rate: float = 5.0
-    strategy: Strategy = Strategy.ANNOTATION
-    external: bool = False
-    allow_real_nodes: bool = False
-    seed: int = 0
+    kubeconfig: Path | None = option(None, "Cluster to run on. Default: an embedded one of its own.", metavar="FILE")
+    nodes: int = option(50, "Number of nodes.", metavar="COUNT", min=2)
+    vms: int = option(1000, "Number of VMs.", metavar="COUNT", min=1)
+    namespaces: int = option(20, "Number of namespaces, each with a quota.", metavar="COUNT", min=1)
+    evacuate: int = option(5, "Number of nodes whose VMs are migrated away.", metavar="COUNT", min=1)
+    rate: str = option("5/s", "Migrations that are created a second.", metavar="N/s")
+    strategy: Strategy = option(Strategy.ANNOTATION, "How headroom raises quotas: annotation or vmmrq.")
+    external: bool = option(False, "Start no controller: measure the one that runs on the cluster.", "--external")
+    allow_real_nodes: bool = option(False, "Run on a cluster that has KubeVirt nodes of its own.", "--allow-real-nodes")
+    clean: bool = option(
+        False, "Run nothing: remove what a run that was killed has left on the cluster of --kubeconfig.", "--clean"
+    )
+    seed: int = option(0, "Seed of the VMs' sizes.", metavar="NUMBER")
+    out: Path | None = option(
+        None, "Folder for report.json and report.html. Default: headroom-scale-TIME.", metavar="DIR"
+    )
+
+    @property
+    def per_second(self) -> float:
+        """Of `rate`: `5/s` or `5`; 0.0 for anything else."""
+        with contextlib.suppress(ValueError):
+            rate = float(self.rate.removesuffix("/s"))
+            return rate if 0 < rate <= 10000 else 0.0
+        return 0.0
 
 
 LABEL_RUN: Final = "headroom.harvesterhci.io/scale"

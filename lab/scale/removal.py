@@ -76,16 +76,13 @@ class Removal:
     async def _remove_webhooks(self) -> None:
         """With `--strategy vmmrq` headroom writes some: locks, and its registration, which says by the probe whose it
         is. The probe last: it is what tells."""
-        names = [constants.WEBHOOK_CONFIGURATION_NAME] if await self._is_ours() else []
+        is_ours = await self._is_ours()
         for resource in WEBHOOKS:
-            locks = [
-                each.name
-                for each in await self._client.resource(resource).list()
-                if each.name.startswith(f"lock.{self._prefix}")
-            ]
-            for name in (*locks, *names):
-                await self._delete(resource, name)
-        if names:
+            for name in [each.name for each in await self._client.resource(resource).list()]:
+                ours = is_ours and name == constants.WEBHOOK_CONFIGURATION_NAME
+                if ours or name.startswith(f"lock.{self._prefix}"):
+                    await self._delete(resource, name)
+        if is_ours:
             await self._delete(registry.MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
 
     async def _is_ours(self) -> bool:
@@ -139,18 +136,16 @@ class Removal:
 
     async def _end(self, namespaces: Iterable[str]) -> None:
         """What stand-ins would do: no controller takes the finalizers off, and no kubelet ends the pods."""
+        free = {"metadata": {"finalizers": None}}
         for namespace in namespaces:
-            for pod in await self._client.resource(registry.PODS).list(namespace):
+            pods = self._client.resource(registry.PODS)
+            for pod in await pods.list(namespace):
                 with contextlib.suppress(NotFound):
-                    await self._client.resource(registry.PODS).delete(
-                        name=pod.name, namespace=namespace, grace_period_seconds=0
-                    )
-            for resource in _WITH_FINALIZERS:
-                for obj in await list_installed(self._client.resource(resource), namespace):
+                    await pods.delete(name=pod.name, namespace=namespace, grace_period_seconds=0)
+            for objects in map(self._client.resource, _WITH_FINALIZERS):
+                for obj in await list_installed(objects, namespace):
                     with contextlib.suppress(NotFound):
-                        await self._client.resource(resource).merge_patch(
-                            {"metadata": {"finalizers": None}}, name=obj.name, namespace=namespace
-                        )
+                        await objects.merge_patch(free, name=obj.name, namespace=namespace)
 
     async def _delete(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
         with contextlib.suppress(NotFound):

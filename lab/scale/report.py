@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from lab.counters import Counts
 from lab.plot import Axis, plot
@@ -32,17 +31,19 @@ class Moment:
     rss: int
 
 
+_OWN = ("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent")
+
+
 @dataclass(slots=True)
 class Costs:
     """What was measured beside the watches. None: not known, as with --external."""
 
-    cpu: float | None = None
-    peak: int | None = None
-    ready: float | None = None
-    idle: float | None = None
+    headroom: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(_OWN))
+    """Of its process, as the report has it."""
+    requests: Counts | None = None
+    """It sent, by HTTP method."""
     api_cpu: float = 0.0
     api_peak: int = 0
-    requests: Counts | None = None
     api_requests: Counts = field(default_factory=dict)
 
 
@@ -78,12 +79,7 @@ def build(settings: Settings, found: Measurements, costs: Costs, *, wall: float,
         "api_server_requests_per_migration": _each(costs.api_requests, count),
         "overshoot": {"cpu_core_seconds": round(over[0], 3), "memory_gib_seconds": round(over[1] / GIB, 3)},
         "restored": restored,
-        "headroom": {
-            "cpu_seconds": costs.cpu,
-            "rss_peak_bytes": costs.peak,
-            "ready_seconds": costs.ready,
-            "idle_cpu_percent": costs.idle,
-        },
+        "headroom": costs.headroom,
         "api_server": {
             "cpu_seconds": round(costs.api_cpu, 2),
             "rss_peak_bytes": costs.api_peak,
@@ -91,7 +87,7 @@ def build(settings: Settings, found: Measurements, costs: Costs, *, wall: float,
             "writes_per_second": round(writes / wall, 2) if wall else 0.0,
         },
         "wall_seconds": round(wall, 2),
-        "settings": {name: getattr(settings, name) for name in _SETTINGS},
+        "settings": {name: getattr(settings, name) for name in _SETTINGS} | {"rate": settings.per_second},
     }
 
 
@@ -99,14 +95,8 @@ def _each(requests: Counts | None, count: int) -> dict[str, float] | None:
     return None if requests is None else {name: round(n / count, 4) for name, n in requests.items()}
 
 
-def as_json(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=2) + "\n"
-
-
 def table(report: dict[str, Any]) -> Table:
-    made = Table(title="headroom scale", title_justify="left")
-    made.add_column("measured")
-    made.add_column("value", justify="right")
+    made = Table("measured", Column("value", justify="right"), title="headroom scale", title_justify="left")
     for name, value in rows(report):
         made.add_row(name, value)
     return made
@@ -158,30 +148,26 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
     """One HTML file; nothing is loaded from anywhere."""
     began = moments[0].at if moments else 0.0
     ranked = sorted(waits)
-    spread = [(100 * (rank + 1) / len(ranked), wait) for rank, wait in enumerate(ranked)]
-    plots = [
-        _plot(
-            "Migrations over time (s)",
-            {
-                "succeeded": [(m.at - began, float(m.succeeded)) for m in moments],
-                "refused, no target pod yet": [(m.at - began, float(m.pending)) for m in moments],
-            },
-        ),
-        _plot("Seconds in Pending because of quota, by percentile", {"seconds": spread}),
-        _plot(
-            "Memory of all quotas (GiB) over time (s)",
-            {
-                "allowed": [(m.at - began, m.allowed[1] / GIB) for m in moments],
-                "counted": [(m.at - began, m.used[1] / GIB) for m in moments],
-            },
-        ),
-    ]
+
+    def over_time(read: Callable[[Moment], float]) -> list[tuple[float, float]]:
+        return [(moment.at - began, read(moment)) for moment in moments]
+
+    plots = {
+        "Migrations over time (s)": {
+            "succeeded": over_time(lambda m: m.succeeded),
+            "refused, no target pod yet": over_time(lambda m: m.pending),
+        },
+        "Seconds in Pending because of quota, by percentile": {
+            "seconds": [(100 * (rank + 1) / len(ranked), wait) for rank, wait in enumerate(ranked)]
+        },
+        "Memory of all quotas (GiB) over time (s)": {
+            "allowed": over_time(lambda m: m.allowed[1] / GIB),
+            "counted": over_time(lambda m: m.used[1] / GIB),
+        },
+    }
     if report["headroom"]["cpu_seconds"] is not None:
-        memory = [(m.at - began, m.rss / 1e6) for m in moments]
-        plots += [
-            _plot("headroom: CPU seconds over time (s)", {"CPU": [(m.at - began, m.cpu) for m in moments]}),
-            _plot("headroom: resident memory (MB) over time (s)", {"resident": memory}),
-        ]
+        plots["headroom: CPU seconds over time (s)"] = {"CPU": over_time(lambda m: m.cpu)}
+        plots["headroom: resident memory (MB) over time (s)"] = {"resident": over_time(lambda m: m.rss / 1e6)}
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
     )
@@ -189,7 +175,7 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>headroom scale</title>'
         f"<style>{_STYLE}</style><h1>headroom scale</h1><p>{html.escape(settings)}</p>"
-        f"<table>{cells}</table>{''.join(plots)}</html>\n"
+        f"<table>{cells}</table>{''.join(_plot(title, lines) for title, lines in plots.items())}</html>\n"
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -19,8 +21,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
-from kubeloop.testing.cluster.progress import Lines, Progress
-from lab.counters import Counts, added, process_cpu, process_memory, requests_of_client, requests_of_server
+from kubeloop.testing.cluster.progress import Lines
+from lab.counters import added, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.headroom import Headroom
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
@@ -53,8 +55,8 @@ class Display:
     """One stage at a time. A pipe that is closed does not end the run: there is something to clean up."""
 
     def __init__(self) -> None:
-        self._progress: Progress = Lines(interval=5.0)
-        self._stage, self._began = "scale", time.monotonic()
+        self._progress = Lines(interval=5.0)
+        self._stage, self._began = "", 0.0
 
     def stage(self, text: str) -> None:
         """A new stage."""
@@ -69,6 +71,15 @@ class Display:
             self._progress.tick(f"{self._stage}: {count} of {total}{left}")
 
 
+class Counters(NamedTuple):
+    """The API server's and headroom's metrics, and what both processes have used."""
+
+    server: str
+    own: str
+    api: Usage
+    headroom: Usage
+
+
 def run_scale(settings: Settings) -> int:
     """The exit code: 0 when every migration succeeded and every quota is as it was, 1 otherwise, 130 after Ctrl-C.
 
@@ -76,24 +87,29 @@ def run_scale(settings: Settings) -> int:
     ReportedError (ClusterError, RealNodes, ApiError, ConfigError), OSError when the report cannot be written.
     """
     given = settings.kubeconfig
-    with ending_on_sigterm(), contextlib.ExitStack() as stack:
-        site = stack.enter_context(embedded_site() if given is None else given_site(Path(given)))
-        stack.callback(_ignore_signals)
-        return asyncio.run(_until_signal(site, settings))
+    with ending_on_sigterm(), embedded_site() if given is None else given_site(given) as site:
+        try:
+            return asyncio.run(_until_signal(site, settings))
+        finally:
+            _ignore_signals()
 
 
-def clean(kubeconfig: str) -> int:
+def clean(kubeconfig: Path) -> int:
     """Removes what runs have left on a cluster; 0. Raises ClusterError, ApiError, ConfigError."""
     display = Display()
 
     async def remove() -> None:
-        async with Client(load_config(kubeconfig), user_agent="headroom-scale") as client:
+        async with _client(kubeconfig) as client:
             display.stage("removing what runs have left")
             await Removal(client).remove(display.done)
 
     asyncio.run(remove())
     display.stage("ends")
     return 0
+
+
+def _client(kubeconfig: Path) -> Client:
+    return Client(load_config(str(kubeconfig)), user_agent="headroom-scale")
 
 
 def _ignore_signals() -> None:
@@ -139,8 +155,7 @@ class _Run:
 
     async def whole(self) -> int:
         """The exit code."""
-        config = load_config(str(self._site.kubeconfig))
-        async with Client(config, user_agent="headroom-scale") as client:
+        async with _client(self._site.kubeconfig) as client:
             workload = Workload(client, self._plan)
             await workload.refuse_real_nodes()
             await workload.refuse_beside_another()
@@ -151,8 +166,7 @@ class _Run:
                 await self._clean_up(client)
                 self._display.stage("ends")
         self._write(report)
-        whole = report["succeeded"] == report["migrations"] and report["restored"]
-        return 0 if whole else 1
+        return 0 if report["succeeded"] == report["migrations"] and report["restored"] else 1
 
     async def _measured(self, client: Client, workload: Workload) -> dict[str, object]:
         self._display.stage(f"setting up {self._settings.nodes} nodes")
@@ -160,11 +174,11 @@ class _Run:
         self._site.start_kwok(self._plan)
         self._site.start_kubevirt(self._plan, await workload.virt_controller())
         async with Watching(client, self._found.records, *_FOLLOWED):
-            await self._fill(client, workload)
+            await self._fill(workload)
             await self._start_headroom()
             return await self._evacuate(client, workload)
 
-    async def _fill(self, client: Client, workload: Workload) -> None:
+    async def _fill(self, workload: Workload) -> None:
         """The VMs run, and their quotas allow what they take and nothing more."""
         vms = self._settings.vms
         self._display.stage("creating VMs")
@@ -177,14 +191,8 @@ class _Run:
         self._display.stage("setting quotas")
         hard = {name: format_resource_list(taken) for name, taken in self._found.taken().items()}
         await workload.tighten(hard)
-        quotas = client.resource(registry.RESOURCE_QUOTAS)
-        ready = 0
         deadline = time.monotonic() + _STALL
-        while ready < len(hard):
-            ready = sum(
-                quota.namespace in hard and quota.status.hard == quota.hard and bool(quota.used)
-                for quota in await quotas.list()
-            )
+        while not await workload.counts(hard):
             if time.monotonic() > deadline:
                 raise ClusterError("the cluster does not count its quotas: is its controller manager running?")
             await asyncio.sleep(_POLL)
@@ -197,11 +205,15 @@ class _Run:
         began = time.monotonic()
         self._headroom = self._site.headroom(self._plan)
         await self._headroom.started()
-        self._costs.ready = round(time.monotonic() - began, 2)
+        self._costs.headroom["ready_seconds"] = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
-        before = usage(self._headroom.pid).cpu
+        before = self._usage().cpu
         await asyncio.sleep(_IDLE)
-        self._costs.idle = round(100 * (usage(self._headroom.pid).cpu - before) / _IDLE, 2)
+        self._costs.headroom["idle_cpu_percent"] = round(100 * (self._usage().cpu - before) / _IDLE, 2)
+
+    def _usage(self) -> Usage:
+        """headroom's; zeros where none was started."""
+        return usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
 
     async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
         """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
@@ -216,21 +228,20 @@ class _Run:
         creating = asyncio.create_task(self._create(workload, vms, began))
         try:
             await self._progress(self._ended, len(vms), _STUCK, creating)
-            restored = await self._settle()
+            await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
         finally:
             for task in (creating, sampling):
                 task.cancel()
             await asyncio.gather(creating, sampling, return_exceptions=True)
-        wall = time.monotonic() - began
-        self._found.end(time.monotonic())
-        after = await self._counters(client)
-        self._charge(before, after)
-        return reports.build(self._settings, self._found, self._costs, wall=wall, restored=restored)
+        restored, ended = self._found.settled(), time.monotonic()
+        self._found.end(ended)
+        self._charge(before, await self._counters(client))
+        return reports.build(self._settings, self._found, self._costs, wall=ended - began, restored=restored)
 
     async def _create(self, workload: Workload, vms: list[str], began: float) -> None:
         async with asyncio.TaskGroup() as group:
             for number, key in enumerate(vms):
-                await asyncio.sleep(max(0.0, began + number / self._settings.rate - time.monotonic()))
+                await asyncio.sleep(max(0.0, began + number / self._settings.per_second - time.monotonic()))
                 group.create_task(workload.migrate(key))
 
     def _ended(self) -> int:
@@ -252,44 +263,31 @@ class _Run:
             self._display.done(done, total)
             await asyncio.sleep(_POLL)
 
-    async def _settle(self) -> bool:
-        await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
-        return self._found.settled()
-
     async def _sample(self) -> None:
         while True:
             allowed, used = self._found.totals()
-            own = usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
-            moment = Moment(
-                time.monotonic(),
-                sum(track.phase == "Succeeded" for track in self._found.tracks),
-                self._found.pending(),
-                allowed,
-                used,
-                own.cpu,
-                own.resident,
-            )
-            self._moments.append(moment)
+            own, succeeded = self._usage(), sum(track.phase == "Succeeded" for track in self._found.tracks)
+            pending = self._found.pending()
+            self._moments.append(Moment(time.monotonic(), succeeded, pending, allowed, used, own.cpu, own.resident))
             await asyncio.sleep(_SAMPLE)
 
-    async def _counters(self, client: Client) -> tuple[str, str, Usage, Usage]:
-        """The API server's and headroom's metrics, and what both have used."""
+    async def _counters(self, client: Client) -> Counters:
         server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
         own = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
-        api = usage(self._site.api_server) if self._site.embedded else _reported(server)
-        return server, own, api, usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
+        memory = process_memory(server)
+        # What an API server elsewhere says of itself: its memory as it is now.
+        elsewhere = Usage(process_cpu(server), memory, memory)
+        return Counters(server, own, usage(self._site.api_server) if self._site.embedded else elsewhere, self._usage())
 
-    def _charge(self, before: tuple[str, str, Usage, Usage], after: tuple[str, str, Usage, Usage]) -> None:
-        def grown(read: Callable[[str], Counts], index: int) -> Counts:
-            return added(read(str(before[index])), read(str(after[index])))
-
-        self._costs.api_requests = grown(requests_of_server, 0)
-        self._costs.api_cpu = after[2].cpu - before[2].cpu
-        self._costs.api_peak = after[2].peak
+    def _charge(self, before: Counters, after: Counters) -> None:
+        costs = self._costs
+        costs.api_requests = added(requests_of_server(before.server), requests_of_server(after.server))
+        costs.api_cpu = after.api.cpu - before.api.cpu
+        costs.api_peak = after.api.peak
         if self._headroom is not None:
-            self._costs.requests = grown(requests_of_client, 1)
-            self._costs.cpu = round(after[3].cpu - before[3].cpu, 2)
-            self._costs.peak = after[3].peak
+            costs.requests = added(requests_of_client(before.own), requests_of_client(after.own))
+            costs.headroom["cpu_seconds"] = round(after.headroom.cpu - before.headroom.cpu, 2)
+            costs.headroom["rss_peak_bytes"] = after.headroom.peak
 
     async def _clean_up(self, client: Client) -> None:
         """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
@@ -302,14 +300,8 @@ class _Run:
 
     def _write(self, report: dict[str, object]) -> None:
         """The files and the table. Raises OSError."""
-        out = self._settings.out
-        (out / "report.json").write_text(reports.as_json(report), "utf-8")
+        out = self._settings.out or Path()
+        (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
         (out / "report.html").write_text(reports.page(report, self._moments, self._found.waits()), "utf-8")
         Console(file=sys.stdout).print(reports.table(report))
         print(f"report: {out / 'report.json'}, {out / 'report.html'}")
-
-
-def _reported(metrics: str) -> Usage:
-    """What an API server elsewhere says of itself: its memory as it is now."""
-    memory = process_memory(metrics)
-    return Usage(process_cpu(metrics), memory, memory)

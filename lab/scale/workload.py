@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -82,12 +82,11 @@ class Workload:
 
     async def install(self) -> None:
         """The CRDs that are missing, and the nodes. Raises ApiError, ClusterError."""
-        installed = {each.name for each in await self._client.resource(_CRDS).list()}
         wanted = load_crds(CRDS)
-        for definition in (each for each in wanted if each["metadata"]["name"] not in installed):
+        for definition in wanted:
             labels = {**definition["metadata"].get("labels", {}), LABEL_RUN: self._plan.run}
             metadata = definition["metadata"] | {"labels": labels}
-            with contextlib.suppress(AlreadyExists):  # another's, made meanwhile
+            with contextlib.suppress(AlreadyExists):  # another's
                 await self._client.resource(_CRDS).create(definition | {"metadata": metadata})
         deadline = time.monotonic() + _SERVED_TIMEOUT
         while not await crds_served(self._client, wanted):
@@ -134,6 +133,12 @@ class Workload:
     async def tighten(self, hard: dict[str, dict[str, str]]) -> None:
         """Quotas of exactly these limits, by namespace. Raises ApiError."""
         await in_parallel(partial(self._tighten, name, limits) for name, limits in hard.items())
+
+    async def counts(self, namespaces: Collection[str]) -> bool:
+        """Whether the quotas of these namespaces are in force. Raises ApiError."""
+        quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list()
+        ready = [q.namespace in namespaces and q.status.hard == q.hard and bool(q.used) for q in quotas]
+        return sum(ready) >= len(namespaces)
 
     async def _tighten(self, namespace: str, hard: dict[str, str]) -> None:
         tenant = Namespace(self._client, namespace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,7 +115,7 @@ async def test_a_failed_list_takes_nothing_of_the_cluster(cluster: FakeCluster) 
 
 
 def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
-    return Workload(cluster.client(), Plan(Settings(Path("x"), kubeconfig="k", external=external), RUN))
+    return Workload(cluster.client(), Plan(Settings(external=external), RUN))
 
 
 async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_is_quoted() -> None:
