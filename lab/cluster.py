@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubeloop.testing.cluster import cluster
+from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.cluster import Cluster, Program
 from kubeloop.testing.cluster.progress import Progress
 from lab import bodies
@@ -59,3 +60,28 @@ class EmbeddedCluster(cluster.EmbeddedCluster):
         self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
     ) -> None:
         super().__init__(directory, options=(options or Options()).embedded(), progress=progress)
+
+
+class RancherAgent:
+    """Of the cluster in `directory`, as others see it: restarted by a signal to its process, known by what it logs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def restart(self) -> None:
+        """As if new: it renders every namespace once more. The process stays: that is quick."""
+        processes.find(self._directory, "rancher").signal(signal.SIGHUP)
+
+    def restarts(self) -> int:
+        return self._logged("agent restarted")
+
+    def writes(self, namespace: str) -> int:
+        """How often it has written the namespace's base over another limit, and the API server has said yes."""
+        return self._logged(f"namespace {namespace}: quota ", " set to ")
+
+    def _logged(self, *texts: str) -> int:
+        try:
+            log = processes.log_path(self._directory, "rancher").read_text("utf-8", "replace")
+        except OSError:
+            return 0
+        return sum(all(text in line for text in texts) for line in log.splitlines())

@@ -96,17 +96,14 @@ class Headroom:
         """The same for what has an event loop."""
         await asyncio.to_thread(self.start, ready=False)
         deadline = time.monotonic() + PATIENCE
-        while not await asyncio.to_thread(self.is_ready):
+        while (await asyncio.to_thread(self.get, "/readyz"))[0] != 200:
             self.check(deadline)
             await asyncio.sleep(_POLL)
         return self
 
-    def is_ready(self) -> bool:
-        """Whether its caches have synced and its workers run."""
-        return self.get("/readyz")[0] == 200
-
     def wait_ready(self) -> Self:
-        return self.until(self.is_ready)
+        """Until its caches have synced and its workers run."""
+        return self.until(lambda: self.get("/readyz")[0] == 200)
 
     def until(self, condition: Callable[[], object], timeout: float = PATIENCE) -> Self:
         """Until `condition` is true. Raises StartError when the process ends before, or it takes longer."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Self, TypeVar
 
 from kubeloop.api import registry
@@ -79,6 +79,14 @@ class Namespace:
     async def get(self, resource: Resource[T], name: str) -> T:
         return await self.client.resource(resource).get(name=name, namespace=self.name)
 
+    async def until_is(self, resource: Resource[T], name: str, read: Callable[[T], object], wanted: object) -> None:
+        """Until that is read of an object."""
+
+        async def found() -> object:
+            return read(await self.get(resource, name))
+
+        await becomes(found, wanted)
+
     async def items(self, resource: Resource[T], **selectors: str) -> list[T]:
         return await self.client.resource(resource).list(self.name, **selectors)
 
@@ -107,12 +115,7 @@ class Namespace:
     async def grant(self, limits: Mapping[str, Any]) -> None:
         """Rancher grants this (by ResourceQuota names) from now on; its default quota counts when this returns."""
         await self.annotate(bodies.granting(limits))
-
-        async def rendered() -> bool:
-            return any(quota.hard.keys() == limits.keys() for quota in await self._quotas(""))
-
-        await becomes(rendered, True)
-        await self.until_counted()
+        await self.until_counted(names=limits.keys())
 
     async def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
@@ -176,11 +179,12 @@ class Namespace:
     async def until_used(self, used: Mapping[str, Any], name: str = "") -> None:
         await becomes(lambda: self.used(name), by_value(used))
 
-    async def until_counted(self, name: str = "") -> None:
-        """Until the quota controller has counted what is there, for the limits that there are."""
+    async def until_counted(self, name: str = "", names: Collection[str] = ()) -> None:
+        """Until the quota controller has counted what is there, for the limits that there are (those on `names`, where
+        told)."""
 
         async def counted() -> bool:
-            found = await self._quotas(name)
+            found = [each for each in await self._quotas(name) if not names or each.hard.keys() == names]
             return any(each.used and by_value(each.status.hard or {}) == by_value(each.hard) for each in found)
 
         await becomes(counted, True)
@@ -194,11 +198,7 @@ class Namespace:
     async def machine(self, name: str = "vm1", **more: Any) -> None:
         """A VM that runs; as `create_machine` takes it."""
         await self.create_machine(name, **more)
-
-        async def status() -> str | None:
-            return (await self.get(VMS, name)).status.printable_status
-
-        await becomes(status, "Running")
+        await self.until_is(VMS, name, lambda vm: vm.status.printable_status, "Running")
 
     async def create_machine(
         self,
@@ -217,22 +217,15 @@ class Namespace:
         """VMIs without a VM, by their bodies, once they run and their volumes are plugged in."""
         for body in made:
             await self.create(VMIS, body)
-
-        async def run() -> bool:
-            return all([_runs(await self.vmi(body["metadata"]["name"])) for body in made])
-
-        await becomes(run, True)
+        for body in made:
+            await self.until_is(VMIS, body["metadata"]["name"], _runs, True)
 
     async def vmi(self, name: str = "vm1") -> VirtualMachineInstance:
         return await self.get(VMIS, name)
 
     async def until_shown(self, state: str | None, name: str = "vm1") -> None:
         """Until the VMI shows this migration state."""
-
-        async def shown() -> str | None:
-            return (await self.vmi(name)).annotations.get(constants.ANNOTATION_MIGRATION_STATE)
-
-        await becomes(shown, state)
+        await self.until_is(VMIS, name, lambda vmi: vmi.annotations.get(constants.ANNOTATION_MIGRATION_STATE), state)
 
     async def migrate(
         self,
@@ -277,15 +270,14 @@ class Namespace:
 
     async def until_phase(self, migration: str, *phases: str, seconds: float = PATIENCE) -> str:
         """Until the migration is in one of the phases; which."""
-        found: VirtualMachineInstanceMigration | None = None
+        seen: list[VirtualMachineInstanceMigration] = []
 
         async def reached() -> bool:
-            nonlocal found
-            found = await self.migration(migration)
-            return found.phase in phases
+            seen[:] = [await self.migration(migration)]
+            return seen[0].phase in phases
 
-        await until(reached, lambda: f"{' or '.join(phases)}: {found}", seconds=seconds)
-        return found.phase if found else ""
+        await until(reached, lambda: f"{' or '.join(phases)}: {seen}", seconds=seconds)
+        return seen[0].phase
 
     async def succeed(self, *migrations: str, seconds: float = PATIENCE) -> None:
         for migration in migrations:
@@ -293,11 +285,7 @@ class Namespace:
             assert phase == "Succeeded", await self.migration(migration)
 
     async def until_refused(self, migration: str) -> None:
-
-        async def refused() -> bool:
-            return is_refused(await self.migration(migration))
-
-        await becomes(refused, True)
+        await self.until_is(VMIMS, migration, is_refused, True)
 
     async def stays_refused(self, migration: str, seconds: float = _FOR_GOOD) -> None:
         """Refused, and still so after a while."""

@@ -19,11 +19,11 @@ from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.cluster.cluster import Cluster
+from lab.cluster import RancherAgent
 from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.headroom import Headroom, in_cluster
 from lab.namespace import Namespace
-from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
 
@@ -134,7 +134,7 @@ class Driver:
         Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted.
         """
         self.record.mark("rancher", f"agent restarts ×{times}")
-        agent = Agent(self.cluster.directory)
+        agent = RancherAgent(self.cluster.directory)
         before = agent.writes(seed.NAMESPACE)
         for done in range(before + 1, before + times + 1):
             agent.restart()

@@ -11,6 +11,7 @@ import msgspec
 
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 
@@ -37,11 +38,8 @@ def render(annotation: str) -> dict[str, str]:
 
 def differs(hard: RawResourceList | None, wanted: Mapping[str, str]) -> bool:
     """Whether spec.hard is something else than what is wanted, by value."""
-    have = hard or {}
-    if have.keys() != wanted.keys():
-        return True
     try:
-        return any(Quantity.parse(have[name]) != Quantity.parse(text) for name, text in wanted.items())
+        return parse_resource_list(hard) != parse_resource_list(wanted)
     except QuantityError:
         return True
 

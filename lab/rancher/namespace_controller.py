@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 AGENT_NAMESPACE: Final = "cattle-system"
 ANNOTATION_RESTART: Final = "testcluster.headroom.harvesterhci.io/restart-agent"
-LABEL_CREATOR: Final = "cattle.io/creator"
-CREATOR: Final = "norman"
 DEFAULT_QUOTA_SELECTOR: Final = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
 
 
@@ -35,14 +33,11 @@ class NamespaceHandler:
         self._quotas = quotas
         # What each namespace said when it was last rendered.
         self._rendered: dict[str, str] = {}
-        # All quotas as they were at the start, in one request; each namespace looks into it once.
-        self._at_start: asyncio.Future[list[ResourceQuota]] | None = None
-        self._looked: set[str] = set()
 
     def restart(self) -> None:
         """The agent starts anew: it knows nothing of what it has written before."""
-        # New ones, not emptied ones: what is under way then reports to the old ones.
-        self._rendered, self._looked, self._at_start = {}, set(), None
+        # A new one, not an emptied one: what is under way then reports to the old one.
+        self._rendered = {}
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Raises ApiError."""
@@ -65,64 +60,34 @@ class NamespaceHandler:
             return
         if not hard:
             return
-        quota = await self._default_quota(namespace)
-        if quota is None:
-            await self._create(namespace, annotation, hard)
-        elif differs(quota.spec.hard, hard):
-            await self._replace(quota, hard)
-
-    async def _default_quota(self, namespace: str) -> ResourceQuota | None:
-        if namespace not in self._looked:
-            self._looked.add(namespace)
-            if self._at_start is None:
-                self._at_start = asyncio.ensure_future(self._list(""))
-            found = [quota for quota in await asyncio.shield(self._at_start) if quota.namespace == namespace]
-            if found:
-                return _first(found)
-        # Asked once more before one is created: a second default quota would stay.
-        return _first(await self._list(namespace))
-
-    async def _list(self, namespace: str) -> list[ResourceQuota]:
-        return await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
-
-    async def _create(self, namespace: str, annotation: str, hard: dict[str, str]) -> None:
-        try:
-            quota = await self._quotas.create(quota_body(namespace, annotation, hard), namespace=namespace)
-        except NotFound:
-            return  # The namespace is gone.
-        logger.info("namespace %s: created quota %s with %s", namespace, quota.name, hard)
+        found = await self._quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
+        quota = min(found, key=lambda quota: quota.name, default=None)
+        with contextlib.suppress(NotFound):  # The namespace, or the quota, is gone.
+            if quota is None:
+                quota = await self._quotas.create(quota_body(annotation, hard), namespace=namespace)
+                logger.info("namespace %s: created quota %s with %s", namespace, quota.name, hard)
+            elif differs(quota.spec.hard, hard):
+                await self._replace(quota, hard)
 
     async def _replace(self, quota: ResourceQuota, hard: dict[str, str]) -> None:
         """Replace spec.hard whole. Without a resourceVersion: Rancher overwrites every other writer."""
+        operations = [{"op": "add", "path": "/spec/hard", "value": hard}]
         try:
-            await self._quotas.json_patch(
-                [{"op": "add", "path": "/spec/hard", "value": hard}], name=quota.name, namespace=quota.namespace
-            )
-        except NotFound:
-            return  # Deleted meanwhile.
+            await self._quotas.json_patch(operations, name=quota.name, namespace=quota.namespace)
         except (Conflict, Invalid) as error:
             logger.warning("quota %s: %s", quota.key, error)
             raise
         logger.info("namespace %s: quota %s set to %s (was %s)", quota.namespace, quota.name, hard, quota.spec.hard)
 
 
-def quota_body(namespace: str, annotation: str, hard: dict[str, str]) -> dict[str, Any]:
+def quota_body(annotation: str, hard: dict[str, str]) -> dict[str, Any]:
     """The default quota as Rancher creates it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {
-            "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
-            "namespace": namespace,
-            "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE, LABEL_CREATOR: CREATOR},
-            "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
-        },
-        "spec": {"hard": hard},
+    metadata = {
+        "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
+        "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE, "cattle.io/creator": "norman"},
+        "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
     }
-
-
-def _first(quotas: list[ResourceQuota]) -> ResourceQuota | None:
-    return min(quotas, key=lambda quota: quota.name, default=None)
+    return {"metadata": metadata, "spec": {"hard": hard}}
 
 
 class Agent:

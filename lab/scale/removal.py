@@ -31,16 +31,10 @@ _STUCK = 60.0
 """Seconds after which objects that no stand-in has ended are ended here."""
 _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
 _NODE_LEASES = "kube-node-lease"
-_WITH_FINALIZERS: tuple[Resource[Any], ...] = (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-)
-_DEFINED: tuple[Resource[Any], ...] = (*_WITH_FINALIZERS, KUBEVIRTS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-WEBHOOKS: tuple[Resource[Any], ...] = (
-    registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
-    registry.MUTATING_WEBHOOK_CONFIGURATIONS,
-)
+_Resources = tuple[Resource[Any], ...]
+_WITH_FINALIZERS: _Resources = (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES)
+_DEFINED: _Resources = (*_WITH_FINALIZERS, KUBEVIRTS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+WEBHOOKS: _Resources = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
 
 
 async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
@@ -96,8 +90,7 @@ class Removal:
         return False
 
     async def _remove_namespaces(self, told: Callable[[int, int], None]) -> None:
-        namespaces = self._client.resource(registry.NAMESPACES)
-        most, began = 0, time.monotonic()
+        namespaces, most, began = self._client.resource(registry.NAMESPACES), 0, time.monotonic()
         while left := await namespaces.list(label_selector=self._selector):
             # In every round: what was being created when the run was cancelled may come now.
             await in_parallel(
@@ -125,13 +118,9 @@ class Removal:
 
     async def _remove_definitions(self) -> None:
         """Those that a run has installed and nothing uses: a definition takes every object of its kind with it."""
-        used = {
-            f"{resource.plural}.{resource.group}"
-            for resource in _DEFINED
-            if await list_installed(self._client.resource(resource))
-        }
+        used = [kind for kind in _DEFINED if await list_installed(self._client.resource(kind))]
         for definition in await self._client.resource(_CRDS).list(label_selector=self._selector):
-            if definition.name not in used:
+            if all(definition.name != f"{kind.plural}.{kind.group}" for kind in used):
                 await self._delete(_CRDS, definition.name)
 
     async def _end(self, namespaces: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ def run_scale(settings: Settings) -> int:
     """The exit code: 0 when every migration succeeded and every quota is as it was, 1 otherwise, 130 after Ctrl-C.
 
     However it ends, by an error or a signal, what was made is removed and what was started has ended. Raises
-    ReportedError (ClusterError, RealNodes, ApiError, ConfigError), OSError when the report cannot be written.
+    ReportedError (ClusterError, WrongCluster, ApiError, ConfigError), OSError when the report cannot be written.
     """
     given = settings.kubeconfig
     with ending_on_sigterm(), embedded_site() if given is None else given_site(given) as site:

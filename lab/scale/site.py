@@ -20,9 +20,6 @@ from lab.scale.plan import LABEL_RUN, Plan, Strategy
 
 _GRACE = 3.0
 _TICKS = os.sysconf("SC_CLK_TCK")
-SOURCE_LINGER = 5.0
-PHASE_SECONDS = 0.2
-"""What a migration's phases last, and how long its source pod counts after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +45,10 @@ class Site:
 
     def start_kubevirt(self, plan: Plan, account: str) -> None:
         """The KubeVirt stand-in for the run's own namespaces alone, as this user. Raises ClusterError."""
-        limit = str(plan.settings.vms)
-        program = stand_in(
-            "kubevirt",
-            *("--namespace-prefix", f"{plan.run}-", "--as-user", account),
-            *("--source-linger", f"{SOURCE_LINGER:g}", "--phase-delay", f"{PHASE_SECONDS:g}"),
-            *("--parallel-migrations", limit, "--parallel-outbound", limit),
-        )
-        argv = [*program.argv, "--kubeconfig", str(self.kubeconfig)]
-        processes.spawn(program.name, argv, self.directory, program.env)
+        flags = f"--namespace-prefix {plan.run}- --as-user {account} --source-linger 5 --phase-delay 0.2"
+        limits = f"--parallel-migrations {plan.settings.vms} --parallel-outbound {plan.settings.vms}"
+        program = stand_in("kubevirt", *flags.split(), *limits.split(), "--kubeconfig", str(self.kubeconfig))
+        processes.spawn(program.name, program.argv, self.directory, program.env)
 
     def headroom(self, plan: Plan) -> Headroom:
         """`headroom controller`, not started."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,14 +34,8 @@ _SERVED_TIMEOUT = 60.0
 _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
 
 
-class RealNodes(ReportedError):
-    """The cluster has nodes on which VMs run."""
-
-    exit_code = 2
-
-
-class Installed(ReportedError):
-    """headroom is installed on the cluster."""
+class WrongCluster(ReportedError):
+    """The cluster has nodes on which VMs run, or headroom is installed on it."""
 
     exit_code = 2
 
@@ -53,30 +48,30 @@ class Workload:
         self._plan = plan
 
     async def refuse_real_nodes(self) -> None:
-        """Raises RealNodes where VMs may run that are not kwok's."""
+        """Raises WrongCluster where VMs may run that are not kwok's."""
         nodes = await self._client.resource(registry.NODES).list(label_selector=f"{SCHEDULABLE}=true")
         real = sorted(node.name for node in nodes if not KWOK_MARKS & {*node.labels, *node.annotations})
         if real and not self._plan.settings.allow_real_nodes:
-            raise RealNodes(
+            raise WrongCluster(
                 f"the cluster has KubeVirt nodes ({', '.join(real[:3])}{', …' if len(real) > 3 else ''}): "
                 "use another cluster, or --allow-real-nodes"
             )
 
     async def refuse_beside_another(self) -> None:
-        """Raises Installed where headroom runs or is registered: two would write the same quotas. ApiError."""
+        """Raises WrongCluster where headroom runs or is registered: two would write the same quotas. ApiError."""
         if self._plan.settings.external:
             return
         found = [
             f"{resource.kind} {each.name}"
             for resource in WEBHOOKS
             for each in await self._client.resource(resource).list()
-            if each.name in _REGISTRATIONS
+            if each.name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
         ]
         leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={LEASE}")
         now = time.time()
         found += [f"Lease {each.key}" for each in leases if held(each.spec, now).live]
         if found:
-            raise Installed(
+            raise WrongCluster(
                 f"headroom is installed on the cluster ({', '.join(found)}): measure that one with --external"
             )
 
@@ -117,36 +112,33 @@ class Workload:
         namespaces = self._client.resource(registry.NAMESPACES)
         await in_parallel(partial(namespaces.create, self._plan.namespace(name)) for name in names)
         if not await list_installed(self._client.resource(KUBEVIRTS)):
-            namespace = self._plan.system_namespace
-            await self._client.resource(KUBEVIRTS).create(self._plan.kubevirt(), namespace=namespace)
-        machines = self._client.resource(VIRTUAL_MACHINES)
-        created = 0
+            await self._client.resource(KUBEVIRTS).create(self._plan.kubevirt(), namespace=self._plan.system_namespace)
+        machines, created = self._client.resource(VIRTUAL_MACHINES), itertools.count(1)
 
         async def create(body: dict[str, Any]) -> None:
-            nonlocal created
-            await machines.create(body, namespace=body["metadata"]["namespace"])
-            created += 1
-            told(created)
+            await machines.create(body)
+            told(next(created))
 
         await in_parallel(partial(create, body) for body in self._plan.machines())
 
-    async def tighten(self, hard: dict[str, dict[str, str]]) -> None:
-        """Quotas of exactly these limits, by namespace. Raises ApiError."""
-        await in_parallel(partial(self._tighten, name, limits) for name, limits in hard.items())
+    async def tighten(self, hard: Mapping[str, Mapping[str, str]]) -> None:
+        """Quotas of exactly these limits, by namespace; as many of them again may be added. Raises ApiError."""
+
+        async def tighten(namespace: str) -> None:
+            tenant, limits = Namespace(self._client, namespace), hard[namespace]
+            if self._plan.settings.strategy is Strategy.VMMRQ:
+                await tenant.create(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, budget(limits))
+            else:
+                await tenant.annotate(bodies.granting(limits))
+            await tenant.create(registry.RESOURCE_QUOTAS, bodies.default_quota(QUOTA_NAME, limits))
+
+        await in_parallel(partial(tighten, name) for name in hard)
 
     async def counts(self, namespaces: Collection[str]) -> bool:
         """Whether the quotas of these namespaces are in force. Raises ApiError."""
         quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list()
         ready = [q.namespace in namespaces and q.status.hard == q.hard and bool(q.used) for q in quotas]
         return sum(ready) >= len(namespaces)
-
-    async def _tighten(self, namespace: str, hard: dict[str, str]) -> None:
-        tenant = Namespace(self._client, namespace)
-        if self._plan.settings.strategy is Strategy.VMMRQ:
-            await tenant.create(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, budget(hard))
-        else:
-            await tenant.annotate(bodies.granting(hard))
-        await tenant.create(registry.RESOURCE_QUOTAS, bodies.default_quota(QUOTA_NAME, hard))
 
     async def cordon(self, nodes: Iterable[str]) -> None:
         """No pod is placed on these nodes any more. Raises ApiError."""
@@ -158,6 +150,3 @@ class Workload:
         namespace, _, vm = key.partition("/")
         body = bodies.migration(f"evacuate-{vm}", vm)
         await Namespace(self._client, namespace).create(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, body)
-
-
-_REGISTRATIONS = (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)

@@ -10,9 +10,9 @@ import pytest
 
 from kubeloop.api.registry import EVENTS
 from kubeloop.testing.cluster.cluster import Cluster
+from lab.cluster import RancherAgent
 from lab.namespace import PODS, QUOTAS, VMIMS, Namespace
 from lab.questions import late_refusals, reverts
-from lab.rancher.agent import Agent
 from lab.record import Amounts, Record
 from lab.watching import Watching
 from tests.e2e.admin import Admin
@@ -30,7 +30,7 @@ HARD = {"limits.cpu": "4030m", "limits.memory": "9400Mi"}
 BASE = Amounts.within(HARD)
 
 
-async def restart_for_ever(agent: Agent) -> None:
+async def restart_for_ever(agent: RancherAgent) -> None:
     while True:
         agent.restart()
         await asyncio.sleep(0.01)
@@ -51,7 +51,7 @@ async def race(
     vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
     await asyncio.gather(*(namespace.machine(vm) for namespace, vm in vms))
     done: list[str] = []
-    agent = Agent(cluster.directory)
+    agent = RancherAgent(cluster.directory)
     before = agent.restarts()
     seen = {each.name: Record() for each in namespaces}
     async with Watching(admin.client, seen, QUOTAS, VMIMS, EVENTS, PODS):

@@ -9,9 +9,9 @@ import pytest
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.fake.server import FakeCluster
+from lab.cluster import RancherAgent
 from lab.demo import driver as drivers
 from lab.demo import seed
-from lab.rancher.agent import Agent
 from tests.lab.builder import RecordBuilder, driver_of
 
 WROTE = f"namespace {seed.NAMESPACE}: quota default-abc set to {{'limits.cpu': '3'}} (was {{'limits.cpu': '5'}})"
@@ -29,12 +29,12 @@ def test_its_writes_into_the_namespace_are_counted_and_no_others(tmp_path: Path)
     log = processes.log_path(tmp_path, "rancher")
     log.parent.mkdir()
     log.write_text(LOG, "utf-8")
-    agent = Agent(tmp_path)
+    agent = RancherAgent(tmp_path)
     assert (agent.writes(seed.NAMESPACE), agent.restarts()) == (2, 1)
 
 
 def test_without_a_log_it_has_written_nothing(tmp_path: Path) -> None:
-    assert Agent(tmp_path).writes(seed.NAMESPACE) == 0
+    assert RancherAgent(tmp_path).writes(seed.NAMESPACE) == 0
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["the newest version was seen", "there is one more"])

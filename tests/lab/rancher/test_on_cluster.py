@@ -12,8 +12,8 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually, until
 from lab.bodies import new_name
+from lab.cluster import RancherAgent
 from lab.namespace import NAMESPACES, QUOTAS, Namespace, by_value
-from lab.rancher.agent import Agent
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.tenant import RAISED
 
@@ -43,7 +43,7 @@ async def raise_quota(namespace: Namespace) -> None:
 
 async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, namespace: Namespace) -> None:
     await namespace.delete(QUOTAS, (await namespace.quota()).name)
-    Agent(cluster.directory).restart()
+    RancherAgent(cluster.directory).restart()
     await until(lambda: namespace.items(QUOTAS), "the quota")
     await namespace.until_hard(HARD)
 

@@ -14,7 +14,7 @@ from kubeloop.client.errors import ServerError
 from kubeloop.testing.fake.server import FakeCluster
 from lab.scale.plan import LABEL_RUN, Plan, Settings
 from lab.scale.removal import Removal
-from lab.scale.workload import Installed, Workload
+from lab.scale.workload import Workload, WrongCluster
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINES
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
@@ -134,7 +134,7 @@ async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_i
 async def test_beside_a_registered_headroom_only_that_one_is_measured() -> None:
     cluster = FakeCluster()
     registered(cluster, "headroom-system")
-    with pytest.raises(Installed, match=r"ValidatingWebhookConfiguration headroom\.harvesterhci\.io.*--external"):
+    with pytest.raises(WrongCluster, match=r"ValidatingWebhookConfiguration headroom\.harvesterhci\.io.*--external"):
         await workload(cluster).refuse_beside_another()
     await workload(cluster, external=True).refuse_beside_another()
 
@@ -146,7 +146,7 @@ async def test_beside_a_headroom_that_holds_its_lease_too(ago: float, refused: b
     spec = {"holderIdentity": "pod-0", "leaseDurationSeconds": 15, "renewTime": renewed}
     put(cluster, registry.LEASES, "headroom", metadata={"namespace": "headroom-system"}, spec=spec)
     if refused:
-        with pytest.raises(Installed, match="Lease headroom-system/headroom"):
+        with pytest.raises(WrongCluster, match="Lease headroom-system/headroom"):
             await workload(cluster).refuse_beside_another()
     else:
         await workload(cluster).refuse_beside_another()
