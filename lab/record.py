@@ -85,11 +85,9 @@ class Refusal:
     @classmethod
     def of(cls, message: str) -> Self | None:
         """The refusal in the message of an event or an error; None for a message about something else."""
-        at = message.find(_EXCEEDED)
-        if at < 0:
-            return None
-        words = message[at:]
-        return cls(words, _named(words, "requested"), _named(words, "limited"))
+        _before, exceeded, rest = message.partition(_EXCEEDED)
+        words = exceeded + rest
+        return cls(words, _named(words, "requested"), _named(words, "limited")) if exceeded else None
 
 
 def _named(words: str, what: str) -> ResourceList:
@@ -237,10 +235,9 @@ class Record:
         return sum((pod.usage for pod in self.counted.values()), Amounts())
 
     def mark(self, kind: str, text: str) -> Mark:
-        mark = Mark(self.clock(), kind, text)
-        self.marks.append(mark)
-        self.listener(mark)
-        return mark
+        self.marks.append(Mark(self.clock(), kind, text))
+        self.listener(self.marks[-1])
+        return self.marks[-1]
 
     def see_quota(self, quota: ResourceQuota) -> None:
         self.quotas.append(QuotaVersion(self.clock(), quota))
@@ -256,12 +253,6 @@ class Record:
     def lose_migration(self, migration: VirtualMachineInstanceMigration) -> None:
         self.see_migration(migration)
         self._lose(self.migrations[migration.name], migration)
-
-    def see_machine(self, machine: VirtualMachine) -> None:
-        self.machines[machine.name] = machine
-
-    def see_instance(self, vmi: VirtualMachineInstance) -> None:
-        self.instances[vmi.name] = vmi
 
     def see_pod(self, pod: Pod) -> None:
         if pod.name not in self.pods:
@@ -288,9 +279,8 @@ class Record:
         more = count - self._counts.get(event.name, 0)
         self._counts[event.name] = count
         if more > 0:
-            seen = EventSeen(self.clock(), names[-1], event.reason, event.message, more)
-            self.events.append(seen)
-            self.listener(seen)
+            self.events.append(EventSeen(self.clock(), names[-1], event.reason, event.message, more))
+            self.listener(self.events[-1])
 
     def _lose(self, track: Track, obj: Object) -> None:
         if track.ended is None:
@@ -299,9 +289,8 @@ class Record:
     def _enter(self, track: Track, phase: str, obj: Object) -> None:
         if track.phases and track.phase == phase:
             return
-        change = PhaseChange(self.clock(), _version(obj), track.name, track.vm, phase)
-        track.phases.append(change)
-        self.listener(change)
+        track.phases.append(PhaseChange(self.clock(), _version(obj), track.name, track.vm, phase))
+        self.listener(track.phases[-1])
 
 
 def _version(obj: Object) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -26,8 +27,8 @@ def _nothing(_record: Record, _obj: object) -> None:
 _SEEN: Mapping[str, tuple[See, See]] = {
     RESOURCE_QUOTAS.kind: (Record.see_quota, _nothing),
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind: (Record.see_migration, Record.lose_migration),
-    VIRTUAL_MACHINES.kind: (Record.see_machine, _nothing),
-    VIRTUAL_MACHINE_INSTANCES.kind: (Record.see_instance, _nothing),
+    VIRTUAL_MACHINES.kind: (lambda record, vm: record.machines.update({vm.name: vm}), _nothing),
+    VIRTUAL_MACHINE_INSTANCES.kind: (lambda record, vmi: record.instances.update({vmi.name: vmi}), _nothing),
     PODS.kind: (Record.see_pod, Record.lose_pod),
     EVENTS.kind: (Record.see_event, _nothing),
 }
@@ -75,11 +76,9 @@ class Watching:
 
     async def changed(self, timeout: float) -> None:
         """Wait until something was seen, `timeout` seconds at most."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
         self._changed.clear()
 
     async def __aenter__(self) -> Self:

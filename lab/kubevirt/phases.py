@@ -122,9 +122,11 @@ def decide(view: View) -> Step:
         return fail(view, "source node reported migration failed")
     if migration.deleting and not view.state.completed:
         return _abort(view)
-    asked_to_fail = migration.phase and migration.phase == view.options.fail_at_phase
-    act = _break if asked_to_fail else TABLE.get(migration.phase)
-    step = act(view) if act else Wait()
+    if migration.phase and migration.phase == view.options.fail_at_phase:
+        why = f"told to fail in phase {migration.phase}"
+        step: Step = _reported_failed(view, why) if view.handed_over else fail(view, why)
+    else:
+        step = TABLE[migration.phase](view) if migration.phase in TABLE else Wait()
     return Wait(view.remaining) if isinstance(step, Write) and view.remaining > 0 else step
 
 
@@ -161,9 +163,7 @@ def _pending(view: View) -> Step:
         return Create.TARGET
     if view.attachment is None and view.vmi is not None and hotplugged(view.vmi):
         return Create.ATTACHMENT if is_running(view.target) else Wait()
-    if view.attachment is not None and view.attachment.status.phase != "Running":
-        return Wait()
-    return _enter(view)
+    return Wait() if view.attachment is not None and view.attachment.status.phase != "Running" else _enter(view)
 
 
 def _scheduling(view: View) -> Step:
@@ -238,11 +238,11 @@ def _arrive(view: View) -> Write:
         # The form in which Go prints a time, as KubeVirt leaves it.
         moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
         return Write(target, {"metadata": {"annotations": {objects.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
-    now = view.now
+    now, node = view.now, target.spec.node_name
     seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": now}
     step = _reported(view, completed=True, endTimestamp=now, **seen)
-    step.patch["status"]["nodeName"] = target.spec.node_name
-    step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: target.spec.node_name}}
+    step.patch["status"]["nodeName"] = node
+    step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
     return step
 
 
@@ -278,12 +278,6 @@ def _abort(view: View) -> Step:
     if not view.state.abort_requested:
         return _reported(view, abortRequested=True, abortStatus="Aborting")
     return _reported_failed(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
-
-
-def _break(view: View) -> Write:
-    """Fail because an annotation asks for it."""
-    why = f"told to fail in phase {view.migration.phase}"
-    return _reported_failed(view, why) if view.handed_over else fail(view, why)
 
 
 def _finish(view: View) -> Step:
@@ -322,9 +316,8 @@ def _reported(view: View, **state: Any) -> Write:
 
 
 def _reported_failed(view: View, why: str, **state: Any) -> Write:
-    start = view.state.start_timestamp or view.now
-    ended = {"completed": True, "failed": True, "failureReason": why, "endTimestamp": view.now}
-    return _reported(view, startTimestamp=start, **ended, **state)
+    times = {"startTimestamp": view.state.start_timestamp or view.now, "endTimestamp": view.now}
+    return _reported(view, completed=True, failed=True, failureReason=why, **times, **state)
 
 
 def _entering(view: View, phase: str) -> Patch:

@@ -61,7 +61,7 @@ class RecordBuilder:
         self.record.lose_pod(self._pod(at, name, "Running", vm, of, ONE))
 
     def instance(self, name: str, **status: str) -> None:
-        self.record.see_instance(build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE))
+        self.record.instances[name] = build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE)
 
     def event(self, at: float, message: str, about: str = "vm1", *, name: str = "", count: int | None = None) -> None:
         involved = {"name": about, "kind": "VirtualMachineInstance"}

@@ -103,7 +103,7 @@ def test_amounts_are_compared_by_value(one: tuple[str, str], other: tuple[str, s
 def test_amounts_are_two_and_printed_as_the_api_server_prints_them() -> None:
     assert str(Amounts.of("2015m", "5000Mi")) == "cpu 2015m, memory 5000Mi"
     assert str(Quota(Amounts.of("3", "1k"), Amounts())) == "hard cpu 3, memory 1k; used cpu 0, memory 0"
-    assert Amounts.within({"pods": 3}) == Amounts()
+    assert Amounts(by_value({"pods": 3})) == Amounts()
     assert Amounts.of("2015m", "1") + Amounts.of("985m", "2") == Amounts.of("3", "3")
     with pytest.raises(QuantityError):
-        Amounts.within({"limits.cpu": "much"})
+        Amounts.of("much", "1")
