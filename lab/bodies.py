@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubeloop.testing.cluster.nodes import fake_node
-from lab.kubevirt.options import PREFIX
+from lab.kubevirt.options import PACED_PHASES, PREFIX
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
 from pkg.util.resourcequota.base import RESOURCE_NAMES
@@ -17,14 +17,6 @@ from pkg.util.resourcequota.base import RESOURCE_NAMES
 Raw = dict[str, Any]
 
 _numbers = itertools.count(1)
-_EARLY = (
-    constants.PHASE_SCHEDULING,
-    constants.PHASE_SCHEDULED,
-    constants.PHASE_PREPARING_TARGET,
-    constants.PHASE_TARGET_READY,
-)
-
-
 _NODE_LABELS = {"kubevirt.io/schedulable": "true", "cpumanager": "true", "machine-type.node.kubevirt.io/q35": "true"}
 _NODE_CAPACITY = {
     "hugepages-2Mi": "1Ti",
@@ -48,9 +40,9 @@ def quota_text(limits: Mapping[str, Any]) -> str:
 def granting(hard: Mapping[str, Any]) -> str:
     """The same for limits by the ResourceQuota's names."""
     named = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
-    granted: dict[str, Any] = {named[name]: str(amount) for name, amount in hard.items() if name in named}
     extended = {name: str(amount) for name, amount in hard.items() if name not in named}
-    return quota_text({**granted, **({"extended": extended} if extended else {})})
+    granted = {named[name]: str(amount) for name, amount in hard.items() if name in named}
+    return quota_text(granted | ({"extended": extended} if extended else {}))
 
 
 def namespace(name: str, text: str, labels: Mapping[str, str] | None = None) -> Raw:
@@ -118,5 +110,5 @@ def stand_in(**marks: Any) -> dict[str, str]:
 
 def pace(early: float, running: float) -> str:
     """`phase_seconds` of a migration: how long each phase before Running lasts, and Running; in seconds."""
-    seconds = {**dict.fromkeys(_EARLY, early), constants.PHASE_RUNNING: running}
+    seconds = {**dict.fromkeys(PACED_PHASES, early), constants.PHASE_RUNNING: running}
     return ",".join(f"{phase}={each:g}" for phase, each in seconds.items())

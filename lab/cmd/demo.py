@@ -28,21 +28,15 @@ def demo(options: DemoOptions) -> int:
     Takes about a minute, and about ten more the first time: the cluster's binaries are built then. The last line
     counts the checks; the exit status is 0 only if all of them passed.
     """
-    speed, record = options.speed, options.record
-    if not _SLOWEST <= speed <= _FASTEST:
-        raise WrongCall(f"--speed {speed:g} is not between {_SLOWEST:g} and {_FASTEST:g}")
-    if record is not None:
-        _check_writable(record)
-    from lab.demo.run import Settings, run_demo
+    if not _SLOWEST <= options.speed <= _FASTEST:
+        raise WrongCall(f"--speed {options.speed:g} is not between {_SLOWEST:g} and {_FASTEST:g}")
+    if (record := options.record) is not None:  # checked before anything starts
+        if not record.parent.is_dir():
+            raise WrongCall(f"--record {record}: no such folder {record.parent}")
+        if record.is_dir():
+            raise WrongCall(f"--record {record}: this is a folder")
+        if not os.access(record if record.exists() else record.parent, os.W_OK):
+            raise WrongCall(f"--record {record}: it cannot be written")
+    from lab.demo.run import run_demo
 
-    return run_demo(Settings(speed, record))
-
-
-def _check_writable(record: Path) -> None:
-    """Checked before anything starts. Raises WrongCall."""
-    if not record.parent.is_dir():
-        raise WrongCall(f"--record {record}: no such folder {record.parent}")
-    if record.is_dir():
-        raise WrongCall(f"--record {record}: this is a folder")
-    if not os.access(record if record.exists() else record.parent, os.W_OK):
-        raise WrongCall(f"--record {record}: it cannot be written")
+    return run_demo(options.speed, record)

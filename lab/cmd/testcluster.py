@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,9 +11,6 @@ from kubeloop.testing.cluster.progress import Lines
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from pkg.cmd.flags import add_command, option
 from pkg.cmd.options import Output, OutputOptions
-
-if TYPE_CHECKING:
-    from kubeloop.testing.cluster.cluster import Status
 
 # The cluster's own modules are imported where they are used: the offline commands of this program start faster.
 
@@ -92,19 +88,14 @@ def status(options: DirectoryOptions, printed: OutputOptions) -> None:
     if printed.output is Output.JSON:
         typer.echo(found.as_json())
     else:
-        _print_table(found)
+        typer.echo(f"{'ready' if found.ready else 'not ready'}  {found.url or found.directory}")
+        if found.kubeconfig:
+            typer.echo(f"kubeconfig  {found.kubeconfig}")
+        pids = {name: f"pid {pid}" if pid else "not running" for name, pid in found.processes.items()}
+        for name, text in {**found.versions, **pids}.items():
+            typer.echo(f"{name:<24} {text}")
     if not found.ready:
         raise typer.Exit(1)
-
-
-def _print_table(found: Status) -> None:
-    typer.echo(f"{'ready' if found.ready else 'not ready'}  {found.url or found.directory}")
-    if found.kubeconfig:
-        typer.echo(f"kubeconfig  {found.kubeconfig}")
-    for name, version in found.versions.items():
-        typer.echo(f"{name:<24} {version}")
-    for name, pid in found.processes.items():
-        typer.echo(f"{name:<24} {f'pid {pid}' if pid else 'not running'}")
 
 
 for _command in (build, up, down, status):

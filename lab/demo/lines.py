@@ -44,10 +44,9 @@ class Lines:
 
     def say(self, text: str) -> None:
         """A line as it is."""
-        if self.broken:
-            return
         try:
-            print(text, file=self._stream, flush=True)
+            if not self.broken:
+                print(text, file=self._stream, flush=True)
         except BrokenPipeError:
             self.broken = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -104,6 +105,11 @@ _FORMAT = """\
 def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
     console = Console(file=stream)
     console.print(view(seen, report, now=now, width=max(console.width, 60), rows=9))
+
+
+def write(path: Path, seen: Record, report: Report, now: float) -> None:
+    """The picture into a file. Raises OSError."""
+    path.write_text(svg(seen, report, now), "utf-8")
 
 
 def svg(seen: Record, report: Report, now: float) -> str:

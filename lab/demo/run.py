@@ -6,7 +6,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.api import registry
@@ -24,7 +23,7 @@ from lab.demo import seed
 from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
 from lab.demo.lines import Lines, is_terminal
-from lab.demo.picture import show, svg
+from lab.demo.picture import show, write
 from lab.demo.scenario import SCENARIO, Step
 from lab.questions import refused_after_raise
 from lab.record import Record
@@ -42,26 +41,18 @@ _FOLLOWED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How the demo runs: `speed` divides every pause, `record` is the file for the picture."""
-
-    speed: float = 1.0
-    record: Path | None = None
-    steps: Sequence[Step] = SCENARIO
-
-
-def run_demo(settings: Settings) -> int:
-    """Run everything and show it on standard output; the exit code.
+def run_demo(speed: float, record: Path | None) -> int:
+    """Run everything and show it on standard output; the exit code. `speed` divides every pause, `record` is the file
+    for the picture.
 
     However it ends, by an error or a signal, the cluster and headroom end too. Raises ClusterError when no cluster
     comes up, BrokenPipeError when the output's reader has closed it, OSError when the picture cannot be written.
     """
     with ending_on_sigterm(), EmbeddedCluster(progress=Progress()) as cluster:
-        return asyncio.run(_run(cluster, settings))
+        return asyncio.run(_run(cluster, speed, record))
 
 
-async def _run(cluster: Cluster, settings: Settings) -> int:
+async def _run(cluster: Cluster, speed: float, record: Path | None) -> int:
     began = time.monotonic()
     seen, report = Record(lambda: time.monotonic() - began), Report()
     lines = Lines(sys.stdout)
@@ -69,27 +60,23 @@ async def _run(cluster: Cluster, settings: Settings) -> int:
     lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
     async with (
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
-        watching_of(client, seen) as watching,
+        Watching(client, {seed.NAMESPACE: seen}, *_FOLLOWED) as watching,
     ):
-        driver = Driver(cluster, client, seen, watching, report, settings.speed, lambda: lines.broken)
-        await run_steps(driver, settings.steps)
+        await run_steps(Driver(cluster, client, seen, watching, report, speed, lambda: lines.broken), SCENARIO)
     if lines.broken:
         raise BrokenPipeError
     if is_terminal(sys.stdout):
         show(sys.stdout, seen, report, seen.clock())
-    if settings.record is not None:
-        settings.record.write_text(svg(seen, report, seen.clock()), "utf-8")
-        lines.say(f"picture: {settings.record}")
+    if record is not None:
+        write(record, seen, report, seen.clock())
+        lines.say(f"picture: {record}")
     if report.failed:
-        _show_log(cluster.directory)
+        log = processes.log_path(cluster.directory, "headroom")
+        for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
+            print(f"headroom's log: {line}", file=sys.stderr)
     lines.say(f"refused after the raise: {refused_after_raise(seen)}")
     lines.say(report.last_line)
     return report.exit_code
-
-
-def watching_of(client: Client, record: Record) -> Watching:
-    """What the API server shows of the demo's namespace, written down as it comes."""
-    return Watching(client, {seed.NAMESPACE: record}, *_FOLLOWED)
 
 
 async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
@@ -99,12 +86,5 @@ async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
         try:
             await step.run(driver)
         except (Stopped, ApiError, ClusterError) as error:
-            reason = one_line(error)
-            driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {reason}"))
+            driver.report.add(Check(step.letter, "the demo", "goes on", f"stopped: {one_line(error)}"))
             return
-
-
-def _show_log(directory: Path) -> None:
-    log = processes.log_path(directory, "headroom")
-    for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
-        print(f"headroom's log: {line}", file=sys.stderr)

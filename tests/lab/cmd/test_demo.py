@@ -11,29 +11,23 @@ import pytest
 
 from kubeloop.testing.polling import eventually
 from lab.demo import run as module
-from lab.demo.run import Settings
 from lab.headroom import COMMAND
 from pkg.cmd.main import run
 
 
 @pytest.fixture
-def settings_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """Stands where the demo is, and remembers how it was wanted."""
-    asked: list[Settings] = []
-
-    def run_demo(settings: Settings) -> int:
-        asked.append(settings)
-        return 0
-
-    monkeypatch.setattr(module, "run_demo", run_demo)
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Path | None]]:
+    """What stands where the demo is was told: the speed, the picture's file."""
+    asked: list[tuple[float, Path | None]] = []
+    monkeypatch.setattr(module, "run_demo", lambda speed, record: asked.append((speed, record)) or 0)
     return asked
 
 
-def test_how_it_runs(settings_of_runs: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_it_runs(runs: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["demo"]) == 0
     monkeypatch.setenv("HEADROOM_SPEED", "3")
     assert run(["demo", "--record", str(tmp_path / "x.svg")]) == 0
-    assert settings_of_runs == [Settings(), Settings(speed=3.0, record=tmp_path / "x.svg")]
+    assert runs == [(1.0, None), (3.0, tmp_path / "x.svg")]
 
 
 @pytest.mark.parametrize(
@@ -51,13 +45,13 @@ def test_how_it_runs(settings_of_runs: list[Settings], tmp_path: Path, monkeypat
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
-    words: list[str], settings_of_runs: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], runs: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["demo", *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"headroom: .+\n", captured.err)
-    assert settings_of_runs == []
+    assert runs == []
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, Any]:
