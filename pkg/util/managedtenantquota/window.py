@@ -73,7 +73,7 @@ class Window:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
         found = dict(self.records)
         for quota in self.observed.quotas:
-            if more := self.found.added.get(quota.name):
+            if (more := self.found.added.get(quota.name)) is not None:
                 known = self.records.get(quota.name, Record(quota.hard, {}))
                 added = maximum(parse_resource_list(known.added), parse_resource_list(more))
                 found[quota.name] = Record(known.hard, format_resource_list(added))

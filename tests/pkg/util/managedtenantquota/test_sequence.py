@@ -61,6 +61,9 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "a migration that another quota blocks joins": observed(
             TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()
         ),
+        "it is released, and a second quota refuses it by now to which nothing may be added": raised(
+            quotas=TWO_BLOCK, lock=lock()
+        ),
     },
     30.0: {
         "raised": raised(lock=lock()),
@@ -154,6 +157,9 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
         "past them, and upstream's controller runs": raised(lock=lock(age=130), upstream="it"),
+        "past them, and to a second quota that refuses it nothing may be added": raised(
+            quotas=TWO_BLOCK, lock=lock(age=130)
+        ),
         "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
         "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
     },
