@@ -14,7 +14,7 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import recognise, timestamp
 from pkg.util.managedtenantquota.model import Observed, Policy
-from pkg.util.managedtenantquota.targets import observe as observe_namespace
+from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.targets import target_pods
 from pkg.util.managedtenantquota.window import Window
 
@@ -86,13 +86,13 @@ def why_it_waits(observed: Observed, migration: str) -> list[str]:
         for problem in window.problems
         if found in problem.about or not any(obj in observed.facts.migrations for obj in problem.about)
     ]
-    wanted = next((each for each in window.wanted if each.migration.uid == found.uid), None)
-    if wanted is not None:
-        return [*said, f"resource quotas {', '.join(wanted.blocking)} refuse its target pod: {_stage(window)}"]
+    missing = next((each for each in window.missing if each.migration.uid == found.uid), None)
+    if missing and missing in window.wanted:
+        return [*said, f"resource quotas {', '.join(missing.blocking)} refuse its target pod: {_stage(window)}"]
     if said:
         return said
-    if found.name in window.found.waiting:
-        return [window.found.waiting[found.name]]
+    if missing and missing.waits:
+        return [missing.waits]
     if is_refused(found):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace, ResourceQuota
@@ -16,7 +16,7 @@ from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachabl
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
-from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter, RateLimiter
+from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from pkg.config.metrics import METRICS
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
@@ -24,23 +24,21 @@ from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UN
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
 from pkg.util.managedtenantquota.record import is_in_use
-from pkg.util.managedtenantquota.sequence import Step, Wait, Write, next_step
+from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
 
 log = logging.getLogger(__name__)
 
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100
-"""In one go; a namespace with more blocking quotas than that goes on in the next."""
-_PAUSE = 1.0
-"""Seconds until then."""
+"""In one go; a namespace with more blocking quotas than that goes on after a pause."""
 _FIRST_PAUSE = 0.05
 """Seconds after the first error of a namespace; twice as long after each further one."""
 _OPENING_SECONDS = 12.0
 """A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
 itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
-_SAID = 4096
+_REMEMBERED = 4096
 _REFUSED = {
     "Restore": (EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
     "Unlock": (EVENT_UNLOCK_REFUSED, "lock {} still stands, deleting it will be retried: {}"),
@@ -53,24 +51,21 @@ class Handler:
 
     def __init__(self, observer: Observer, writer: Writer, events: EventRecorder, policy: Policy) -> None:
         self._observer, self._writer, self._events, self._policy = observer, writer, events, policy
-        self._seen: dict[str, tuple[str, float]] = {}
-        """A namespace to the uid of its last lock and the time by the event loop when that was first seen."""
+        self._seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
+        """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, Timers] = defaultdict(Timers)
-        self._pauses: RateLimiter[str] = ItemExponentialFailureRateLimiter(_FIRST_PAUSE, policy.sweep)
-        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_SAID, ttl=_SAID_SECONDS, timer=loop_time)
+        self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
+        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
-        """Do the next step. Raises RetryAfter while there is something to re-check, also after an ApiError."""
+        """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
-            self._seen.pop(key, None)
             self._pauses.forget(key)
             return
         try:
             window, step = await self._work_off(key)
-        except TimeoutError as exc:
-            raise RetryAfter(_FIRST_PAUSE, "the lock has to end, whatever is waited for") from exc
-        except ApiError as exc:
+        except (TimeoutError, ApiError) as exc:
             raise RetryAfter(self._pauses.when(key), f"after an error: {exc}") from exc
         observed = window.observed
         if observed.refused:
@@ -91,7 +86,7 @@ class Handler:
         window = self._window(replace(self._observer.cached(lock.namespace), lock=lock))
         if not window.overdue:
             raise RetryAfter(window.left, "the lock has to end then")
-        step = self._decide(window)
+        step = next_step(window)
         assert isinstance(step, Write)
         if (await self._try(window, step)).refused:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
@@ -100,56 +95,49 @@ class Handler:
         """The caches suggest a step; it is decided anew from live reads, and every write is bound to them. Raises
         TimeoutError when the lock has to end."""
         window = self._window(self._observer.cached(key))
-        step = self._decide(window)
+        step = next_step(window)
         if isinstance(step, Wait):
             return window, step
         async with asyncio.timeout(window.left if window.lock and not window.overdue else None):
             observed = await self._observer.live(key)
             for _ in range(_MOST_WRITES):
                 window = self._window(observed)
-                step = self._decide(window)
+                step = next_step(window)
                 if isinstance(step, Wait):
                     return window, step
                 observed = replace(await self._try(window, step), now=self._observer.clock())
-        raise RetryAfter(_PAUSE, "there is more to write")
+        raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     def _window(self, observed: Observed) -> Window:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
-        lock, now, key = observed.lock, observed.now, observed.namespace
+        lock, now = observed.lock, observed.now
         if lock is not None:
-            uid = lock.configuration.uid
-            if self._seen.get(key, ("", 0.0))[0] != uid:
-                self._seen[key] = uid, loop_time()
-            seen = loop_time() - self._seen[key][1]
+            seen = loop_time() - self._seen.setdefault(lock.configuration.uid, loop_time())
             lock = replace(lock, since=now - max(lock.age(now), seen), seen=now - seen)
-        return Window(replace(observed, lock=lock, timers=self._timers[key]), self._policy)
+        window = Window(replace(observed, lock=lock, timers=self._timers[observed.namespace]), self._policy)
+        self._keep(window)
+        return window
 
     async def _try(self, window: Window, step: Write) -> Observed:
         """The observation after it. Raises ApiError: a write that opens a window and is refused closes it."""
         observed = window.observed
         try:
-            try:
-                async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):
-                    return await self._writer.do(step, observed)
-            except TimeoutError as exc:
-                raise Unreachable(f"no answer within {_OPENING_SECONDS:g} s") from exc
+            async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):
+                return await self._writer.do(step, observed)
         except (Conflict, AlreadyExists):
             raise
-        except ApiError as exc:
-            if step.opens:
-                window.refused(str(exc), self._observer.clock())
-                self._keep(window)
-            if step.what is None or step.name not in _REFUSED:
-                raise
-            reason, message = _REFUSED[step.name]
-            about = [step.what] if isinstance(step.what, ResourceQuota) else []
-            problem = observed.problem(reason, message.format(step.what.name, exc), step.what.name, *about)
-            self._say(observed.namespace, problem)
-            return replace(observed, refused=[*observed.refused, step.what.key])
-
-    def _decide(self, window: Window) -> Step:
-        self._keep(window)
-        return next_step(window)
+        except (ApiError, TimeoutError) as exc:
+            refusal = exc if isinstance(exc, ApiError) else Unreachable(f"no answer within {_OPENING_SECONDS:g} s")
+        if step.opens:
+            window.refused(str(refusal), self._observer.clock())
+            self._keep(window)
+        if step.what is None or step.name not in _REFUSED:
+            raise refusal
+        reason, message = _REFUSED[step.name]
+        about = [step.what] if isinstance(step.what, ResourceQuota) else []
+        problem = observed.problem(reason, message.format(step.what.name, refusal), step.what.name, *about)
+        self._say(observed.namespace, problem)
+        return replace(observed, refused=[*observed.refused, step.what.key])
 
     def _keep(self, window: Window) -> None:
         self._timers[window.observed.namespace] = window.timers

@@ -130,10 +130,10 @@ _ADMITTED: Final = (
 def lock_webhook(
     namespace: str,
     where: Mapping[str, Any],
+    admitted: Collection[str] = (),
     *,
     holders: Sequence[str],
     virt_controllers: Sequence[str],
-    admitted: Collection[str] = (),
 ) -> Webhook:
     """The lock's webhook.
 

@@ -1,15 +1,21 @@
-"""What a decision about a namespace with a budget looks at, and what comes out. Plain data."""
+"""What a decision about a namespace with a budget looks at, and what comes out of it; gathered without a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, ObjectMeta
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.observe import Observer, Source
+
+_WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +104,40 @@ class Observed:
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
         return Problem(reason, message, [*also, *self.budgets], f"{reason}/{key}")
+
+
+def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
+    """What is known of a namespace without a request; not how a lock shall look."""
+    source = facts.source
+    found = source.namespaces.get(name=namespace)
+    seen = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+    return Observed(
+        namespace=namespace,
+        exists=found is not None and not found.deleting,
+        budgets=source.budgets.list(namespace),
+        lock=lock,
+        quotas=source.quotas.list(namespace),
+        facts=with_running(seen, source),
+        now=now,
+    )
+
+
+def with_running(facts: Facts, source: Source) -> Facts:
+    """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
+    looked at where none waits."""
+    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
+        return facts
+    migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
+    waiting = {each.uid: each.namespace for each in migrations if each.phase in _WAITING}
+    started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
+    running = (each for each in migrations if each.uid not in waiting or each.uid in started)
+    vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
+    return replace(facts, running=list(map(_nodes, vmis)))
+
+
+def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
+    """Where the migration comes from: nodeName moves on before the migration has ended."""
+    if vmi is None:
+        return frozenset()
+    state = vmi.status.migration_state
+    return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))

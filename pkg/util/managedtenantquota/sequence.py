@@ -76,8 +76,8 @@ def _lock(window: Window) -> Step | None:
         return None
     admitted = {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in window.wanted}
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
-    kept = admitted_by(lock) if lock else ()
-    admitted |= {each for each in kept if each.partition("/")[0] not in window.found.left_out}
+    kept, left_out = admitted_by(lock) if lock else (), {m.migration.uid for m in window.missing if not m.blocking}
+    admitted |= {each for each in kept if each.partition("/")[0] not in left_out}
     webhook = seen.wanted_lock(admitted) if seen.wanted_lock else {}  # none: the caches suggest it
     if lock is None:
         vms = sorted({each.migration.spec.vmi_name for each in window.wanted})

@@ -13,7 +13,7 @@ from functools import reduce
 import msgspec
 
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
-from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import (
@@ -31,33 +31,34 @@ from pkg.util.amounts import compared
 from pkg.util.kubevirt.claims import state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
-from pkg.util.kubevirt.migration import abort_requested, is_finished, is_refused, migration_of
+from pkg.util.kubevirt.migration import abort_requested, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
-from pkg.util.managedtenantquota.lock import Lock
-from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
-_WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Missing:
-    """A migration whose target's pods quota refuses. `launcher` False: only the attachment pods are missing."""
+    """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
     vmi: VirtualMachineInstance
     source: Side | None
     launcher: bool
+    """False: only the attachment pods are missing."""
+    blocking: Sequence[str] = ()
+    """The names of the quotas that are raised to release it; none: it is not released."""
+    waits: str = ""
+    """Why not, although it could be: for people."""
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
         """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
@@ -81,8 +82,8 @@ class Room:
         """`record`: how it was, where it is raised; `most`: what may be added."""
         hard = quota.hard if record is None else record.hard
         spec = msgspec.structs.replace(quota.spec, hard=hard)
-        self.name, self.quota = quota.name, quota
-        self._hard, self._used, self._most = parse_resource_list(hard), parse_resource_list(quota.used), most
+        self.quota, self._most = quota, most
+        self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
         self._granted = {vm.name: vm.granted for vm in vms}
@@ -98,16 +99,16 @@ class Room:
         """In which resources it refuses the target even when raised, beside the others, and a text for each."""
         need = missing.need(self._facts)[1]
         raised, found = self._raised(missing, need), {}
-        for name in sorted(Balance(raised, self._used).short(total([self._needed, need]))):
+        for name in sorted(Balance(raised, add(self._used, self._needed)).short(need)):
             amounts = compared(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             said = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            found[f"{self.name}/{name}"] = said.format(name, self.name, *amounts)
+            found[f"{self.quota.name}/{name}"] = said.format(name, self.quota.name, *amounts)
         return found
 
     def let_in(self, missing: Missing) -> None:
         """Add what is granted to it."""
         self._let_in |= self._own(missing)
-        self._needed = total([self._needed, missing.need(self._facts)[1]])
+        self._needed = add(self._needed, missing.need(self._facts)[1])
 
     @property
     def added(self) -> ResourceList:
@@ -173,43 +174,6 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
         default_request=_largest(item.default_request for item in items),
     )
     return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
-
-
-def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
-    """What is known of a namespace without a request; not how a lock shall look."""
-    source = facts.source
-    found = source.namespaces.get(name=namespace)
-    seen = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
-    return Observed(
-        namespace=namespace,
-        exists=found is not None and not found.deleting,
-        budgets=source.budgets.list(namespace),
-        lock=lock,
-        quotas=source.quotas.list(namespace),
-        facts=with_running(seen, source),
-        now=now,
-    )
-
-
-def with_running(facts: Facts, source: Source) -> Facts:
-    """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
-    looked at where none waits."""
-    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
-        return facts
-    migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
-    waiting = {each.uid: each.namespace for each in migrations if each.phase in _WAITING}
-    started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
-    running = (each for each in migrations if each.uid not in waiting or each.uid in started)
-    vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
-    return replace(facts, running=list(map(_nodes, vmis)))
-
-
-def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
-    """Where the migration comes from: nodeName moves on before the migration has ended."""
-    if vmi is None:
-        return frozenset()
-    state = vmi.status.migration_state
-    return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:

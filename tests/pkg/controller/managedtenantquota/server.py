@@ -187,9 +187,8 @@ class Process:
         """`skew`: seconds by which this machine's clock is ahead."""
         self.cluster = cluster
         self.events = Events()
-        self._management = Wired(cluster.server)
         self._clock = ServerClock(loop_time, lambda: START + loop_time() + skew)
-        self._management.client.transport.server_clock = self._clock
+        self._management = Wired(cluster.server, clock=self._clock)
         wire(self._management, self.events, **options)
 
     async def look(self, namespace: str = "ns1") -> float | None:

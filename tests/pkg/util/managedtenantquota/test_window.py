@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.model import Policy, Timers
-from pkg.util.managedtenantquota.record import Record
-from pkg.util.managedtenantquota.releases import Releases
-from pkg.util.managedtenantquota.targets import with_largest_defaults, with_running
+from pkg.util.managedtenantquota.lock import Lock
+from pkg.util.managedtenantquota.model import Policy, Timers, with_running
+from pkg.util.managedtenantquota.targets import with_largest_defaults
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
@@ -35,15 +35,18 @@ from tests.pkg.util.managedtenantquota.objects import (
     ENOUGH,
     FULL,
     NOW,
+    RECORD,
     SIDE,
     TWICE,
     budget,
+    lock,
     observed,
     quota,
     refused,
     source,
     surroundings,
     target,
+    window,
 )
 
 Migration = VirtualMachineInstanceMigration
@@ -70,9 +73,9 @@ class Case:
     added: Mapping[str, str] | None = None
     waiting: str = ""
     again: float = math.inf
-    originals: Mapping[str, Resources] = field(default_factory=dict)
-    members: Collection[str] = ()
-    closed: bool = False
+    lock: Lock | None = None
+    member: bool = False
+    """The window is open for it."""
     policy: Policy = field(default_factory=lambda: Policy(shortage=0.0))
     timers: Timers = field(default_factory=Timers)
 
@@ -131,6 +134,12 @@ RUNNING = target(vmim("Pending"), "Running")
 BEFORE = target(refused(name="before"), "Running")
 STATEFUL = with_state(running_vmi())
 OF_STATE = replace(surroundings(instances=[STATEFUL], pods=[launcher(STATEFUL)]), claims={"state-1": claim("state-1")})
+OF_BOTH = replace(
+    surroundings(
+        [refused(), refused("vm2")], instances=[STATEFUL, running_vmi("vm2")], pods=[launcher(STATEFUL), source("vm2")]
+    ),
+    claims={"state-1": claim("state-1")},
+)
 MOVED = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
 TAKEN = "resource quota quota still holds what was added for migrations by annotations"
 RESTS = Timers(paused={UID: NOW + 9})
@@ -176,7 +185,7 @@ BLOCKING = {
     ),
     "a quota that is raised is not in the way by what it says": Case([quota({"limits.cpu": "9", "pods": "9"})]),
     "and is, by what it was": Case(
-        [quota({"limits.cpu": "9", "limits.memory": "20Gi"})], "quota", originals={"quota": FULL}
+        [quota({"limits.cpu": "9", "limits.memory": "20Gi"}, annotations=RECORD)], "quota", lock=lock()
     ),
     "a budget that is no quantity is reported": Case(
         short=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
@@ -222,12 +231,12 @@ WAITING = {
     ),
     "and no longer": Case(blocking="quota", timers=Timers(paused={UID: NOW})),
     "a window is open for others": Case(
-        closed=True, waiting="a window is open for other migrations: it is for the next one", again=30.0
+        lock=lock(age=10), waiting="a window is open for other migrations: it is for the next one", again=30.0
     ),
-    "or for it": Case(blocking="quota", closed=True, members=["migration-of-vm1"]),
+    "or for it": Case(blocking="quota", lock=lock(age=10), member=True),
     "a shortage is believed once it lasts": Case(policy=Policy(), additional={}, again=SHORT),
     "until then it keeps its part in the window": Case(
-        blocking="quota", policy=Policy(), additional={}, again=SHORT, members=["migration-of-vm1"], added={}
+        blocking="quota", policy=Policy(), additional={}, again=SHORT, lock=lock(), member=True, added={}
     ),
     "not quite": Case(policy=Policy(), additional={}, again=0.25, timers=Timers(short_since={UID: NOW - SHORT + 0.25})),
     "it has lasted": Case(
@@ -267,6 +276,18 @@ ADDED = {
         added=CPU,
         short=["VM vm2"],
     ),
+    "a VM is not short of what its own target does not need": replace(
+        cpus("4030m", "4030m", "vm1 vm2", STATEFUL, running_vmi("vm2"), around=OF_BOTH, additional={"limits.cpu": "9"}),
+        quotas=[
+            quota(
+                {"limits.cpu": "4030m", "requests.storage": "10Mi"}, {"limits.cpu": "4030m", "requests.storage": "10Mi"}
+            )
+        ],
+        policy=Policy(),
+        again=SHORT,
+        lock=lock(),
+        member=True,
+    ),
     "VMs whose sides both run keep theirs": beside(
         "4030m", "6045m", "vm2", running_vmi("vm2"), added={"limits.cpu": "4030m"}
     ),
@@ -278,19 +299,19 @@ ADDED = {
 
 @sentences(BLOCKING | REFUSED | WAITING | ADDED)
 def test_what_is_released(case: Case) -> None:
-    seen = observed(case.quotas, [budget(case.additional)], case.around, timers=case.timers)
-    found = Releases(seen, case.policy)
-    records = {name: Record(hard, {}) for name, hard in case.originals.items()}
-    found.find(records, case.members, closed=case.closed)
+    budgets = [budget(case.additional, saved={} if case.member else None)]
+    seen = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
+    found = window(seen, case.policy)
     assert found.added.keys() == set(case.blocking.split())
     released = ("vm1" if case.blocking else "") if case.vms is None else case.vms
-    assert [each.migration.spec.vmi_name for each in found.releasable] == released.split()
-    assert all(each.blocking == case.blocking.split() for each in found.releasable)
+    assert [each.migration.spec.vmi_name for each in found.wanted] == released.split()
+    assert all(each.blocking == case.blocking.split() for each in found.wanted)
     said = [problem.message for problem in found.problems]
     assert len(said) == len(case.short), said
     assert all(map(str.__contains__, said, case.short)), said
-    assert (case.added is None) or found.added == {"quota": case.added}
-    assert found.waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
+    assert (case.added is None) or format_resource_list(found.added["quota"]) == case.added
+    waiting = {each.migration.name: each.waits for each in found.missing if each.waits}
+    assert waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
     assert found.recheck_after == case.again
 
 
