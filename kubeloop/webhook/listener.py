@@ -54,8 +54,12 @@ class Listener:
         limits: Limits,
         metrics: ServerMetrics,
     ) -> None:
+        async def asked(request: web.BaseRequest) -> web.StreamResponse:
+            self._silent.discard(request.protocol)  # from now on the connection's time is the server's affair
+            return await answer(request)
+
         self._server = web.Server(
-            answer,
+            asked,
             # What a client has asked for ends with the client.
             handler_cancellation=True,
             access_log=None,
@@ -91,10 +95,6 @@ class Listener:
             await asyncio.wait(self._tasks)
         self._server.pre_shutdown()
         await self._server.shutdown(2.0)
-
-    def asked(self, protocol: object) -> None:
-        """A request came on the connection: from now on its time is the server's affair."""
-        self._silent.discard(protocol)
 
     async def _accept(self, listening: socket.socket, most: int) -> None:
         loop = asyncio.get_running_loop()

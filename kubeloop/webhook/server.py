@@ -106,7 +106,6 @@ class WebhookServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
-        self._listener.asked(request.protocol)
         path, by_key = without_key(request.path, self._key() if self._key else "")
         metrics = self._metrics.get(path, self._unknown)
         certificate = request.transport.get_extra_info("peercert") if request.transport else None

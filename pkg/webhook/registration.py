@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -35,7 +35,8 @@ INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 Tell = Callable[[str, str], None]
 """Writes an event of this reason and message."""
 
-_OURS: Final = (VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
+_VALIDATING: Final = (VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
+_MUTATING: Final = (MUTATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
 _PROBE: Final = (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
 EVENT_NOT_REACHED = "WebhookNotReached"
 EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
@@ -201,7 +202,7 @@ class Leftovers:
 
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
-        found = await registered(self.client, *_OURS)
+        found = await registered(self.client, *_VALIDATING)
         event, fault = await self._fault(found) if found else ("", "")
         if found or self._failing:
             UNREACHABLE.set(event == EVENT_NOT_REACHED)
@@ -236,9 +237,8 @@ async def look_at_registered(management: Management, namespace: str, *, remove: 
 
 async def unregister(client: Client) -> list[str]:
     """Remove the configurations; the kinds of those that were there, but for the probe's. Raises ApiError."""
-    removed = []
-    mutating = (MUTATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
-    ours: Sequence[tuple[Resource[Any], str]] = (_OURS, mutating, _PROBE)
+    removed: list[str] = []
+    ours: list[tuple[Resource[Any], str]] = [_VALIDATING, _MUTATING, _PROBE]
     for resource, name in ours:
         with contextlib.suppress(NotFound):
             await client.resource(resource).delete(name=name)
