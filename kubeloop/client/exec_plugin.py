@@ -36,10 +36,9 @@ class Command:
     cluster: dict[str, Any] | None = field(default=None, repr=False)
     install_hint: str = ""
 
-    async def run(self, timeout: float | None = None) -> dict[str, Any]:
-        """Runs it once; returns the ExecCredential's status. Killed after `timeout` seconds. Raises ConfigError."""
-        timeout = EXEC_TIMEOUT if timeout is None else timeout
-        name = self.args[0]
+    async def run(self) -> dict[str, Any]:
+        """Runs it once; returns the ExecCredential's status. Raises ConfigError."""
+        name, timeout = self.args[0], EXEC_TIMEOUT
         try:
             async with asyncio.timeout(timeout):
                 return self._status(*await self._output())
@@ -145,13 +144,9 @@ def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
         raise ConfigError("the credential plugin returned only one of clientCertificateData and clientKeyData")
     if not token and not pem:
         raise ConfigError("the credential plugin returned neither a token nor a client certificate")
-    certificate = Certificate(str(pem), str(key)) if pem else None
-    return Credential(f"Bearer {token}" if token else None, certificate), _parse_expiry(status)
-
-
-def _parse_expiry(status: dict[str, Any]) -> float | None:
+    credential = Credential(f"Bearer {token}" if token else None, Certificate(str(pem), str(key)) if pem else None)
     text = status.get("expirationTimestamp")
     try:
-        return from_rfc3339(str(text)) if text else None
+        return credential, from_rfc3339(str(text)) if text else None
     except ValueError as err:
         raise ConfigError(f"the credential plugin's expirationTimestamp {err}") from None

@@ -95,7 +95,7 @@ def _filled(kind: inspect.Type, value: Any) -> Any:
             value = {
                 name: _filled(types[name], held) if name in types else held
                 for name, held in value.items()
-                if held is not None or name not in types or _takes_null(types[name])
+                if held is not None or name not in types or _zero(types[name]) is None
             }
         case inspect.CollectionType(item_type=item) if isinstance(value, list):
             value = [_filled(item, held) for held in value]
@@ -104,11 +104,8 @@ def _filled(kind: inspect.Type, value: Any) -> Any:
     return value
 
 
-def _takes_null(kind: inspect.Type) -> bool:
-    return _zero(kind) is None
-
-
 def _zero(kind: inspect.Type) -> Any:
+    """What a null stands for; None where the type takes a null."""
     match kind:
         case inspect.UnionType(types=options):
             zeros = [_zero(option) for option in options]

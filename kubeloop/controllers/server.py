@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from aiohttp import web
@@ -69,13 +69,15 @@ async def serve_health(management: Checks, bind_address: str, metrics_bind_addre
 
     Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError.
     """
-    server = HealthServer()
-    together = metrics_bind_address is None or metrics_bind_address == bind_address
+    server, routes = HealthServer(), {bind_address: _health(management)}
+    metrics_bind_address = bind_address if metrics_bind_address is None else metrics_bind_address
+    routes.setdefault(metrics_bind_address, []).append(web.get("/metrics", _metrics))
+    routes.pop(OFF, None)
     try:
-        if bind_address != OFF:
-            await server.listen(_application(_health(management), _METRICS if together else {}), bind_address)
-        if metrics_bind_address is not None and not together and metrics_bind_address != OFF:
-            await server.listen(_application(_METRICS), metrics_bind_address)
+        for address, served in routes.items():
+            application = web.Application()
+            application.add_routes(served)
+            await server.listen(application, address)
     except BindError:
         await server.close()
         raise
@@ -94,17 +96,7 @@ def parse_bind_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-_Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-
-def _application(*routes: dict[str, _Handler]) -> web.Application:
-    application = web.Application()
-    for table in routes:
-        application.add_routes([web.get(path, handler) for path, handler in table.items()])
-    return application
-
-
-def _health(checks: Checks) -> dict[str, _Handler]:
+def _health(checks: Checks) -> list[web.RouteDef]:
     async def healthz(request: web.Request) -> web.Response:
         return _answer(checks.healthy, 500, list)
 
@@ -117,7 +109,7 @@ def _health(checks: Checks) -> dict[str, _Handler]:
 
         return _answer(missing, 503, checks.notes)
 
-    return {"/healthz": healthz, "/readyz": readyz}
+    return [web.get("/healthz", healthz), web.get("/readyz", readyz)]
 
 
 def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], list[str]]) -> web.Response:
@@ -134,9 +126,6 @@ def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], lis
 async def _metrics(request: web.Request) -> web.Response:
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
-
-
-_METRICS: dict[str, _Handler] = {"/metrics": _metrics}
 
 
 def _reason(error: OSError) -> str:

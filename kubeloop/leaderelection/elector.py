@@ -140,7 +140,8 @@ class LeaderElector:
             if self._clock() < deadline:
                 await self._attempt(deadline - self._clock())
             if self._clock() >= deadline:
-                self._trouble = f"not renewed for {self._config.renew_deadline:g} s{self._because()}"
+                why = f": {self._trouble}" if self._trouble else ""
+                self._trouble = f"not renewed for {self._config.renew_deadline:g} s{why}"
                 break
         self._renewed_at = None
         MASTER.labels(str(self._lock)).set(0)
@@ -244,9 +245,6 @@ class LeaderElector:
             log.warning("%s", what)
             self._tell(what)
         self._trouble = reason
-
-    def _because(self) -> str:
-        return f": {self._trouble}" if self._trouble else ""
 
     async def _pause(self) -> None:
         """Until the lease is free, or `retry_period` is over."""

@@ -38,7 +38,7 @@ from multidict import CIMultiDictProxy
 
 from kubeloop.client.config import ClientConfig
 from kubeloop.testing.polling import PATIENCE
-from kubeloop.testing.scripted_steps import Drop, Hang, Step, hang, status_object
+from kubeloop.testing.scripted_steps import End, Step, hang, status_object
 
 GET = LIST = "GET"
 WATCH = "WATCH"
@@ -294,11 +294,11 @@ def _reset(request: web.Request) -> None:
 
 async def _perform(step: Step, request: web.Request, response: web.StreamResponse) -> bool:
     """Plays one step; False: the stream is over."""
-    if isinstance(step, Drop):
+    if step is End.DROP:
         await asyncio.sleep(0.01)  # a reset would overtake what is not yet sent
         _reset(request)
         return False
-    if isinstance(step, Hang):
+    if step is End.HANG:
         await asyncio.Event().wait()
     elif isinstance(step, bytes):
         await response.write(step)

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
 
 
-class Drop:
-    """The connection is reset, whatever was sent so far."""
+class End(enum.Enum):
+    """How a stream stops where it does not end properly."""
+
+    DROP = "the connection is reset, whatever was sent so far"
+    HANG = "nothing more comes, and the connection stays open until the client leaves or the server stops"
 
 
-class Hang:
-    """Nothing more comes, and the connection stays open until the client leaves or the server stops."""
+Step = bytes | float | End
 
 
-Step = bytes | float | Drop | Hang
+def _event(kind: str, obj: Mapping[str, Any]) -> bytes:
+    return line({"type": kind, "object": obj})
 
 
-def added(obj: Mapping[str, Any]) -> bytes:
-    """An ADDED event."""
-    return line({"type": "ADDED", "object": obj})
-
-
-def modified(obj: Mapping[str, Any]) -> bytes:
-    """A MODIFIED event."""
-    return line({"type": "MODIFIED", "object": obj})
-
-
-def deleted(obj: Mapping[str, Any]) -> bytes:
-    """A DELETED event; the object's resourceVersion is that of the deletion."""
-    return line({"type": "DELETED", "object": obj})
+added, modified, deleted = (functools.partial(_event, kind) for kind in ("ADDED", "MODIFIED", "DELETED"))
+"""Events of objects; of a DELETED the object's resourceVersion is that of the deletion."""
 
 
 def bookmark(resource_version: str, *, initial_events_end: bool = False) -> bytes:
@@ -38,12 +32,12 @@ def bookmark(resource_version: str, *, initial_events_end: bool = False) -> byte
     meta: dict[str, Any] = {"resourceVersion": resource_version}
     if initial_events_end:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return line({"type": "BOOKMARK", "object": {"kind": "Object", "apiVersion": "v1", "metadata": meta}})
+    return _event("BOOKMARK", {"kind": "Object", "apiVersion": "v1", "metadata": meta})
 
 
 def error(code: int, reason: str, message: str = "") -> bytes:
     """An ERROR event, e.g. error(410, "Expired")."""
-    return line({"type": "ERROR", "object": status_object(code, reason, message)})
+    return _event("ERROR", status_object(code, reason, message))
 
 
 def line(content: Any) -> bytes:
@@ -56,14 +50,14 @@ def piece(content: bytes) -> bytes:
     return content
 
 
-def drop() -> Drop:
+def drop() -> End:
     """The connection is reset here."""
-    return Drop()
+    return End.DROP
 
 
-def hang() -> Hang:
+def hang() -> End:
     """Silence from here on."""
-    return Hang()
+    return End.HANG
 
 
 # Objects

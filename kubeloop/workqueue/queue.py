@@ -62,11 +62,6 @@ class Queue(Generic[K]):
         """Whether additions are ignored by now."""
         return self._shutting_down
 
-    @property
-    def processing(self) -> int:
-        """How many items workers have right now."""
-        return len(self._processing)
-
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
         """Mark an item as in need of processing. Ignored once the queue is shutting down.
 

@@ -39,11 +39,6 @@ class DelayingQueue(Queue[K]):
         # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
         # the loop's own heap does not keep the order of timers of the same moment.
 
-    @property
-    def delayed(self) -> int:
-        """How many items wait for their time."""
-        return len(self._due)
-
     def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Add an item in `seconds`, and hand it out no sooner, even if it is added meanwhile: a server's Retry-After.
 

@@ -147,7 +147,9 @@ class EmbeddedCluster:
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            directory = self._given or Path(stack.enter_context(_temporary_directory()))
+            if (directory := self._given) is None:
+                temporary = tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)
+                directory = Path(stack.enter_context(temporary))
             stack.enter_context(Guard(directory, remove=self._given is None))
             stack.callback(down, directory)
             cluster = _up(directory, self._options, self._progress)
@@ -248,7 +250,3 @@ def _down(paths: Paths) -> list[str]:
         else:
             path.unlink(missing_ok=True)
     return ended
-
-
-def _temporary_directory() -> contextlib.AbstractContextManager[str]:
-    return tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)

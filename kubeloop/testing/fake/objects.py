@@ -70,7 +70,7 @@ class Objects:
         self.open = asyncio.Event()
         # Cleared: watches bring nothing for now (the caches lag).
         self.open.set()
-        self._resources = list(dict.fromkeys(resources or BY_TYPE.values()))
+        self.resources = list(dict.fromkeys(resources or BY_TYPE.values()))
         self._objects: dict[str, dict[str, Raw]] = {}
         self._changes: defaultdict[str, list[_Change]] = defaultdict(list)
         self._compacted = 0
@@ -113,12 +113,12 @@ class Objects:
 
     def install(self, resource: Resource[Any], installed: bool = True) -> None:
         """A CRD comes or goes, with its objects."""
-        if installed and resource not in self._resources:
-            self._resources.append(resource)
+        if installed and resource not in self.resources:
+            self.resources.append(resource)
         elif not installed:
             for key in list(self.raw(resource)):
                 self.remove(resource, key)
-            self._resources = [known for known in self._resources if known.path() != resource.path()]
+            self.resources = [known for known in self.resources if known.path() != resource.path()]
 
     def compact(self) -> None:
         """Forget the changes up to now: a watch that resumes from before gets 410."""
@@ -145,13 +145,10 @@ class Objects:
             self._dry_run = False
 
     def find(self, group: str, version: str, plural: str) -> Resource[Any]:
-        for resource in self._resources:
+        for resource in self.resources:
             if (resource.group, resource.version, resource.plural) == (group, version, plural):
                 return resource
         raise errors.NotServed("404 page not found")
-
-    def served(self) -> list[Resource[Any]]:
-        return self._resources
 
     def existing(self, resource: Resource[Any], namespace: str, name: str) -> Raw:
         found = self.raw(resource).get(key_of(namespace, name))

@@ -129,7 +129,7 @@ class FakeTransport(Transport):
 
     def _discovery(self, path: str) -> Raw | None:
         parts = path.strip("/").split("/")
-        served = self._cluster.served()
+        served = self._cluster.resources
         if path == "/apis":
             groups: dict[str, set[str]] = {}
             for resource in served:

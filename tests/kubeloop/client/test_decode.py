@@ -107,27 +107,24 @@ def test_the_order_of_an_events_fields_does_not_matter(quotas: Decoder[ResourceQ
     assert got.type == "ADDED"
 
 
-@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
-def test_a_change_that_does_not_decode_is_told_and_logged(
-    quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    got = quotas.watch_event(event(kind, BAD_QUOTA))
-    assert got.undecodable is not None
-    assert (got.type, got.object, got.resource_version) == (kind, None, "3")
-    assert (got.undecodable.namespace, got.undecodable.name, got.undecodable.uid) == ("ns", "bad", "uid-bad")
-    assert "ns/bad" in caplog.text
-
-
 @pytest.mark.parametrize(
-    ("content", "name"),
-    [({"metadata": {"name": 5}}, ""), ({"metadata": {"name": "a", "labels": {"x": 5}}}, "a"), (5, "")],
+    ("kind", "content", "known"),
+    [
+        ("ADDED", BAD_QUOTA, ("ns/bad", "uid-bad", "3")),
+        ("MODIFIED", BAD_QUOTA, ("ns/bad", "uid-bad", "3")),
+        ("DELETED", {"metadata": {"name": 5}}, ("", "", "")),
+        ("DELETED", {"metadata": {"name": "a", "labels": {"x": 5}}}, ("a", "", "")),
+        ("DELETED", 5, ("", "", "")),
+    ],
 )
-def test_of_a_change_that_does_not_decode_is_told_what_is_known(
-    quotas: Decoder[ResourceQuota], content: Any, name: str
+def test_of_a_change_that_does_not_decode_is_told_and_logged_what_is_known(
+    quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str, content: Any, known: tuple[str, ...]
 ) -> None:
-    got = quotas.watch_event(event("DELETED", content))
+    got = quotas.watch_event(event(kind, content))
     assert got.undecodable is not None
-    assert (got.type, got.object, got.undecodable.name) == ("DELETED", None, name)
+    key = Namespace(metadata=got.undecodable).key
+    assert (got.type, got.object, (key, got.undecodable.uid, got.resource_version)) == (kind, None, known)
+    assert f"ResourceQuota {key or '?'} cannot be decoded" in caplog.text
 
 
 @pytest.mark.parametrize(

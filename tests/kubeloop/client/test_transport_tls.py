@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,14 +20,6 @@ from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.client.rig import PATH, Rig
 
 OK = body({"ok": True})
-
-
-async def test_a_server_of_the_configured_authority_is_trusted(rig: Rig) -> None:
-    authority = Authority()
-    async with ScriptedServer(authority.server_context()) as server:
-        server.always(GET, PATH, OK)
-        transport = rig.another(server.config(tls=TLSSettings(authority.pem)))
-        assert json.loads(await transport.request("GET", PATH)) == {"ok": True}
 
 
 async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: Rig) -> None:

@@ -46,16 +46,18 @@ def test_a_namespaced_kind_is_not_read_without_a_namespace(read: str) -> None:
         getattr(cache, read)(name="a")
 
 
-@pytest.mark.parametrize(("namespace", "expected"), [("", PODS), ("one", PODS[:2]), ("nowhere", [])])
-def test_list(namespace: str, expected: list[Pod]) -> None:
-    assert reader().list(namespace) == expected
-
-
 @pytest.mark.parametrize(
     ("namespace", "labels", "expected"),
-    [("", {"app": "web"}, [PODS[0], PODS[2]]), ("one", "app!=web", [PODS[1]]), ("two", {}, [PODS[2]])],
+    [
+        ("", None, PODS),
+        ("one", None, PODS[:2]),
+        ("nowhere", None, []),
+        ("", {"app": "web"}, [PODS[0], PODS[2]]),
+        ("one", "app!=web", [PODS[1]]),
+        ("two", {}, [PODS[2]]),
+    ],
 )
-def test_list_with_a_selector(namespace: str, labels: str | dict[str, str], expected: list[Pod]) -> None:
+def test_list(namespace: str, labels: str | dict[str, str] | None, expected: list[Pod]) -> None:
     assert reader().list(namespace, labels=labels) == expected
 
 

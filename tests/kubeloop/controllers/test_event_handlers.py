@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kubeloop.api.core import Pod
@@ -33,64 +35,46 @@ class Enqueued:
         self.keys.append((key, priority))
 
 
-SAME = pod("7")
-UPDATES: dict[str, tuple[Pod, Pod, list[tuple[str, int]]]] = {
-    "a new resourceVersion enqueues": (pod("1"), pod("2"), [("ns/a", DEFAULT_PRIORITY)]),
-    "a resync does, with low priority": (SAME, SAME, [("ns/a", LOW_PRIORITY)]),
+SAME, RED, BLUE = pod("7"), pod("1", color="red"), pod("2", color="blue")
+LIVE, LATER = ("ns/a", DEFAULT_PRIORITY), ("ns/a", LOW_PRIORITY)
+Event = Callable[[EnqueueHandler[Pod]], None]
+EVENTS: dict[str, tuple[Event, list[tuple[str, int]]]] = {
+    "an addition enqueues": (lambda handler: handler.on_add(pod(), False), [LIVE]),
+    "what was there before has low priority": (lambda handler: handler.on_add(pod(), True), [LATER]),
+    "a deletion enqueues": (lambda handler: handler.on_delete(pod(), False), [LIVE]),
+    "one that was missed too": (lambda handler: handler.on_delete(pod(), True), [LIVE]),
+    "a new resourceVersion enqueues": (lambda handler: handler.on_update(pod("1"), pod("2")), [LIVE]),
+    "a resync does, with low priority": (lambda handler: handler.on_update(SAME, SAME), [LATER]),
     "the new object's keys come first, none twice": (
-        pod("1", to="x y"),
-        pod("2", to="y z y"),
+        lambda handler: handler.on_update(pod("1", to="x y"), pod("2", to="y z y")),
         [("y", DEFAULT_PRIORITY), ("z", DEFAULT_PRIORITY), ("x", DEFAULT_PRIORITY)],
     ),
-    "an object that names nothing enqueues nothing": (pod("1", to=""), pod("2", to=""), []),
+    "an object that names nothing enqueues nothing": (
+        lambda handler: handler.on_update(pod("1", to=""), pod("2", to="")),
+        [],
+    ),
     "a resolver that fails on the old object still tells of the new one": (
-        pod("1", to="boom"),
-        pod("2", to="a"),
+        lambda handler: handler.on_update(pod("1", to="boom"), pod("2", to="a")),
         [("a", DEFAULT_PRIORITY)],
     ),
     "a resolver that fails on the new object still tells of the old one": (
-        pod("1", to="a"),
-        pod("2", to="boom"),
+        lambda handler: handler.on_update(pod("1", to="a"), pod("2", to="boom")),
         [("a", DEFAULT_PRIORITY)],
     ),
 }
+READ: dict[str, tuple[Event, list[tuple[str, int]]]] = {
+    "what is not read enqueues nothing": (lambda handler: handler.on_update(RED, pod("2", color="red")), []),
+    "what is read does": (lambda handler: handler.on_update(RED, BLUE), [LIVE]),
+    "a resync does, whatever is read": (lambda handler: handler.on_update(RED, RED), [LATER]),
+}
 
 
-@pytest.mark.parametrize("case", UPDATES)
-def test_update(case: str) -> None:
-    old, new, expected = UPDATES[case]
-    enqueued = Enqueued()
-    enqueued.handler.on_update(old, new)
+@pytest.mark.parametrize("case", EVENTS | READ)
+def test_event(case: str) -> None:
+    happens, expected = (EVENTS | READ)[case]
+    enqueued = Enqueued(reads=(lambda obj: obj.labels["color"]) if case in READ else None)
+    happens(enqueued.handler)
     assert enqueued.keys == expected
-
-
-@pytest.mark.parametrize(
-    ("new", "expected"), [(pod("2", color="red"), []), (pod("2", color="blue"), [("ns/a", DEFAULT_PRIORITY)])]
-)
-def test_what_is_not_read_enqueues_nothing(new: Pod, expected: list[tuple[str, int]]) -> None:
-    enqueued = Enqueued(reads=lambda obj: obj.labels["color"])
-    enqueued.handler.on_update(pod("1", color="red"), new)
-    assert enqueued.keys == expected
-
-
-def test_a_resync_enqueues_whatever_is_read() -> None:
-    enqueued = Enqueued(reads=lambda obj: obj.labels)
-    enqueued.handler.on_update(SAME, SAME)
-    assert enqueued.keys == [("ns/a", LOW_PRIORITY)]
-
-
-@pytest.mark.parametrize(("in_initial_list", "priority"), [(True, LOW_PRIORITY), (False, DEFAULT_PRIORITY)])
-def test_what_was_there_before_has_low_priority(in_initial_list: bool, priority: int) -> None:
-    enqueued = Enqueued()
-    enqueued.handler.on_add(pod(), in_initial_list)
-    assert enqueued.keys == [("ns/a", priority)]
-
-
-@pytest.mark.parametrize("final_state_unknown", [True, False])
-def test_a_deletion_enqueues_however_it_was_learnt_of(final_state_unknown: bool) -> None:
-    enqueued = Enqueued()
-    enqueued.handler.on_delete(pod(), final_state_unknown)
-    assert enqueued.keys == [("ns/a", DEFAULT_PRIORITY)]
 
 
 def test_a_resolver_that_returns_a_text_enqueues_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -118,6 +119,15 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
+async def removed(kind: Quotas, handler: Callable[[str, ResourceQuota], Awaitable[object]]) -> None:
+    """An object with the finalizer is deleted, with this handler."""
+    kind.controller.on_remove("cleanup", handler)
+    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
+    kind.edited("ns/a", DELETED)
+    await kind.start()
+    await asyncio.sleep(100)
+
+
 async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
     kind = Quotas()
     runs = 0
@@ -128,11 +138,7 @@ async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> No
         stamp = {"metadata": {"annotations": {"cleaned": str(runs)}}}
         await kind.controller.client.merge_patch(stamp, name=obj.name, namespace=obj.namespace)
 
-    kind.controller.on_remove("cleanup", stamps)
-    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.edited("ns/a", DELETED)
-    await kind.start()
-    await asyncio.sleep(100)
+    await removed(kind, stamps)
     assert "ns/a" not in kind.objects
     assert runs == 1
 
@@ -143,11 +149,7 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     async def replaced(key: str, obj: ResourceQuota) -> None:
         kind.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
 
-    kind.controller.on_remove("cleanup", replaced)
-    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.edited("ns/a", DELETED)
-    await kind.start()
-    await asyncio.sleep(100)
+    await removed(kind, replaced)
     assert finalizers(kind) == [FINALIZER]
 
 
@@ -158,10 +160,6 @@ async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> 
     async def cleans_the_parent(key: str, obj: ResourceQuota) -> ResourceQuota:
         return parent
 
-    kind.controller.on_remove("cleanup", cleans_the_parent)
-    kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
-    kind.edited("ns/a", DELETED)
-    await kind.start()
-    await asyncio.sleep(100)
+    await removed(kind, cleans_the_parent)
     assert "ns/a" not in kind.objects
     assert finalizers(kind, "ns/parent") == [FINALIZER]

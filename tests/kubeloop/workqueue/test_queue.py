@@ -204,7 +204,7 @@ async def test_a_drain_gives_up_after_its_timeout() -> None:
     started = now()
     assert await queue.shut_down_with_drain(timeout=2.5) is False
     assert now() - started == pytest.approx(2.5)
-    assert queue.processing == 1
+    assert len(queue._processing) == 1
 
 
 async def test_two_drains_both_end() -> None:

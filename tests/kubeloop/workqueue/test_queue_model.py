@@ -183,8 +183,8 @@ class QueueModel(RuleBasedStateMachine):
     @invariant()
     def agrees_with_the_model(self) -> None:
         assert len(self.queue) == len(self.waiting)
-        assert self.queue.processing == len(self.processing)
-        assert self.queue.delayed == len(self.delayed)
+        assert len(self.queue._processing) == len(self.processing)
+        assert len(self.queue._due) == len(self.delayed)
         assert not self.waiting.keys() & self.processing.keys()
         assert all(self.queue.num_requeues(item) == self.failures.get(item, 0) for item in "abcdef")
 

@@ -18,46 +18,29 @@ from kubeloop.workqueue.rate_limiters import (
 from tests.kinds import Clock
 
 
-def test_an_items_delay_doubles_from_the_base_to_the_maximum() -> None:
-    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(0.001, 1.0)
-    delays = [limiter.when("a") for _ in range(12)]
-    assert delays[:10] == pytest.approx([0.001 * 2**n for n in range(10)])
-    assert delays[10:] == [1.0, 1.0]
+@pytest.mark.parametrize(
+    ("limits", "delays"),
+    [
+        ((0.001, 1.0), {**{n: 0.001 * 2**n for n in range(10)}, 10: 1.0, 11: 1.0}),
+        ((), {0: 0.005, 1: 0.01, 2: 0.02, 17: 655.36, 18: 1000.0, 19: 1000.0, 2999: 1000.0}),  # without an overflow
+    ],
+)
+def test_an_items_delay_doubles_from_the_base_to_the_maximum(
+    limits: tuple[float, ...], delays: dict[int, float]
+) -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(*limits)
+    said = [limiter.when("a") for _ in range(max(delays) + 1)]
+    assert {n: said[n] for n in delays} == pytest.approx(delays)
+    assert limiter.num_requeues("a") == len(said)
 
 
-def test_the_defaults_are_5_ms_and_1000_s() -> None:
-    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter()
-    delays = [limiter.when("a") for _ in range(20)]
-    assert delays[:3] == [0.005, 0.01, 0.02]
-    assert delays[17] == pytest.approx(655.36)
-    assert delays[18:] == [1000.0, 1000.0]
-
-
-def test_an_item_that_fails_for_ever_does_not_overflow() -> None:
-    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter()
-    assert [limiter.when("a") for _ in range(3000)][-1] == 1000.0
-    assert limiter.num_requeues("a") == 3000
-
-
-def test_items_fail_each_for_itself() -> None:
+def test_items_fail_each_for_itself_and_a_forgotten_one_begins_again() -> None:
     limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
     assert [limiter.when("a"), limiter.when("a"), limiter.when("b")] == [1.0, 2.0, 1.0]
     assert [limiter.num_requeues(item) for item in ("a", "b", "c")] == [2, 1, 0]
-
-
-def test_a_forgotten_item_begins_again() -> None:
-    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
-    limiter.when("a")
-    limiter.when("a")
     limiter.forget("a")
     limiter.forget("never seen")
-    assert limiter.num_requeues("a") == 0
-    assert limiter.when("a") == 1.0
-
-
-def test_the_bucket_gives_its_burst_at_once_and_then_a_token_each_tenth() -> None:
-    limiter: BucketRateLimiter[int] = BucketRateLimiter(qps=10, burst=3, clock=Clock())
-    assert [limiter.when(n) for n in range(6)] == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
+    assert [limiter.num_requeues("a"), limiter.when("a"), limiter.when("b")] == [0, 1.0, 2.0]
 
 
 BUCKETS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {

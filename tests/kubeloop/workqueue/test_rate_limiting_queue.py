@@ -16,7 +16,7 @@ pytestmark = pytest.mark.virtual_time
 async def test_a_delay_that_is_not_a_number_means_at_once() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     queue.add_after("a", float("nan"))
-    assert (len(queue), queue.delayed) == (1, 0)
+    assert (len(queue), len(queue._due)) == (1, 0)
 
 
 async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
