@@ -8,6 +8,8 @@ import socket
 import uuid
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
@@ -40,8 +42,7 @@ class LeaseLock:
     async def update(self, spec: LeaseSpec, resource_version: str) -> Lease:
         """Raises Conflict when the Lease is no longer at that version."""
         # Every field: what a merge patch leaves out stays as the last holder wrote it.
-        values = (getattr(spec, name) for name in spec.__struct_fields__)
-        fields = dict(zip(spec.__struct_encode_fields__, values, strict=True))
+        fields = {field.encode_name: getattr(spec, field.name) for field in msgspec.structs.fields(spec)}
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": fields}
         return await self._leases.merge_patch(patch, name=self._name, namespace=self._namespace)
 

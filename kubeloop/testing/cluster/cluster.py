@@ -20,7 +20,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, said_version
 from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, prepare
-from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError
+from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.locks import locked
 from kubeloop.testing.cluster.nodes import fake_node, node_names
@@ -97,7 +97,7 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
     """Start a cluster in `directory` (created if missing) and leave it running; `down` ends it.
 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
-    the directory is removed first; AlreadyRunning if that one still runs. When the start fails or is interrupted, even
+    the directory is removed first; ClusterError if that one still runs. When the start fails or is interrupted, even
     by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
     """
     with Guard(directory):
@@ -171,7 +171,7 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     with locked(paths.lock, timeout=_LOCK_TIMEOUT):
         running = [n for n in processes.names(paths.directory) if processes.find(paths.directory, n).alive()]
         if "kube-apiserver" in running:
-            raise AlreadyRunning(f"a cluster runs in {directory}: run `down` first, or choose another directory")
+            raise ClusterError(f"a cluster runs in {directory}: run `down` first, or choose another directory")
         _down(paths)
         try:
             began = time.monotonic()

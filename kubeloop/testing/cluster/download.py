@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kubeloop.testing.cluster.errors import ChecksumMismatch, DownloadError
+from kubeloop.testing.cluster.errors import DownloadError
 from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.cluster.versions import Component, go_architecture, go_operating_system
 
@@ -134,13 +134,13 @@ def checksum_in(text: str, file_name: str) -> str:
 
 
 def fetch(name: str, artifact: Artifact, scratch: Path, progress: Progress) -> Path:
-    """Download binary `name` into `scratch` and return its path. DownloadError or ChecksumMismatch otherwise."""
+    """Download binary `name` into `scratch` and return its path. DownloadError otherwise."""
     progress.step(f"{name}: downloading {artifact.url}")
     archive = scratch / (name + ".download")
     digest = _save(artifact.url, archive, lambda done: progress.tick(f"{name}: {done / 1e6:.0f} MB"))
     if digest != artifact.checksum:
         archive.unlink()
-        raise ChecksumMismatch(f"{artifact.url} has SHA-256 {digest}, its publisher names {artifact.checksum}")
+        raise DownloadError(f"{artifact.url} has SHA-256 {digest}, its publisher names {artifact.checksum}")
     if not artifact.member:
         return archive
     return _extract(archive, artifact.member, scratch / name)

@@ -23,13 +23,5 @@ class DownloadError(ClusterError):
     """An official release could not be had: not reachable, not complete, or not what its checksum says."""
 
 
-class ChecksumMismatch(DownloadError):
-    """What arrived is not what the published checksum names. It is never used."""
-
-
 class StartError(ClusterError):
     """A process of the cluster ended or did not become ready in time."""
-
-
-class AlreadyRunning(ClusterError):
-    """`up` in a directory whose cluster runs."""

@@ -32,9 +32,9 @@ class Authority:
         self._authority = trustme.CA()
         self.pem = self._authority.cert_pem.bytes().decode()
 
-    def issue(self, user: str, *, organization: str | None = None, password: bytes | None = None) -> Pair:
+    def issue(self, user: str, *, password: bytes | None = None) -> Pair:
         """A certificate for `user` and 127.0.0.1; its key locked with `password`."""
-        made = self._issue(user, "127.0.0.1", organization=organization)
+        made = self._issue(user, "127.0.0.1")
         key = made.private_key_pem.bytes()
         if password:
             private = serialization.load_pem_private_key(key, None)
@@ -53,5 +53,5 @@ class Authority:
             self._authority.configure_trust(context)
         return context
 
-    def _issue(self, user: str, *hosts: str, organization: str | None = None) -> trustme.LeafCert:
-        return self._authority.issue_cert(user, *hosts, common_name=user, organization_name=organization)
+    def _issue(self, user: str, *hosts: str) -> trustme.LeafCert:
+        return self._authority.issue_cert(user, *hosts, common_name=user)

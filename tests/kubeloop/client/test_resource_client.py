@@ -10,9 +10,8 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.client import errors
-from kubeloop.client.client import Client
 from kubeloop.client.decode import WatchEvent
 from kubeloop.testing.scripted_server import (
     DELETE,
@@ -33,22 +32,6 @@ from tests.kubeloop.client.rig import ONE, QUOTA, Quotas
 
 ALL = registry.RESOURCE_QUOTAS.path()
 IN_NS = registry.RESOURCE_QUOTAS.path("ns")
-
-
-class MyPod(Object):
-    """A definition of one's own."""
-
-    spec: dict[str, Any] | None = None
-
-
-async def test_two_definitions_of_one_resource_never_share_a_client(server: ScriptedServer, client: Client) -> None:
-    mine = registry.Resource("", "v1", "pods", "Pod", MyPod)
-    other = registry.Resource("metrics.k8s.io", "v1", "pods", "PodMetrics", MyPod)
-    server.always(LIST, registry.PODS.path("ns", "a"), body(obj("a", "1", "ns", spec={"x": 1})))
-    theirs = await client.resource(registry.PODS).get(name="a", namespace="ns")
-    assert (await client.resource(mine).get(name="a", namespace="ns")).spec == {"x": 1}
-    assert type(theirs) is registry.PODS.type
-    assert client.resource(other) is not client.resource(mine)
 
 
 MISSHAPEN: dict[str, Any] = {

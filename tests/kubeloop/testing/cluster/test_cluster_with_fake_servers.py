@@ -15,7 +15,7 @@ import pytest
 
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster import cluster, processes, readiness
-from kubeloop.testing.cluster.errors import AlreadyRunning, ClusterError, StartError
+from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from kubeloop.testing.polling import eventually
@@ -144,7 +144,7 @@ def test_down_of_one_cluster_leaves_another_one_alone(directory: Path, tmp_path:
 def test_up_where_a_cluster_runs_is_refused_and_that_one_runs_on(servers: Path, directory: Path) -> None:
     assert servers.is_dir()
     server = processes.spawn("kube-apiserver", ["/bin/sleep", "600"], directory)
-    with pytest.raises(AlreadyRunning, match="run `down` first"):
+    with pytest.raises(ClusterError, match="run `down` first"):
         cluster.up(directory)
     assert server.alive()
 
