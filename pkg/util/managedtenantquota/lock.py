@@ -119,7 +119,6 @@ _IS_TARGET: Final = (
     "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
     f" && '{LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
 )
-_TARGETS: Final = "not-a-target-pod"
 _ADMITTED: Final = (
     " && has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner,"
     " owner.kind == 'VirtualMachineInstance'"
@@ -144,7 +143,7 @@ def lock_webhook(
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
         "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(holders)}",
-        _TARGETS: is_admitted,
+        "not-a-target-pod": is_admitted,
         "not-the-end-of-the-namespace": f"request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)}",
     }
     return {
@@ -168,20 +167,20 @@ def entry_of(migration: str, vm: str) -> str:
 
 
 def admitted_by(lock: Lock) -> Collection[str]:
-    """The entries of a lock."""
-    webhooks = lock.configuration.webhooks or ()
-    for each in (each for webhook in webhooks for each in webhook.get("matchConditions") or ()):
-        _, found, listed = each["expression"].partition(_ADMITTED)
-        if each["name"] == _TARGETS and found:
-            with suppress(ValueError):
-                return set(json.loads(listed.removesuffix("))")))
+    """The entries of a lock; none where a server before 1.27 has dropped its conditions."""
+    conditions = [
+        each for webhook in lock.configuration.webhooks or () for each in webhook.get("matchConditions") or ()
+    ]
+    for each in conditions:
+        with suppress(ValueError):
+            return set(json.loads(each["expression"].partition(_ADMITTED)[2].removesuffix("))")))
     return ()
 
 
 def lock_body(
     namespace: str, webhook: Mapping[str, Any], *, now: float, holder: str, reason: str, longest: float = 0.0
 ) -> Webhook:
-    """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when that is not known."""
+    """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when nothing says."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -190,7 +189,7 @@ def lock_body(
             "labels": LOCK_LABELS,
             "annotations": {
                 ANNOTATION_SINCE: timestamp(now),
-                **({constants.ANNOTATION_UNTIL: timestamp(now + longest)} if longest else {}),
+                constants.ANNOTATION_UNTIL: timestamp(now + longest),
                 constants.ANNOTATION_HOLDER: holder,
                 constants.ANNOTATION_REASON: reason,
             },

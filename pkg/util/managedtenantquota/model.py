@@ -132,10 +132,10 @@ def with_running(facts: Facts, source: Source) -> Facts:
     started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
     running = (each for each in migrations if each.uid not in waiting or each.uid in started)
     vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
-    return replace(facts, running=list(map(_nodes, vmis)))
+    return replace(facts, running=list(map(_source_nodes, vmis)))
 
 
-def _nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
+def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     """Where the migration comes from: nodeName moves on before the migration has ended."""
     if vmi is None:
         return frozenset()

@@ -145,10 +145,10 @@ def _leave_alone(window: Window) -> Step | None:
 def _restore(window: Window) -> Step | None:
     """The next one that was not refused just now: those are tried again soon."""
     changes = window.to_restore()
-    for each in changes:
-        if each.quota.key not in window.observed.refused:
-            return _written("Restore", each, f"resource quota {each.quota.name} restored")
-    return Wait(math.inf, "some are still raised") if changes else None
+    change = next((each for each in changes if each.quota.key not in window.observed.refused), None)
+    if change is None:
+        return Wait(math.inf, "some are still raised") if changes else None
+    return _written("Restore", change, f"resource quota {change.quota.name} restored")
 
 
 def _await_enforcement(window: Window) -> Step | None:
@@ -167,10 +167,8 @@ def _unlock(window: Window) -> Step | None:
     if window.lock is None or window.lock.configuration.key in window.observed.refused:
         return None
     raised = ", ".join(sorted(change.quota.name for change in window.to_restore() if change.hard))
-    still = f"the resource quotas are still to be restored: {raised}"
-    return Write(
-        "Unlock", window.lock.configuration, {}, f"unlocked, {still if raised else 'the resource quotas are as before'}"
-    )
+    state = f"still to be restored: {raised}" if raised else "as before"
+    return Write("Unlock", window.lock.configuration, {}, f"unlocked, the resource quotas are {state}")
 
 
 def _mirror(window: Window) -> Step | None:

@@ -63,9 +63,8 @@ class Window:
             self.said |= said
             if unreadable and said.keys() - self.records.keys():
                 names = ", ".join(unreadable)
-                said_so = f"the status of {budget.name} has no quantities for {names}"
-                message = f"{said_so}: compare spec.hard with what it should be"
-                self._close(math.inf, EVENT_INVALID_BUDGET, message, f"{budget.name}/{names}")
+                message = f"the status of {budget.name} has no quantities for {names}: compare spec.hard with what it"
+                self._say(EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
         self.missing: Sequence[Missing] = ()
         """The refused migrations; none are looked for where no window may be open."""
         self.added: Mapping[str, ResourceList] = {}
@@ -124,7 +123,7 @@ class Window:
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
-        seconds = min(first * 2.0 ** min(refusals, 20), first * policy.sweep / policy.first_pause, policy.longest_pause)
+        seconds = min(first * min(2**refusals, policy.sweep / policy.first_pause), policy.longest_pause)
         self._pause(self.wanted, now + seconds)
         self.timers = replace(self.timers, refusals=refusals + 1)
         message = (
@@ -166,10 +165,9 @@ class Window:
     def _has_to_go_back(self) -> bool:
         """Whether everything goes back to what it was before a window is opened, or opened anew."""
         (budget,) = self.observed.budgets
-        if budget.deleting or self.observed.refused:
+        was_deleted = self.lock is None and (self.records or is_in_use(budget))
+        if budget.deleting or self.observed.refused or was_deleted:
             return True
-        if self.lock is None and (self.records or is_in_use(budget)):
-            return True  # the lock was deleted
         return any(change.quota.name not in self.records for change in self.to_restore())
 
     def _at_the_limit(self, wanted: Sequence[Missing]) -> Sequence[Missing]:
@@ -183,13 +181,13 @@ class Window:
             f"{names}: the quotas are being restored, the lock ends "
             + (f"in {self.left:.0f} s at the latest" if self.left > 0 else "now")
         )
+        seconds = self.recheck_after
         if self.next_to_raise() is None:
             message += f"; the migrations are retried in {pause:g} s"
             self._pause(wanted, observed.now + pause)
-            self.recheck_after = pause
-        assert self.lock is not None
-        about = [each.migration for each in wanted]
-        return self._close(self.recheck_after, EVENT_LOCK_LIMIT, message, self.lock.configuration.uid, *about)
+            seconds = pause
+        key = self.lock.configuration.uid if self.lock else ""
+        return self._close(seconds, EVENT_LOCK_LIMIT, message, key, *(each.migration for each in wanted))
 
     # ---- which migrations are released -----------------------------------------------------------------------
 
@@ -238,10 +236,9 @@ class Window:
     def _judge(self, missing: Missing, rooms: Sequence[Room], members: Collection[str]) -> None:
         try:
             blocking = [room for room in rooms if room.refuses(missing)]
-            if taken := [room.quota.name for room in blocking if is_taken(room.quota)]:
+            if taken := ", ".join(room.quota.name for room in blocking if is_taken(room.quota)):
                 # The other strategy is about to give it back: its limits are not the original ones.
-                still = "still holds what was added for migrations by annotations"
-                missing.waits = f"resource quota {', '.join(taken)} {still}"
+                missing.waits = f"resource quota {taken} still holds what was added for migrations by annotations"
                 self._recheck(self.policy.sweep)
                 return
             short: dict[str, str] = {}
@@ -299,5 +296,5 @@ class Window:
 def is_taken(quota: ResourceQuota) -> bool:
     """Whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be raised
     by both."""
-    marks = (ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_OWNER)
-    return has_migrating_vm(quota.annotations) or any(mark in quota.annotations for mark in marks)
+    marks = {ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_OWNER}
+    return has_migrating_vm(quota.annotations) or not marks.isdisjoint(quota.annotations)

@@ -20,7 +20,6 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
@@ -83,7 +82,9 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
         if not counted(pod, quota.spec, releases=releases):
             continue
         facts: Facts | None = view.observe(quota)
-        migration = _with_uid(job, facts) or _with_uid(job, facts := await view.observe_live(quota))
+        if facts and all(each.uid != job for each in facts.migrations):
+            facts = await view.observe_live(quota)
+        migration = next((each for each in facts.migrations if each.uid == job), None) if facts else None
         if facts is None or (migration is None and vm_of(pod) not in facts.instances):
             continue
         name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
@@ -94,10 +95,6 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
         if any(amount > left.get(name, amount) for name, amount in pod_usage(pod, releases=releases).items()):
             return False
     return True
-
-
-def _with_uid(uid: str, facts: Facts | None) -> VirtualMachineInstanceMigration | None:
-    return next((each for each in facts.migrations if each.uid == uid), None) if facts else None
 
 
 def refusal(request: AdmissionRequest, lock: Lock | None, left: float = math.inf) -> Decision:
@@ -133,8 +130,10 @@ class Validator:
         is_passed = passes(request, self.accounts)
         if is_passed and request.resource.resource != "pods":
             return ALLOW
+        name = lock_name(request.namespace)
         try:
-            lock = await self._find(request.namespace)
+            # One in the cache may be gone already: who is refused for that one tries again, as all do.
+            lock = recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
         except NoAnswer:
             return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
         left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
@@ -144,11 +143,6 @@ class Validator:
         refused = refusal(request, lock, left)
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
-
-    async def _find(self, namespace: str) -> Lock | None:
-        """One in the cache may be gone already: who is refused for that one tries again, as all do. Raises NoAnswer."""
-        name = lock_name(namespace)
-        return recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
 
     async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
