@@ -69,8 +69,34 @@ class NamespacePods:
         # Invariant: in the order of the last question about each.
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def of(self, namespace: str) -> Pods | None:
-        """What the watch has brought so far; None while the first list has not come."""
+    async def of(self, namespace: str, *, begin: bool = True) -> Pods | None:
+        """What the watch has brought so far; None while the first list has not come, or without a watch: with `begin`
+        there is one, for IDLE seconds more."""
+        watch = self._watch(namespace) if begin else self._watches.get(namespace)
+        if watch is None:
+            return None
+        informer = watch.informer
+        if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
+            return None
+        return Pods(informer.indexer.list(), dict(watch.ended))
+
+    async def live(self, namespace: str) -> Pods:
+        """As the API server has them now, with those that the watch saw end."""
+        watch = self._watch(namespace)
+        there = await self._pods.list(namespace)
+        alive = {pod.uid for pod in there if not pod.terminal}
+        # What has ended since the list is of a later moment than all else.
+        return Pods(there, {uid: pod for uid, pod in watch.ended.items() if uid not in alive})
+
+    async def close(self) -> None:
+        """End every watch."""
+        for namespace in list(self._watches):
+            self._end(namespace)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _watch(self, namespace: str) -> _Watch:
+        """The namespace's, for IDLE seconds more."""
         watch = self._watches.pop(namespace, None)
         if watch is None:
             watch = self._begun(namespace)
@@ -80,21 +106,7 @@ class NamespacePods:
         self._watches[namespace] = watch
         if len(self._watches) > MOST:
             self._end(next(iter(self._watches)))
-        informer = watch.informer
-        if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
-            return None
-        return Pods(informer.indexer.list(), dict(watch.ended))
-
-    def ended(self, namespace: str) -> Mapping[str, Pod]:
-        """Those that the watch saw end a moment ago."""
-        return dict(self._watches[namespace].ended) if namespace in self._watches else {}
-
-    async def close(self) -> None:
-        """End every watch."""
-        for namespace in list(self._watches):
-            self._end(namespace)
-        if self._ending:
-            await asyncio.wait(self._ending)
+        return watch
 
     def _begun(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)

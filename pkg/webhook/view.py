@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from kubeloop.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
 from kubeloop.client.resource_reader import list_installed
@@ -21,7 +21,7 @@ from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Listed, Observer
+from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.webhook.deadline import in_time
 from pkg.webhook.namespace_pods import NamespacePods, Pods
 
@@ -42,9 +42,9 @@ class View:
         """No pods are watched any more."""
         await self._pods.close()
 
-    def observe(self, quota: ResourceQuota) -> Facts:
-        """The quota among what the caches hold."""
-        return self._observer.observe(quota, self._clock())
+    def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
+        """The quota among what the caches hold, or `source`."""
+        return self._observer.observe(quota, self._clock(), source=source)
 
     def namespace(self, name: str) -> Namespace | None:
         return self._source.namespaces.get(name=name)
@@ -58,9 +58,10 @@ class View:
         """Every quota of a namespace."""
         return self._source.quotas.list(namespace)
 
-    async def pods(self, namespace: str) -> Pods | None:
-        """Every pod of a namespace that holds headroom, as a watch has brought them; None while that has only begun."""
-        return await self._pods.of(namespace)
+    async def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
+        """Every pod of a namespace, as a watch has brought them; None while that has only begun. Without `watch` none
+        is begun."""
+        return await self._pods.of(namespace, begin=watch)
 
     def releases(self) -> Releases:
         """The releases by which the API servers count."""
@@ -68,8 +69,7 @@ class View:
 
     async def pods_live(self, namespace: str) -> Pods:
         """The same as the API server has them, with those that the watch saw end."""
-        found = await in_time(self._client.resource(PODS).list(namespace))
-        return Pods(found or [], self._pods.ended(namespace))
+        return await in_time(self._pods.live(namespace)) or Pods()
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
         """One quota as it is now; the cached one when the API server knows it no more.
@@ -83,33 +83,32 @@ class View:
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return await in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
 
-    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Facts | None:
-        """The quota among what the API server holds now, and `pods` where they are listed already; None when its
-        namespace is gone."""
-        return await in_time(self._observe_live(quota, pods))
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
+        """The quota among what the API server holds now; None when its namespace is gone."""
+        # KubeVirt's: no other pod says anything about a migration. Before the rest: a migration, and what its VMI says,
+        # are known as long as their pods are there, but a target could be made between a list without its migration and
+        # a list of pods.
+        pods = await in_time(self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP))
+        source = await self.source_live(quota.namespace)
+        return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
+
+    async def source_live(self, namespace: str) -> Source | None:
+        """What says which of a namespace's pods are migrations', as the API server has it now; None when it is gone."""
+        return await in_time(self._source_live(namespace))
+
+    async def _source_live(self, namespace: str) -> Source:
+        found, migrations, instances = await asyncio.gather(
+            self._client.resource(NAMESPACES).get(name=namespace),
+            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), namespace),
+            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCES), namespace),
+        )
+        return replace(
+            self._source, namespaces=Listed([found]), migrations=Listed(migrations), instances=Listed(instances)
+        )
 
     async def namespace_live(self, name: str) -> Namespace | None:
         """None also when it is gone."""
         return await in_time(self._client.resource(NAMESPACES).get(name=name))
-
-    async def _observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None) -> Facts:
-        if pods is None:  # KubeVirt's: no other pod says anything about a migration
-            pods = await self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP)
-        # After the pods: a migration, and what its VMI says, are known as long as their pods are there, but a target
-        # could be made between a list without its migration and a list of pods.
-        namespace, migrations, instances = await asyncio.gather(
-            self._client.resource(NAMESPACES).get(name=quota.namespace),
-            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), quota.namespace),
-            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCES), quota.namespace),
-        )
-        live = replace(
-            self._source,
-            namespaces=Listed([namespace]),
-            migrations=Listed(migrations),
-            instances=Listed(instances),
-            pods=Listed(pods),
-        )
-        return self._observer.observe(quota, self._clock(), source=live)
 
 
 def defaults(quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:

@@ -14,6 +14,7 @@ from kubeloop.webhook.admission import AdmissionRequest
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.observe import Source
 from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.view import View, migrating
@@ -93,8 +94,10 @@ class FakeView(View):
         """The pods that the watch saw end a moment ago."""
         self.runs = NEWEST
 
-    def observe(self, quota: ResourceQuota) -> Facts:
-        return self.cached.observe(quota)
+    def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
+        found = self.cached if source is None else self.live
+        assert found is not None
+        return found.observe(quota)
 
     def namespace(self, name: str) -> Namespace | None:
         return self.cached.namespace
@@ -105,14 +108,17 @@ class FakeView(View):
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
-    async def pods(self, namespace: str) -> Pods | None:
-        self.asked_of.add(namespace)
-        return Pods(list(self.cached.pods), self.ended) if self.watched else None
+    async def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
+        if watch:
+            self.asked_of.add(namespace)
+        watched = self.watched and namespace in self.asked_of
+        return Pods(list(self.cached.pods), self.ended) if watched else None
 
     def releases(self) -> Releases:
         return self.runs
 
     async def pods_live(self, namespace: str) -> Pods:
+        self.asked_of.add(namespace)
         return Pods(list(self._answer("pods").pods), self.ended)
 
     def _answer(self, look: str) -> State:
@@ -121,7 +127,11 @@ class FakeView(View):
             raise NoAnswer("the API server does not answer: timed out")
         return self.live
 
-    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Facts | None:
+    async def source_live(self, namespace: str) -> Source | None:
+        self._answer("observe")
+        return Source()
+
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kubeloop.api.core import Pod
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
@@ -21,10 +22,20 @@ def names(found: Pods | None) -> list[str]:
     return [pod.name for pod in found.there] if found else []
 
 
+async def ended_of(pods: NamespacePods) -> list[Pod]:
+    """The same by what a watch has brought and by a live list."""
+    found, live = await pods.of("ns1"), await pods.live("ns1")
+    assert found is not None
+    assert found.ended == live.ended
+    return list(found.ended.values())
+
+
 async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:
     kind = Kind(PODS)
     kind.put("a", "ns1")
     pods = NamespacePods(kind.client, Clock())
+    assert await pods.of("ns1", begin=False) is None
+    assert not kind.calls
     assert names(await pods.of("ns1")) == ["a"]
     asked = kind.calls
     assert {namespace for _, namespace, _ in asked} == {"ns1"}
@@ -33,7 +44,7 @@ async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_re
         if len(names(await pods.of("ns1"))) == 2:
             break
         await asyncio.sleep(0.01)
-    assert names(await pods.of("ns1")) == ["a", "b"]
+    assert names(await pods.of("ns1")) == names(await pods.of("ns1", begin=False)) == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
     await pods.close()
     assert kind.server.watches == 0
@@ -44,12 +55,12 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
     kind, over = Kind(PODS), pod("2", name="over")
     kind.given(over)
     pods = NamespacePods(kind.client, Clock())
-    assert pods.ended("ns1") == {}
     await pods.of("ns1")
     kind.put("came", "ns1")
     kind.gone("ns1/came")
     kind.given(ended(over))
-    await until(lambda: len(pods.ended("ns1")) == 2)
+    await until(lambda: len(pods._watches["ns1"].ended) == 2)
+    assert len(await ended_of(pods)) == 2
     found = await pods.of("ns1")
     assert found is not None
     assert found.seen() == {"uid-came": "", over.uid: found.there[0].metadata.resource_version}
@@ -57,7 +68,25 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
     await asyncio.sleep(ENDED / 2)
     kind.gone("ns1/over")
     await asyncio.sleep(ENDED / 2)
-    assert pods.ended("ns1") == {}
+    assert not await ended_of(pods)
+    await pods.close()
+
+
+async def test_what_ends_after_a_live_list_has_not_ended_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the list shows of it counts, and nothing takes it off again."""
+    kind = Kind(PODS)
+    kind.put("over", "ns1")
+    pods = NamespacePods(kind.client, Clock())
+    await pods.of("ns1")
+    listed = await kind.client.list("ns1")
+    kind.gone("ns1/over")
+    await until(lambda: pods._watches["ns1"].ended)
+
+    async def late(_: str) -> list[Pod]:
+        return listed
+
+    monkeypatch.setattr(kind.client, "list", late)
+    assert await pods.live("ns1") == Pods(listed)
     await pods.close()
 
 
@@ -81,7 +110,7 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     assert found is not None
     assert [each.status.phase for each in found.ended.values()] == [None] * remembered
     await asyncio.sleep(ENDED)
-    assert pods.ended("ns1") == {}
+    assert not await ended_of(pods)
     await pods.close()
 
 

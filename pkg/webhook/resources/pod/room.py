@@ -55,11 +55,6 @@ class Room:
         return self.facts.quota
 
     @property
-    def is_raised(self) -> bool:
-        """By what quota admission goes by, too: status.hard."""
-        return has_migrating_vm(self.quota.annotations) or self.quota.spec.hard != self.quota.status.hard
-
-    @property
     def is_behind(self) -> bool:
         """Whether a cache is, or status.used: the pods do not add up to that, or nothing is said of a base."""
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
@@ -70,14 +65,14 @@ class Room:
         the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
         return Balance(self.base, self.counted, self.migrations)
 
-    def by_count(self, pending: Iterable[Amounts]) -> Balance:
-        """`pending` are pods of the ledger."""
-        return Balance(self.base, total([self.counted, *pending]), self._in_added_room())
-
-    def by_status(self, pending: Iterable[Amounts]) -> Balance:
-        """The same by status.used; it may count pods of the ledger already."""
-        used = total([subtract(self.used, self.ended), *pending])
-        return Balance(self.base, used, self._in_added_room())
+    def beside_all(self, pending: Iterable[Amounts]) -> Balance:
+        """Beside what is known of in either way, and `pending`, pods of the ledger; status.used may count them
+        already."""
+        known = {
+            name: max(self.counted.get(name, ZERO), self.used.get(name, ZERO) - self.ended.get(name, ZERO))
+            for name in self.base
+        }
+        return Balance(self.base, total([known, *pending]), self._in_added_room())
 
     def left_for_target(self, name: str) -> ResourceList:
         """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
@@ -98,6 +93,12 @@ class Room:
             name: min(self.migrations.get(name, ZERO), max(ZERO, self.hard.get(name, base) - base))
             for name, base in self.base.items()
         }
+
+
+def is_raised(quota: ResourceQuota) -> bool:
+    """Whether anything is added to it, also by what quota admission goes by: status.hard. If not, quota itself holds
+    every pod to the base."""
+    return has_migrating_vm(quota.annotations) or quota.spec.hard != quota.status.hard
 
 
 def room(observed: Facts, policy: Policy, pods: Pods | None) -> Room | None:

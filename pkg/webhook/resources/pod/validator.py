@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -27,29 +27,24 @@ from pkg.webhook.deadline import NoAnswer, in_time, now
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, exceeded, refused_by_quota, reserved, room
+from pkg.webhook.resources.pod.room import Room, exceeded, is_raised, refused_by_quota, reserved, room
 from pkg.webhook.view import View
 
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
-PAUSE: Final = 0.05
-"""Seconds between two reads."""
+PAUSE: Final = 0.1
+"""Seconds after a live look until the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    rooms: Sequence[Room]
+    rooms: Sequence[Room] = ()
     """Of the quotas that count pods of the namespace."""
-    seen: Mapping[str, str | None]
+    seen: Mapping[str, str | None] = field(default_factory=dict)
     """The pods that they count (see Pods)."""
     behind: bool = False
-    """Of a quota the pods do not add up to status.used, or its base is not known."""
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is added to any of the quotas, so that quota itself holds every pod to the base."""
-        return bool(self.rooms) and not any(room.is_raised for room in self.rooms)
+    """Of a quota to which something is added the pods do not add up to status.used, or its base is not known."""
 
 
 _Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
@@ -86,7 +81,6 @@ class Validator:
         self._options = options
         self._makes_targets = makes_targets
         self._ledger = Ledger()
-        self._by_status = SharedReads(self._read_status)
         self._by_watch = SharedReads(self._read_watch)
         self._by_list = SharedReads(self._read_list)
 
@@ -111,19 +105,28 @@ class Validator:
         """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
         if not request.authenticated:
             # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
-            return self._refusal(self._cached(asked), asked, Room.by_count)
-        waiting: list[str] = []
+            return self._refusal(self._cached(asked), asked, Room.beside_all)
+        snapshot, refusal, until = _Snapshot(), "", now() + PATIENCE
         try:
             if refusal := await self._refused_by_quota(asked):
                 return refusal
-            snapshot, refusal = await self._fresh(self._by_status, asked), ""
-            if not snapshot.at_rest or self._refusal(snapshot, asked, Room.by_status):
-                snapshot, refusal = await self._wait(asked, waiting)
+            while True:
+                last = now() >= until
+                snapshot, there, refusal = await self._look(self._by_watch, asked)
+                if refusal or snapshot.behind:
+                    # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
+                    # up to status.used.
+                    snapshot, still, refusal = await self._look(self._by_list, asked)
+                    last = last or bool(there and still)
+                # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
+                if not refusal or last:
+                    break
+                await asyncio.sleep(PAUSE)
         except NoAnswer:
             self._ledger.keep()
-            snapshot = self._cached(asked, await self._view.pods(asked.namespace))
-            # What stood in its way still does; else the own count decides.
-            refusal = waiting[-1] if waiting else self._refusal_by_all(snapshot, asked)
+            if not refusal:  # what stood in its way at the last look still does; else the own count decides
+                snapshot = self._cached(asked, await self._view.pods(asked.namespace))
+                refusal = self._refusal(snapshot, asked, Room.beside_all)
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
         return refusal
@@ -147,43 +150,14 @@ class Validator:
                     return refusal
         return ""
 
-    async def _wait(self, asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str]:
-        """The last read, and why the pod does not fit, after a while; `waiting` gets what stands in its way meanwhile.
+    async def _look(self, reads: SharedReads[_Snapshot], asked: _Pod) -> tuple[_Snapshot, str, str]:
+        """What is read now, why the pod does not fit beside those that are there, and why it does not fit at all.
         Raises NoAnswer."""
-        until = now() + PATIENCE
-        while True:
-            last = now() >= until
-            snapshot, there, refusal = await self._look(self._by_watch, asked, waiting)
-            if last or there or (snapshot.behind and not refusal):
-                # A watch may be behind: which pods are there, and which are migrations', is asked before a refusal, and
-                # where the pods do not add up to status.used. Without an answer, the watch's count of the pods is still
-                # better than the cached status.used.
-                snapshot, still, refusal = await self._look(self._by_list, asked, waiting)
-                last = last or bool(there and still)
-            # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
-            if not refusal or last:
-                return snapshot, refusal
-            await asyncio.sleep(PAUSE)
-
-    async def _look(self, reads: SharedReads[_Snapshot], asked: _Pod, waiting: list[str]) -> tuple[_Snapshot, str, str]:
-        """Why the pod does not fit beside those that are there, and why it does not fit at all."""
-        snapshot = await self._fresh(reads, asked)
-        there = self._refusal(snapshot, asked, Room.beside)
-        refusal = there or self._refusal_by_all(snapshot, asked)
-        if refusal:
-            waiting.append(refusal)
-        return snapshot, there, refusal
-
-    async def _fresh(self, reads: SharedReads[_Snapshot], asked: _Pod) -> _Snapshot:
         began = now()
-        snapshot = await in_time(reads.fresh(asked.namespace)) or _Snapshot([], {})
+        snapshot = await in_time(reads.fresh(asked.namespace)) or _Snapshot()
         self._ledger.settle(asked.namespace, began)
-        return snapshot
-
-    def _refusal_by_all(self, snapshot: _Snapshot, asked: _Pod) -> str:
-        """The same beside the pods that are on their way, and by what quota counts."""
-        on_its_way = self._refusal(snapshot, asked, Room.by_count)
-        return on_its_way or self._refusal(snapshot, asked, Room.by_status)
+        there = self._refusal(snapshot, asked, Room.beside)
+        return snapshot, there, there or self._refusal(snapshot, asked, Room.beside_all)
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
         """Why the pod does not fit into a base; "" when it does."""
@@ -219,22 +193,20 @@ class Validator:
         rooms = filter(asked.counts_in, snapshot.rooms)
         return any(name in free.base for free in rooms for name in self._need(free, asked))
 
-    async def _read_status(self, namespace: str) -> _Snapshot:
-        """Live quotas: at rest, what they count is enough. A cache does not know of a raise while its watch is late."""
-        return self._count(map(self._view.observe, await self._quotas(namespace)), None)
-
     async def _read_watch(self, namespace: str) -> _Snapshot:
-        """Live quotas, and after them the pods as a watch brings them: what the quotas count has been there before."""
+        """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
+        brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
-        pods = await self._view.pods(namespace) if quotas else Pods()  # without a quota of ours nothing is watched
+        pods = await self._view.pods(namespace, watch=any(map(is_raised, quotas)))
         return self._count(map(self._view.observe, quotas), pods)
 
     async def _read_list(self, namespace: str) -> _Snapshot:
-        """All of it live. Raises NoAnswer."""
-        quotas = await self._quotas(namespace)
-        pods = await self._view.pods_live(namespace)
-        found = await asyncio.gather(*(self._view.observe_live(quota, pods.there) for quota in quotas))
-        return self._count(filter(None, found), pods)
+        """All of it live, and at once: one after the other it would be of three moments, between which a migration may
+        have begun or ended, and beside a slow API server there would be no time for a second look. Raises NoAnswer."""
+        quotas, pods, source = await asyncio.gather(
+            self._quotas(namespace), self._view.pods_live(namespace), self._view.source_live(namespace)
+        )
+        return self._count([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
         known = list(filter(is_served, self._view.quotas(namespace)))
@@ -248,9 +220,8 @@ class Validator:
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
         rooms = [room(each, self._options.policy, pods) for each in served]
-        known = [each for each in rooms if each is not None]
-        behind = len(known) < len(rooms) or any(each.is_behind for each in known)
-        return _Snapshot(known, pods.seen() if pods else {}, behind)
+        behind = any(is_raised(of.quota) and (it is None or it.is_behind) for of, it in zip(served, rooms, strict=True))
+        return _Snapshot([each for each in rooms if each is not None], pods.seen() if pods else {}, behind)
 
 
 def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -271,7 +270,7 @@ async def test_a_second_target_of_a_migration_is_not_granted() -> None:
 class GoneLive(FakeView):
     """A quota of that name is gone by now."""
 
-    async def observe_live(self, quota: ResourceQuota, pods: Sequence[Pod] | None = None) -> Facts | None:
+    async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         return None if quota.name == "gone" else await super().observe_live(quota)
 
 

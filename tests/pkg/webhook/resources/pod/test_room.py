@@ -32,28 +32,27 @@ FULL, LOWERED, BEHIND = of(counted="5", migrations="2"), of(hard="3", counted="4
 LET_IN = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
 JUST_ENDED = replace(BEHIND, ended=cpu(limits_cpu="1"))
 BALANCES: dict[str, tuple[Balance, str, str]] = {
-    "what is left of the base": (of(counted="2").by_count([]), "1", ""),
-    "a thousandth more": (of(counted="2").by_count([]), "1001m", "1"),
-    "the target is there and takes its room": (of(counted="4", migrations="2").by_count([]), "1", ""),
-    "nothing is left beside the target": (FULL.by_count([]), "1m", "0"),
+    "what is left of the base": (of(counted="2").beside_all([]), "1", ""),
+    "a thousandth more": (of(counted="2").beside_all([]), "1001m", "1"),
+    "the target is there and takes its room": (of(counted="4", migrations="2").beside_all([]), "1", ""),
+    "nothing is left beside the target": (FULL.beside_all([]), "1m", "0"),
     "a target larger than what was added takes of the base": (
-        of(counted="5", hard="4", migrations="3").by_count([]), "1m", "-1",
+        of(counted="5", hard="4", migrations="3").beside_all([]), "1m", "-1",
     ),
-    "room that is not taken yet stays free": (of(counted="3").by_count([]), "1m", "0"),
-    "above the base already": (of(counted="4").by_count([]), "1m", "-1"),
-    "no room was added": (of(hard="3", counted="2", migrations="1").by_count([]), "1", ""),
-    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1").by_count([]), "1m", "0"),
-    "the limit is below the base for a moment": (of(hard="2", counted="2").by_count([]), "1", ""),
-    "a pod that wants nothing": (of(counted="9").by_count([]), "0", ""),
+    "room that is not taken yet stays free": (of(counted="3").beside_all([]), "1m", "0"),
+    "above the base already": (of(counted="4").beside_all([]), "1m", "-1"),
+    "no room was added": (of(hard="3", counted="2", migrations="1").beside_all([]), "1", ""),
+    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1").beside_all([]), "1m", "0"),
+    "the limit is below the base for a moment": (of(hard="2", counted="2").beside_all([]), "1", ""),
+    "a pod that wants nothing": (of(counted="9").beside_all([]), "0", ""),
     "beside what is there all that migrations take is theirs": (LOWERED.beside(), "1", ""),
     "and no more": (LOWERED.beside(), "1001m", "1"),
-    "by what is added it is not": (LOWERED.by_count([]), "1", "-1"),
-    "what was let through is taken": (of().by_count(LET_IN), "101m", "100m"),
-    "the rest is not": (of().by_count(LET_IN), "100m", ""),
-    "status.used is not in the count": (BEHIND.by_count([]), "1", ""),
-    "it has its own say": (BEHIND.by_status([]), "1", "0"),
-    "it may still count what has just ended": (JUST_ENDED.by_status([]), "1", ""),
-    "and nothing else": (JUST_ENDED.by_status([]), "1001m", "1"),
+    "by what is added it is not": (LOWERED.beside_all([]), "1", "-1"),
+    "what was let through is taken": (of().beside_all(LET_IN), "101m", "100m"),
+    "the rest is not": (of().beside_all(LET_IN), "100m", ""),
+    "status.used counts where it is more than the pods": (BEHIND.beside_all([]), "1", "0"),
+    "it may still count what has just ended": (JUST_ENDED.beside_all([]), "1", ""),
+    "and nothing else": (JUST_ENDED.beside_all([]), "1001m", "1"),
 }  # fmt: skip
 
 
@@ -65,7 +64,7 @@ def test_whether_a_pod_fits(case: tuple[Balance, str, str]) -> None:
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
-    assert not of(counted="9").by_count([]).short(cpu(limits_memory="1Gi"))
+    assert not of(counted="9").beside_all([]).short(cpu(limits_memory="1Gi"))
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
@@ -112,7 +111,7 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
     assert room(observed(quota(), limits="garbage"), POLICY, Pods()) is None
     unlimited = room(observed(quota(), limits=""), POLICY, Pods())
     assert unlimited is not None
-    assert not unlimited.by_count([]).short(parse_resource_list({"limits.cpu": "99"}))
+    assert not unlimited.beside_all([]).short(parse_resource_list({"limits.cpu": "99"}))
 
 
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
