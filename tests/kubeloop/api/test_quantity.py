@@ -95,6 +95,20 @@ def test_plain_json_numbers_are_quantities(number: float, printed: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        pytest.param("0e-5000", "0", id="no zero is rounded up"),
+        pytest.param("1e-5000", "1e-9", id="whatever is more than zero is"),
+        pytest.param("1e1000", "10e999", id="the largest exponent"),
+        pytest.param("+12345678901Ki", "+12345678901Ki", id="as long as Go keeps the text"),
+        pytest.param("+123456789012Ki", "123456789012Ki", id="too long"),
+    ],
+)
+def test_at_the_bounds(text: str, printed: str) -> None:
+    assert str(parse(text)) == printed
+
+
+@pytest.mark.parametrize(
     "raw", [True, None, [], {}, float("nan"), float("inf"), b"1", pytest.param(10**5000, id="too large")]
 )
 def test_other_json_values_are_none(raw: Any) -> None:

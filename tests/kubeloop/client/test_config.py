@@ -153,7 +153,7 @@ def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
     pair = Authority().issue("jane")
     user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key), "token": "hidden"}
     shown = repr(load(write(tmp_path, kubeconfig(user))))
-    assert "PRIVATE KEY" not in shown
+    assert "PRIVATE KEY" not in shown + repr(TLSSettings(key=pair.key))
     assert "hidden" not in shown
 
 

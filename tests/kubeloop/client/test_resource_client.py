@@ -34,25 +34,33 @@ ALL = registry.RESOURCE_QUOTAS.path()
 IN_NS = registry.RESOURCE_QUOTAS.path("ns")
 
 
-MISSHAPEN: dict[str, Any] = {
-    "an empty object": {},
-    "a Status of success": {"kind": "Status", "status": "Success", "metadata": {}},
-    "a list": {"kind": "ResourceQuotaList", "metadata": {"resourceVersion": "5"}, "items": []},
-    "an object without a name": {"metadata": {"namespace": "ns"}, "spec": {}},
-    "another object": obj("other", "5", "ns"),
+MISSHAPEN: dict[str, tuple[Any, str]] = {
+    "an empty object": ({}, "ResourceQuota q: it has no name"),
+    "a Status of success": (
+        {"kind": "Status", "status": "Success", "metadata": {}},
+        "a ResourceQuota: Expected `object`",
+    ),
+    "a list": (
+        {"kind": "ResourceQuotaList", "metadata": {"resourceVersion": "5"}, "items": []},
+        "ResourceQuota q: it has no name",
+    ),
+    "an object without a name": ({"metadata": {"namespace": "ns"}, "spec": {}}, "ResourceQuota q: it has no name"),
+    "another object": (obj("other", "5", "ns"), "ResourceQuota q: it names 'other'"),
 }
 
 
-@pytest.mark.parametrize("case", MISSHAPEN)
-async def test_an_answer_that_is_not_the_object_is_an_error(case: str, server: ScriptedServer, quotas: Quotas) -> None:
-    server.always(GET, ONE, body(MISSHAPEN[case]))
-    server.always(PATCH, ONE, body(MISSHAPEN[case]))
+@pytest.mark.parametrize(("answer", "said"), MISSHAPEN.values(), ids=MISSHAPEN)
+async def test_an_answer_that_is_not_the_object_is_an_error(
+    answer: Any, said: str, server: ScriptedServer, quotas: Quotas
+) -> None:
+    server.always(GET, ONE, body(answer))
+    server.always(PATCH, ONE, body(answer))
     for call in (
         quotas.get(name="q", namespace="ns"),
         quotas.merge_patch({}, name="q", namespace="ns"),
         quotas.json_patch([], name="q", namespace="ns"),
     ):
-        with pytest.raises(errors.ServerError, match="the answer is not"):
+        with pytest.raises(errors.ServerError, match=f"the answer is not {said}"):
             await call
 
 
@@ -132,8 +140,10 @@ async def test_create_reads_the_namespace_from_the_body(server: ScriptedServer, 
     assert (await quotas.create({"metadata": metadata})).key == "ns/q"
     server.script(GET, ONE, status(404, "NotFound"))
     server.script(POST, IN_NS, body(QUOTA, 201))
+    server.script(PATCH, ONE, body(QUOTA))
     if isinstance(metadata, dict):
         assert (await quotas.create_or_update({"metadata": metadata}, lambda found: found)).key == "ns/q"
+        assert (await quotas.apply({"metadata": metadata}, field_manager="m")).key == "ns/q"
 
 
 Write = Callable[[Quotas], Awaitable[object]]

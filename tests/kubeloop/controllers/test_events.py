@@ -231,6 +231,8 @@ async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFix
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6
     recording.recorder.event(quota(), "Warning", "Lost", "m")
     recording.recorder.event(quota(), "Warning", "Next", "m")
+    await asyncio.sleep(1 + 2 + 4 + 8 + 10 - 0.5)
+    assert recording.written() == []
     await asyncio.sleep(60)
     assert [event["reason"] for event in recording.written()] == ["Next"]
     assert recording.recorder.dropped == 1

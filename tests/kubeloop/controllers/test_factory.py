@@ -237,6 +237,7 @@ async def test_readiness_names_a_handler_that_hangs() -> None:
 
     cluster.management.resource_quotas.on_change("hangs", hangs)
     cluster.quotas.put("q1", "ns")
+    await asyncio.sleep(100)
     await cluster.management.start()
     await asyncio.sleep(360)
     assert cluster.management.unready() == ["resourcequotas: hangs has been running for 360 s on ns/q1"]
@@ -409,12 +410,14 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert not cluster.management.synced()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("nodes: ")
+    before = len(calls.keys)
 
     nodes_server.errors = {}
     nodes_server.put("n1")
     await asyncio.sleep(60)
     assert counted
     assert set(counted) == {1}
+    assert len(calls.keys) > before, "what reads a cache may do so through others"
     assert cluster.management.synced()
 
 

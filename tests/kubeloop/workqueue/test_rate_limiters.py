@@ -115,6 +115,7 @@ def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
     rest = [limiter.when(f"other {n}") for n in range(107)]
     assert rest[:97] == [0.005] * 97
     assert rest[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert [limiter.when("a") for _ in range(17)][-2:] == [1000.0, 1000.0]
 
 
 @virtual_time
