@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+
+import msgspec
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import set_condition
 from lab.kubevirt import objects
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, replacing, transitions, without
+from lab.kubevirt.pod import hotplugged
+from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
 from pkg.util import constants
 
 PENDING, SCHEDULING, SCHEDULED = constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED
 RUNNING, SUCCEEDED, FAILED = constants.PHASE_RUNNING, constants.PHASE_SUCCEEDED, constants.PHASE_FAILED
 
+_STATE = "persistent-state-for-this-vm"
+"""The volume of a VM's persistent state."""
 _ORDER = (PENDING, SCHEDULING, SCHEDULED, RUNNING)
 
 
@@ -75,6 +82,23 @@ def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch 
     after = set_condition(before, objects.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=told, now=now)
     changes = conditions(before, after)
     return {"status": changes} if changes else None
+
+
+def volumes_patch(vmi: VirtualMachineInstance, attachments: Sequence[Pod], claim: str) -> Patch | None:
+    """The merge patch of the VMI's volumeStatus, None when it is right: `claim` is the one of its state ("": it has
+    none), and what is plugged in is as its launcher's attachment pod is."""
+    plugged, before = sorted(volume.name for volume in hotplugged(vmi)), vmi.status.volume_status or []
+    state = VolumeStatus(name=_STATE, persistent_volume_claim_info=ClaimInfo(claim_name=claim))
+    phase, reference = "Pending", None
+    for pod in attachments[:1]:
+        phase = "Ready" if is_running(pod) else "AttachedToNode"
+        reference = AttachmentPod(attach_pod_name=pod.name, attach_pod_uid=pod.uid)
+    after = [each for each in before if each.hotplug_volume is None and each.name not in (*plugged, _STATE)]
+    after += [VolumeStatus(name=name, phase=phase, hotplug_volume=reference) for name in plugged]
+    after += [state] if claim else []
+    if sorted(after, key=attrgetter("name")) == sorted(before, key=attrgetter("name")):
+        return None
+    return {"status": {"volumeStatus": msgspec.to_builtins(after)}}
 
 
 def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]) -> list[Pod]:

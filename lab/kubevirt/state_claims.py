@@ -25,7 +25,6 @@ from pkg.util.kubevirt.claims import state_size
 from pkg.util.kubevirt.rendering import Rendering
 
 LABEL_OF_VM: Final = "persistent-state-for"
-VOLUME: Final = "persistent-state-for-this-vm"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _SHARED, _SINGLE = "ReadWriteMany", "ReadWriteOnce"
 
@@ -121,14 +120,3 @@ class StateClaims:
     async def _default_class(self) -> str | None:
         found = [each.name for each in await self.classes.list() if each.annotations.get(_DEFAULT_CLASS) == "true"]
         return min(found, default=None)
-
-
-def volume_status(vmi: VirtualMachineInstance, claim: str) -> Patch | None:
-    """The merge patch of the VMI's volumeStatus that names its claim, None when it does."""
-    before = vmi.status.volume_status or []
-    named = [each.persistent_volume_claim_info for each in before if each.name == VOLUME]
-    if any(info is not None and info.claim_name == claim for info in named):
-        return None
-    rest = [msgspec.to_builtins(each) for each in before if each.name != VOLUME]
-    own = {"name": VOLUME, "persistentVolumeClaimInfo": {"claimName": claim}}
-    return {"status": {"volumeStatus": [own, *rest]}}

@@ -8,9 +8,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-
-import msgspec
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import from_rfc3339, now_rfc3339
@@ -19,15 +16,12 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
-from lab.kubevirt import objects
+from lab.kubevirt import instance, objects
 from lab.kubevirt.creation import Creator, Refused
-from lab.kubevirt.instance import current_pod, ended_as, is_running, leftovers, refused_patch, status_patch, wants_pod
 from lab.kubevirt.lookup import Migrations, Pods, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from lab.kubevirt.options import Ages, MigrationOptions, Options
 from lab.kubevirt.pod import hotplugged
-from lab.kubevirt.state_claims import volume_status
-from pkg.api.kubevirt import AttachmentPod, VolumeStatus
 from pkg.util import constants
 from pkg.util.kubevirt.claims import keeps_state
 from pkg.util.kubevirt.migration import is_finished
@@ -52,7 +46,7 @@ class Ending:
     async def reconcile(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         """End what is due. Raises ApiError; RetryAfter while something is left."""
         waits: list[float] = []
-        for pod in leftovers(vmi, launchers, lambda uid: self._is_under_way(vmi, uid)):
+        for pod in instance.leftovers(vmi, launchers, lambda uid: self._is_under_way(vmi, uid)):
             age = self._ages.of(pod.uid, already=_ended_before(vmi))
             if (remaining := round(self._linger(vmi, pod) - age, 6)) > 0:
                 waits.append(remaining)
@@ -82,7 +76,7 @@ class Ending:
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
         state = vmi.status.migration_state
-        left_well = ended_as(vmi, pod) == "Succeeded"
+        left_well = instance.ended_as(vmi, pod) == "Succeeded"
         own = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
         uid = (state.migration_uid or "") if left_well and state else own
         asked = MigrationOptions.of(self.options, self.migrations.by_uid(vmi.key, uid))
@@ -90,7 +84,7 @@ class Ending:
 
     async def _end(self, vmi: VirtualMachineInstance, pod: Pod) -> None:
         await self.delete(self.pods.attachments(pod))
-        if phase := ended_as(vmi, pod):
+        if phase := instance.ended_as(vmi, pod):
             status = ended_status(pod, phase, now_rfc3339())
             with contextlib.suppress(NotFound):  # kwok writes the status, too: whatever it has written
                 await self.client.merge_patch(status, name=pod.name, namespace=pod.namespace, subresource="status")
@@ -115,21 +109,6 @@ def ended_status(pod: Pod, phase: str, now: str) -> Patch:
     for kind in ("Ready", "ContainersReady"):
         after = set_condition(after, kind, "False", reason="PodCompleted", now=now)
     return {"status": {"phase": phase, **objects.conditions(pod.status.conditions, after or [])}}
-
-
-def plugged_patch(vmi: VirtualMachineInstance, attachments: Sequence[Pod]) -> Patch | None:
-    """The merge patch of the VMI's volumeStatus as its launcher's attachment pod has it, None when it is right."""
-    plugged = {volume.name for volume in hotplugged(vmi)}
-    phase, reference = "Pending", None
-    for pod in attachments[:1]:
-        phase = "Ready" if is_running(pod) else "AttachedToNode"
-        reference = AttachmentPod(attach_pod_name=pod.name, attach_pod_uid=pod.uid)
-    before = vmi.status.volume_status or []
-    after = [status for status in before if status.hotplug_volume is None and status.name not in plugged]
-    after += [VolumeStatus(name=name, phase=phase, hotplug_volume=reference) for name in sorted(plugged)]
-    if sorted(after, key=attrgetter("name")) == sorted(before, key=attrgetter("name")):
-        return None
-    return {"status": {"volumeStatus": msgspec.to_builtins(after)}}
 
 
 @dataclass(eq=False)
@@ -157,19 +136,21 @@ class InstanceHandler:
             await self._advance(vmi, launchers)
 
     async def _advance(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
-        current = current_pod(vmi, launchers)
+        current = instance.current_pod(vmi, launchers)
         attachments = self.pods.attachments(current)
-        patch = status_patch(vmi, launchers, now_rfc3339(), report_overhead=self.creator.configuration.reports_overhead)
-        patch = patch or plugged_patch(vmi, attachments)
-        if patch is None and keeps_state(vmi, self.creator.configuration.rendering(vmi.namespace).profile):
-            patch = volume_status(vmi, await self.creator.claim(vmi))
+        patch = instance.status_patch(
+            vmi, launchers, now_rfc3339(), report_overhead=self.creator.configuration.reports_overhead
+        )
+        if patch is None:
+            has_state = keeps_state(vmi, self.creator.configuration.rendering(vmi.namespace).profile)
+            patch = instance.volumes_patch(vmi, attachments, await self.creator.claim(vmi) if has_state else "")
         if patch is not None:
             await write(self.instances, vmi, patch)
             return
-        if wants_pod(vmi, launchers):
+        if instance.wants_pod(vmi, launchers):
             await self._launch(vmi)
             return
-        if current is not None and is_running(current):
+        if current is not None and instance.is_running(current):
             # A migration's target gets its attachment pod from the migration.
             if hotplugged(vmi) and not attachments:
                 await self.creator.attach(current, vmi)
@@ -181,7 +162,7 @@ class InstanceHandler:
         try:
             await self.creator.launch(vmi)
         except Refused as refused:
-            if patch := refused_patch(vmi, str(refused), now_rfc3339()):
+            if patch := instance.refused_patch(vmi, str(refused), now_rfc3339()):
                 await write(self.instances, vmi, patch)
             raise
 
