@@ -25,10 +25,6 @@ from pkg.util.kubevirt.profiles import NEWEST
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "testcluster.headroom.harvesterhci.io/"
-SOURCE_LINGER: Final = PREFIX + "source-linger-seconds"
-TARGET_LINGER: Final = PREFIX + "target-linger-seconds"
-PHASE_SECONDS: Final = PREFIX + "phase-seconds"
-FAIL_AT_PHASE: Final = PREFIX + "fail-at-phase"
 SCALE_NAMESPACES: Final = "headroom-scale-"
 """`headroom scale` has a stand-in of its own for them: with two, each target pod would be tried twice."""
 
@@ -82,7 +78,10 @@ class MigrationOptions:
     @classmethod
     def of(cls, options: Options, migration: Object | None) -> Self:
         """What the migration says, else the command line."""
-        said = migration.annotations if migration else {}
+        marks = migration.annotations if migration else {}
+
+        def said(name: str) -> str:
+            return marks.get(PREFIX + name, "")
 
         def seconds(text: str, default: float) -> float:
             with contextlib.suppress(ValueError):
@@ -92,14 +91,14 @@ class MigrationOptions:
                 logger.warning("%r is not a number of seconds, using %s", text, default)
             return default
 
-        paced, delay = said.get(PHASE_SECONDS, ""), options.phase_delay
+        paced, delay = said("phase-seconds"), options.phase_delay
         pairs = [pair.partition("=") for pair in paced.split(",") if "=" in pair]
         return cls(
-            seconds(said.get(SOURCE_LINGER, ""), options.source_linger),
-            seconds(said.get(TARGET_LINGER, ""), options.target_linger),
+            seconds(said("source-linger-seconds"), options.source_linger),
+            seconds(said("target-linger-seconds"), options.target_linger),
             delay if pairs else seconds(paced, delay),
             {phase.strip(): seconds(text.strip(), delay) for phase, _, text in pairs},
-            said.get(FAIL_AT_PHASE, ""),
+            said("fail-at-phase"),
         )
 
     def hold(self, phase: str) -> float:

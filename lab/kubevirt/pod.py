@@ -82,13 +82,7 @@ def launcher_pod(
     body: Body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            **generated(f"virt-launcher-{vmi.name}-", (migration or vmi).uid),
-            "namespace": vmi.namespace,
-            "labels": _labels(vmi, node, migration),
-            "annotations": _annotations(vmi, overhead, migration),
-            "ownerReferences": [msgspec.to_builtins(owner_reference(vmi, controller=True))],
-        },
+        "metadata": _metadata(vmi, overhead, node, migration),
         "spec": {
             "containers": [_container(container) for container in containers.containers],
             "initContainers": [_container(container) for container in containers.init_containers or ()],
@@ -111,9 +105,9 @@ def launcher_pod(
         "subdomain": spec.subdomain,
         "tolerations": spec.tolerations,
         "priorityClassName": spec.priority_class_name,
-        "volumes": [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}] if claim else None,
+        "volumes": claim and [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}],
     }
-    body["spec"].update({key: value for key, value in optional.items() if value})
+    body["spec"] |= {key: value for key, value in optional.items() if value}
     return body
 
 
@@ -124,15 +118,14 @@ def attachment_pod(
     migration: VirtualMachineInstanceMigration | None = None,
 ) -> Body:
     """The body of the pod that plugs `volumes` into `launcher`, on its node and owned by it."""
-    metadata: Body = {
+    marks = {constants.LABEL_MIGRATION_JOB_UID: migration.uid} if migration else {}
+    metadata = {
         **generated("hp-volume-", launcher.uid),
         "namespace": launcher.namespace,
-        "labels": {constants.LABEL_APP: constants.APP_HOTPLUG_DISK},
+        "labels": {constants.LABEL_APP: constants.APP_HOTPLUG_DISK, **marks},
+        "annotations": {ANNOTATION_MIGRATION_JOB_NAME: migration.name} if migration else {},
         "ownerReferences": [msgspec.to_builtins(owner_reference(launcher, controller=True))],
     }
-    if migration is not None:
-        metadata["labels"][constants.LABEL_MIGRATION_JOB_UID] = migration.uid
-        metadata["annotations"] = {ANNOTATION_MIGRATION_JOB_NAME: migration.name}
     spec = {
         "containers": [{**_container(attachment_container(rendering)), "command": ["/usr/bin/container-disk"]}],
         "nodeName": launcher.spec.node_name,
@@ -154,30 +147,21 @@ def hotplugged(vmi: VirtualMachineInstance) -> list[Volume]:
     ]
 
 
-def _labels(
-    vmi: VirtualMachineInstance, node: str | None, migration: VirtualMachineInstanceMigration | None
-) -> dict[str, str]:
-    labels = {
-        **vmi.labels,
+def _metadata(
+    vmi: VirtualMachineInstance, overhead: int, node: str | None, migration: VirtualMachineInstanceMigration | None
+) -> Body:
+    # The VMI's own node name, if it has one already, is not the pod's.
+    labels = {key: value for key, value in vmi.labels.items() if key != constants.LABEL_NODE_NAME}
+    labels |= {
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,
         constants.LABEL_VM_NAME: host_name(vmi.spec.hostname or vmi.name),
         constants.LABEL_VMI_ID: instance_id(vmi.name),
+        **({constants.LABEL_NODE_NAME: node} if node else {}),
+        **({constants.LABEL_MIGRATION_JOB_UID: migration.uid} if migration else {}),
     }
-    # The VMI's own node name, if it has one already, is not the pod's.
-    labels.pop(constants.LABEL_NODE_NAME, None)
-    if node:
-        labels[constants.LABEL_NODE_NAME] = node
-    if migration is not None:
-        labels[constants.LABEL_MIGRATION_JOB_UID] = migration.uid
-    return labels
-
-
-def _annotations(
-    vmi: VirtualMachineInstance, overhead: int, migration: VirtualMachineInstanceMigration | None
-) -> dict[str, str]:
-    annotations = {
-        **{key: value for key, value in vmi.annotations.items() if key not in _NOT_FOR_PODS},
+    annotations = {key: value for key, value in vmi.annotations.items() if key not in _NOT_FOR_PODS}
+    annotations |= {
         "kubevirt.io/domain": vmi.name,
         "kubevirt.io/migrationTransportUnix": "true",
         constants.ANNOTATION_MEMORY_OVERHEAD: str(overhead),
@@ -190,10 +174,15 @@ def _annotations(
         "pre.hook.backup.velero.io/timeout": "60s",
         "post.hook.backup.velero.io/command": _freezer(vmi, "--unfreeze"),
         "post.hook.backup.velero.io/container": "compute",
+        **({ANNOTATION_MIGRATION_JOB_NAME: migration.name} if migration else {}),
     }
-    if migration is not None:
-        annotations[ANNOTATION_MIGRATION_JOB_NAME] = migration.name
-    return annotations
+    return {
+        **generated(f"virt-launcher-{vmi.name}-", (migration or vmi).uid),
+        "namespace": vmi.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [msgspec.to_builtins(owner_reference(vmi, controller=True))],
+    }
 
 
 def _freezer(vmi: VirtualMachineInstance, action: str) -> str:

@@ -104,9 +104,9 @@ BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "1004034431
 NOTHING, ONE, TWO = ("0", "0"), ("2015m", "4797464313"), ("4030m", "9594928626")
 
 
-def sample() -> RecordBuilder:
+def sample(builder: RecordBuilder | None = None) -> RecordBuilder:
     """Twenty seconds: refused, headroom starts at 5, raised, through at 12, held, the old pod ends at 18."""
-    builder = RecordBuilder()
+    builder = builder or RecordBuilder()
     builder.mark(0, "step", "(a) refused: a quota too small")
     builder.quota(1, BASE, NOTHING)
     builder.quota(2, BASE, ONE)
