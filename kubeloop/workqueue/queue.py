@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -42,7 +42,7 @@ class Queue(Generic[K]):
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
         self._processing: dict[K, int] = {}
         # Invariant: the items that a worker has, with the priority they were handed out with.
-        self._lines: dict[int, OrderedDict[K, None]] = {}
+        self._lines: defaultdict[int, OrderedDict[K, None]] = defaultdict(OrderedDict)
         # Invariant: the items that wait, in order, by the priority that `_dirty` says. No line is empty: there are as
         # many as priorities in use, two mostly. (An OrderedDict takes one out of its middle, and its first, in O(1).)
         self._held: set[K] = set()
@@ -96,7 +96,7 @@ class Queue(Generic[K]):
             await self._wait_for_item()
         priority = max(lines) if len(lines) > 1 else next(iter(lines))
         line = lines[priority]
-        item, _ = line.popitem(last=False)
+        item = line.popitem(False)[0]
         if not line:
             del lines[priority]
         self._processing[item] = self._dirty.pop(item)
@@ -133,10 +133,7 @@ class Queue(Generic[K]):
         return True
 
     def _push(self, item: K, priority: int) -> None:
-        line = self._lines.get(priority)
-        if line is None:
-            line = self._lines[priority] = OrderedDict()
-        line[item] = None
+        self._lines[priority][item] = None
         if self._getters:
             _wake_one(self._getters)
 
