@@ -19,7 +19,7 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers

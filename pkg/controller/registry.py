@@ -5,7 +5,6 @@ from __future__ import annotations
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.controller import kubevirt_version
-from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota import register as managedtenantquota
 from pkg.controller.migration import register as migration
 from pkg.controller.namespace import register as namespace
@@ -21,7 +20,6 @@ def register_all(management: Management, events: EventRecorder, options: Options
 
     A dry run is about quotas: what else would be written is not decided at all.
     """
-    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
     kubevirt_version.register(management, events, options)
     migration.register(management, events, options)
     if options.dry_run:

@@ -32,7 +32,7 @@ from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm

@@ -21,10 +21,13 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.controller.indexes import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION
 from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, unknown_migration
 from pkg.util import constants
 
+MIGRATIONS_BY_VMI = "vmi"
+"""The index of VMIMs by `namespace/vmiName`."""
+PODS_BY_MIGRATION = "migrationJobUID"
+"""The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
 SETTLED = 0.5
 """Seconds for which a VMI shows another state than its migration's before that is written."""
 _EARLY = 0.001
@@ -39,7 +42,7 @@ class VMIHandler:
     instances: ResourceClient[VirtualMachineInstance]
     machines: Controller[VirtualMachine]
     pods: Controller[Pod]
-    # VMIs as our last patch left them, until the cache has that version or a later one.
+    # VMIs as our last patch left them.
     _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
     # By a VMI's key since when it has shown another state than its migration's.
     _lacking: dict[str, float] = field(default_factory=dict, init=False)
@@ -63,7 +66,7 @@ class VMIHandler:
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
-        vmi = self._as_written(vmi)
+        vmi = newer(vmi, self._written.get(vmi.key))  # a migration's next event often comes before our patch is seen
         migrations = self.migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
         unknown = None if changes else unknown_migration(vmi, migrations)
@@ -76,13 +79,6 @@ class VMIHandler:
             if unknown is None or not await self._exists(vmi.namespace, unknown):
                 await self._write(vmi, changes)
         self._lacking.pop(vmi.key, None)
-
-    def _as_written(self, cached: VirtualMachineInstance) -> VirtualMachineInstance:
-        """With our last write applied: a migration's next event often arrives before the watch shows our patch."""
-        latest = newer(cached, self._written.get(cached.key))
-        if latest is cached:
-            self._written.pop(cached.key, None)
-        return latest
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
@@ -101,12 +97,7 @@ class VMIHandler:
         except NotFound:
             return
         self._written[vmi.key] = written
-        await self._bump(vmi)
-
-    async def _bump(self, vmi: VirtualMachineInstance) -> None:
-        """A VMI without VM is fine."""
-        if self.machines.cache().get(namespace=vmi.namespace, name=vmi.name) is None:
-            return
-        patch = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
-        with suppress(NotFound):
-            await self.machines.client.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+        if self.machines.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
+            stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
+            with suppress(NotFound):
+                await self.machines.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
+from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.management import Management
-from pkg.controller.indexes import MIGRATIONS_BY_VMI
+from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
@@ -46,15 +45,17 @@ def register(
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
     _watch(management)
-    _watch_cluster(management)
 
 
 def _watch(management: Management) -> None:
-    """What enqueues the quotas of its namespace."""
+    """What enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
     def beside(obj: Object) -> list[str]:
-        return [quota.key for quota in quotas.cache().list(obj.namespace)]
+        return [quota.key for quota in quotas.cache().list(obj.namespace or obj.name)]
+
+    def where_vms_migrate(_: object) -> Iterable[str]:
+        return {key for migration in migrations.cache().list() for key in beside(migration)}
 
     def moves_volumes(name: str) -> bool:
         found = management.namespaces.cache().get(name=name)
@@ -74,33 +75,15 @@ def _watch(management: Management) -> None:
         matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
         return beside_counted(claim) if matters else []
 
-    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
+    quotas.watch_related(management.namespaces, beside)
+    quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
+    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
     quotas.watch_related(management.resource_claims, beside_counted)
-    quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
-
-
-def _watch_cluster(management: Management) -> None:
-    """What enqueues the quotas of other objects' namespaces."""
-    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
-
-    def in_namespace(name: str) -> list[str]:
-        return [quota.key for quota in quotas.cache().list(name)]
-
-    def of_namespace(namespace: Namespace) -> list[str]:
-        return in_namespace(namespace.name)
-
-    def where_vms_migrate(_: object) -> Iterable[str]:
-        return {key for migration in migrations.cache().list() for key in in_namespace(migration.namespace)}
-
-    def of_setting(setting: Setting) -> Iterable[str]:
-        return where_vms_migrate(setting) if setting.name == constants.SETTING_OVERHEAD_RATIO else ()
-
-    quotas.watch_related(management.namespaces, of_namespace)
-    quotas.watch_related(management.settings, of_setting)
+    quotas.watch_related(management.settings, where_vms_migrate)
     quotas.watch_related(management.kubevirts, where_vms_migrate)
 
 

@@ -7,7 +7,7 @@ key, and the more migrations are under way the longer the next patch waits for m
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ import msgspec
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
-from kubeloop.client.errors import Conflict, Invalid, NotFound
+from kubeloop.client.errors import ApiError, Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.cache_reader import newer
@@ -24,16 +24,17 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
 from pkg.config.metrics import METRICS
-from pkg.controller.resourcequota.refusals import lacking_devices
 from pkg.util import constants
-from pkg.util.constants import ANNOTATION_TOUCHED
+from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_FAILED_CREATE
+from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.entries import keys_of, read, standing
+from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
@@ -128,7 +129,7 @@ class Handler:
             await self.before_raise(quota.namespace)
         await self._write(quota, kept, decided, used)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            self._say(observed, kept, await lacking_devices(self.event_reader, observed))
+            self._say(observed, kept, await _lacking_devices(self.event_reader, observed))
         return decided
 
     async def _observe_live(self, seen: Facts) -> Facts:
@@ -158,16 +159,13 @@ class Handler:
         spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
-        now, source = self.clock(), self.observer.source
-        if not now < batch_until(quota.annotations, kept.timers.decided_at) <= now + LONGEST:
-            return  # later than that: the clock was set back
-        migrations = source.migrations.list(quota.namespace)
+        now, source, name = self.clock(), self.observer.source, quota.namespace
         urgent = is_urgent(
-            quota.annotations, migrations, lambda name: source.instances.get(name=name, namespace=quota.namespace)
+            quota.annotations, source.migrations.list(name), lambda vm: source.instances.get(name=vm, namespace=name)
         )
         since = kept.timers.written_at if urgent else kept.timers.decided_at
         left = batch_until(quota.annotations, since, urgent=urgent) - now
-        if left > 0:
+        if 0 < left <= LONGEST:  # more than that: the clock was set back
             raise RetryAfter(left)
 
     async def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> RawResourceList:
@@ -243,3 +241,30 @@ def _summary(quota: ResourceQuota, decided: Plan) -> str:
     if decided.annotations.get(ANNOTATION_TOUCHED):
         changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"
+
+
+async def _lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[ResourceQuotaError]:
+    """For each VM that is refused although it has an entry: the devices that the quota's base lacks, which KubeVirt's
+    events tell. Asked for only where a quota is touched once more; no decision goes by the answer, for a tenant may
+    write events, too."""
+    quota = observed.quota
+    refused = {each.spec.vmi_name: each for each in observed.migrations if is_refused(each)}
+    try:
+        found = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
+    except ApiError as exc:
+        log.debug("%s: events are not read: %s", quota.key, exc)
+        return []
+    problems = []
+    entries = read(quota.annotations).said
+    for name, migration in sorted(refused.items()):
+        entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
+        said = _said_last(found, name, migration.metadata.creation_timestamp or "")
+        if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
+            problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))
+    return problems
+
+
+def _said_last(events: Iterable[Event], vmi: str, since: str) -> str:
+    """What KubeVirt said last about a pod of the VMI that it could not create."""
+    told = ((each.last_timestamp or "", each.message) for each in events if each.involved_object.name == vmi)
+    return max((one for one in told if one[0] >= since), default=("", ""))[1]

@@ -6,8 +6,9 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.options import Options
-from pkg.controller.virtualmachine.vm_controller import Handler
+from pkg.controller.virtualmachine.vm_controller import LAUNCHERS_BY_VM, Handler
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Observer
 
 VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
@@ -16,6 +17,7 @@ VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 def register(management: Management, events: EventRecorder, options: Options) -> None:
     """Both modes: Harvester's own check comes to the same end, later."""
     machines, instances = management.virtual_machines, management.virtual_machine_instances
+    management.pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
     handler = Handler(
         machines.client,
         instances.cache(),

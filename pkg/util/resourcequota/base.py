@@ -64,12 +64,15 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
         document = json.loads(annotation)
     except (ValueError, RecursionError) as exc:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota is not JSON: {exc}") from exc
-    limit = _field(_object(document, "the document"), "limit")
+    fields = _object(document, "the document").items()
+    limit = [value for key, value in fields if key.lower() == "limit"][-1:]  # as Go decodes it: the last one
     limits: dict[str, str] = {}
-    for key, value in _object(limit, "limit").items():
+    for key, value in _object(limit[0] if limit else None, "limit").items():
         name = key if key in RESOURCE_NAMES else _FOLDED.get(key.lower())
         if name is None:
-            limits |= _extended(key, value)
+            # Rancher's `extended` map has resource names as they are.
+            extended = value.items() if key.lower() == "extended" and isinstance(value, dict) else ()
+            limits |= {resource: text for resource, text in extended if isinstance(text, str)}
         elif isinstance(value, str):
             limits[RESOURCE_NAMES[name]] = value
         elif value is not None:
@@ -104,22 +107,6 @@ def _object(value: object, what: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {what} must be an object")
     return value
-
-
-def _field(document: Mapping[str, object], name: str) -> object:
-    """A field as Go decodes it: the last one whose name matches when case is folded."""
-    found: object = None
-    for key, value in document.items():
-        if key.lower() == name:
-            found = value
-    return found
-
-
-def _extended(key: str, value: object) -> dict[str, str]:
-    """Rancher's `extended` map carries resource names as they are (extended resources)."""
-    if key.lower() != "extended" or not isinstance(value, dict):
-        return {}
-    return {name: text for name, text in value.items() if isinstance(text, str)}
 
 
 # ---- what a quota grants, by the names of its spec.hard ------------------------------------------------------

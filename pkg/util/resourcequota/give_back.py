@@ -12,7 +12,7 @@ from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, differe
 from pkg.util.resourcequota.entries import changes, entry_keys, keys_of, migrating_uid_key, read, remove
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import EXACT
 
 _WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)

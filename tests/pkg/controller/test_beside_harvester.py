@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.controller.migration.state import annotations_for
-from pkg.controller.virtualmachine.check import shortage_of
+from pkg.controller.virtualmachine.vm_controller import shortage_of
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.resourcequota.base import parse_base

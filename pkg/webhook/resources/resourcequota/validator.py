@@ -27,7 +27,7 @@ from pkg.util.resourcequota.managed import (
     is_served,
     switched_off,
 )
-from pkg.util.resourcequota.plan import pointer
+from pkg.util.resourcequota.facts import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer

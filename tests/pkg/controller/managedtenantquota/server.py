@@ -20,7 +20,6 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK
-from pkg.controller.indexes import index
 from pkg.controller.managedtenantquota.register import register
 from pkg.controller.options import Options
 from pkg.util.quotacount.usage import pod_usage
@@ -219,7 +218,6 @@ class Process:
 
 
 def wire(management: Management, events: Events, **options: Any) -> None:
-    index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
     users = ["system:serviceaccount:headroom:headroom"]
     register(management, events.recorder, Options(controller_users=users, **options))
 

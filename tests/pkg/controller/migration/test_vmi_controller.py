@@ -16,7 +16,6 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from pkg.controller.indexes import index
 from pkg.controller.migration.register import register
 from pkg.controller.options import Options
 from tests.decisions import sentences
@@ -37,7 +36,6 @@ class Cluster:
     def __init__(self) -> None:
         server = Server()
         management = self._management = Wired(server)
-        index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
         register(management, Events().recorder, Options())
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances, self.machines = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(VIRTUAL_MACHINES)

@@ -6,7 +6,6 @@ from typing import Any
 
 from kubeloop.api import registry
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
-from pkg.controller.indexes import index
 from pkg.controller.options import Options
 from pkg.controller.virtualmachine.register import register
 from tests.kinds import Clock, Events, Server
@@ -22,7 +21,6 @@ class VmNamespace:
     def __init__(self, found: VirtualMachine | None = None, base: str = limits_text("1", "10Gi")) -> None:
         self.events, self.clock, server = Events(), Clock(), Server()
         management = Wired(server, clock=self.clock)
-        index(management.virtual_machine_instance_migrations.cache(), management.pods.cache())
         register(management, self.events.recorder, Options())
         self._management = management
         self.machines, self.instances = server.kind(VIRTUAL_MACHINES), server.kind(VIRTUAL_MACHINE_INSTANCES)

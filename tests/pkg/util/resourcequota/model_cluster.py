@@ -20,7 +20,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT

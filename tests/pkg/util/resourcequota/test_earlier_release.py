@@ -13,7 +13,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import applied, by_value, entries_by_value, namespace

@@ -13,7 +13,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING, ANNOTATION_TOUCHED, LABEL_MANAGED
-from pkg.util.resourcequota.plan import Plan
+from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
