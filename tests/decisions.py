@@ -18,8 +18,7 @@ from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
-from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers

@@ -129,13 +129,13 @@ class Replica:
 
     async def _publish(self, management: Management, leading: asyncio.Event, checks: Checks) -> None:
         """From the election on, also while the caches do not sync: then that is what there is to say."""
-        policy, kubernetes = self.options.policy, management.kubernetes
+        policy, kubernetes, ours = self.options.policy, management.kubernetes, version("harvester-headroom")
         await leading.wait()
         if not self.options.dry_run:
             await Publisher(
                 management.client,
                 self.options.namespace,
-                lambda: Installation(policy.mode, policy.estimate, version("harvester-headroom"), kubernetes.versions),
+                lambda: Installation(policy.mode, policy.estimate, ours, " ".join(kubernetes.versions)),
                 checks.faults,
                 kubernetes.changed,
             ).run()

@@ -30,9 +30,8 @@ from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.vm import Vm

@@ -116,7 +116,8 @@ async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation
     except (Forbidden, NotFound):
         version = ""
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
-    versions = found.kubernetes if found and version in found.kubernetes else (version,)
+    counted = tuple(found.kubernetes.split()) if found else ()
+    versions = counted if version in counted else (version,)
     return Basis(Policy(mode, estimate), source, versions)
 
 

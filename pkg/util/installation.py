@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from kubeloop.api.core import ConfigMap
 from kubeloop.api.meta import ObjectMeta
 from pkg.util.resourcequota.policy import EstimateKind, Mode
@@ -23,21 +25,16 @@ class Installation:
 
     mode: Mode
     estimate: EstimateKind
-    version: str
-    kubernetes: tuple[str, ...] = ()
-    """The versions of the API servers by which it counts."""
+    version: str = ""
+    kubernetes: str = ""
+    """The versions of the API servers by which it counts, with spaces between."""
     problem: str = ""
     """What keeps it from its work."""
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
-        return {
-            "mode": self.mode.value,
-            "estimate": self.estimate.value,
-            "version": self.version,
-            "kubernetes": " ".join(self.kubernetes),
-            "problem": self.problem,
-        }
+        data: dict[str, str] = msgspec.to_builtins(self)
+        return data
 
 
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
@@ -52,12 +49,6 @@ def about(namespace: str) -> ConfigMap:
 def read(data: Mapping[str, str]) -> Installation | None:
     """What a ConfigMap's data says; None for one that another program wrote."""
     try:
-        return Installation(
-            Mode(data["mode"]),
-            EstimateKind(data["estimate"]),
-            data.get("version", ""),
-            tuple(data.get("kubernetes", "").split()),
-            data.get("problem", ""),
-        )
-    except (KeyError, ValueError):
+        return msgspec.convert(dict(data), Installation)
+    except msgspec.ValidationError:
         return None

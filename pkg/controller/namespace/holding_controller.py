@@ -23,18 +23,17 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.managed import is_served, switched_off
+from pkg.util.resourcequota.observe import Source
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +81,7 @@ class Handler:
     """Handles Namespaces; the one writer of the label."""
 
     namespaces: Controller[Namespace]
-    quotas: CacheReader[ResourceQuota]
-    migrations: CacheReader[VirtualMachineInstanceMigration]
-    instances: CacheReader[VirtualMachineInstance]
-    budgets: CacheReader[VirtualMachineMigrationResourceQuota]
-    """A namespace with one needs no label: nothing is added there."""
+    source: Source
     registrations: CacheReader[ValidatingWebhookConfiguration]
     reserve: bool
     """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
@@ -106,7 +101,7 @@ class Handler:
                 known.pop(key, None)
             return
         policy = self._policy_for_pods()
-        if policy and not self.budgets.list(key) and not switched_off(namespace) and self._wants(key, policy):
+        if policy and not switched_off(namespace) and self._wants(key, policy):
             self._free_since.pop(key, None)
             await self._ensure(key)
         elif self._is_labelled(key):
@@ -116,10 +111,12 @@ class Handler:
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
     def _wants(self, name: str, policy: str) -> bool:
-        quotas = self.quotas.list(name)
-        if policy != _FAIL and self.instances.list(name):
-            return any(is_served(quota) for quota in quotas)
-        return holds(quotas, self.migrations.list(name))
+        if self.source.budgets.list(name):  # nothing is added there
+            return False
+        quotas = self.source.quotas.list(name)
+        if policy != _FAIL and self.source.instances.list(name):
+            return any(map(is_served, quotas))
+        return holds(quotas, self.source.migrations.list(name))
 
     async def before_raise(self, namespace: str) -> None:
         """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
@@ -164,8 +161,8 @@ class Handler:
         return known is None or known.labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
     async def _label(self, name: str, value: str | None) -> None:
-        if (written := await _label(self.namespaces.client, name, value)) is not None:
-            self._written[name] = written
+        with contextlib.suppress(NotFound):
+            self._written[name] = await self.namespaces.client.merge_patch(_labelled(value), name=name)
 
 
 async def unlabel_all(client: Client) -> list[str]:
@@ -173,12 +170,10 @@ async def unlabel_all(client: Client) -> list[str]:
     namespaces = client.resource(NAMESPACES)
     labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
-        await _label(namespaces, namespace.name, None)
+        with contextlib.suppress(NotFound):
+            await namespaces.merge_patch(_labelled(None), name=namespace.name)
     return [namespace.name for namespace in labelled]
 
 
-async def _label(namespaces: ResourceClient[Namespace], name: str, value: str | None) -> Namespace | None:
-    """None for a namespace that is gone."""
-    with contextlib.suppress(NotFound):
-        return await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name)
-    return None
+def _labelled(value: str | None) -> dict[str, object]:
+    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}

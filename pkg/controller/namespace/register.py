@@ -29,25 +29,13 @@ def register(management: Management, events: EventRecorder, options: Options) ->
 
 def register_holding(management: Management, options: Options) -> BeforeRaise:
     """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
-    namespaces, quotas = management.namespaces, management.resource_quotas
-    migrations = management.virtual_machine_instance_migrations
-    instances = management.virtual_machine_instances
-    budgets = management.virtual_machine_migration_resource_quotas
-    registrations = management.own_webhooks
-    handler = HoldingHandler(
-        namespaces,
-        quotas.cache(),
-        migrations.cache(),
-        instances.cache(),
-        budgets.cache(),
-        registrations.cache(),
-        options.reserve,
-    )
+    namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
+    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), options.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)
-    namespaces.watch_related(migrations, _namespace_of, reads=is_finished)
-    namespaces.watch_related(instances, _namespace_of, reads=lambda _: None)
-    namespaces.watch_related(budgets, _namespace_of)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, _namespace_of, reads=is_finished)
+    namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
+    namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
     namespaces.watch_related(
         registrations,
         lambda _: {quota.namespace for quota in quotas.cache().list()},

@@ -31,10 +31,9 @@ from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import keys_of, read, standing
 from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
@@ -56,6 +55,12 @@ class _Remembered:
     """What is kept of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
     timers: Timers = field(default_factory=Timers)
+    lower_since: float | None = None
+    """Headroom is to be given back, and nothing is to be added."""
+    decided_at: float = float("-inf")
+    """The last decision, with its patch if it made one."""
+    written_at: float = float("-inf")
+    """The last patch."""
     written: ResourceQuota | None = None
     """What our last patch returned: newer than the cache until the watch has caught up."""
     said: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -91,7 +96,7 @@ class Handler:
         quota = newer(quota, kept.written)
         self._batch(quota, kept)
         decided = await self._settle(quota, kept)
-        _LAST_DECISION.set(kept.timers.decided_at)
+        _LAST_DECISION.set(kept.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
 
@@ -112,15 +117,14 @@ class Handler:
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict or Invalid when the quota is no longer what was decided from."""
-        before, now = kept.timers, self.clock()
-        kept.timers = replace(before, decided_at=now)
+        kept.decided_at = now = self.clock()
         observed = self.observer.observe(quota, now, kept.timers)
         decided = self._plan(observed, kept)
         if live := compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(observed)
             quota, decided = observed.quota, self._plan(observed, kept)
-        lower_since = before.lower_since if decided.hard else None
-        kept.timers = replace(decided.timers, decided_at=now, written_at=before.written_at, lower_since=lower_since)
+        kept.timers = decided.timers
+        kept.lower_since = kept.lower_since if decided.hard else None
         self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
             return decided
@@ -144,10 +148,9 @@ class Handler:
         """With the records of our last write, where it raised the quota and another client has removed them both:
         without them what was added could not be told from the base."""
         quota, written = observed.quota, kept.written
-        if written is None or written.uid != quota.uid or not RECORDS.isdisjoint(quota.annotations):
-            return plan(observed, self.policy)
-        records = {k: v for k, v in written.annotations.items() if k in RECORDS}
-        if records.keys() != RECORDS:
+        ours = written.annotations if written and written.uid == quota.uid else {}
+        records = {key: text for key, text in ours.items() if key in RECORDS}
+        if records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
             return plan(observed, self.policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
         recorded = msgspec.structs.replace(quota, metadata=metadata)
@@ -163,7 +166,7 @@ class Handler:
         urgent = is_urgent(
             quota.annotations, source.migrations.list(name), lambda vm: source.instances.get(name=vm, namespace=name)
         )
-        since = kept.timers.written_at if urgent else kept.timers.decided_at
+        since = kept.written_at if urgent else kept.decided_at
         left = batch_until(quota.annotations, since, urgent=urgent) - now
         if 0 < left <= LONGEST:  # more than that: the clock was set back
             raise RetryAfter(left)
@@ -176,8 +179,7 @@ class Handler:
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return {}
         now = self.clock()
-        since = now if kept.timers.lower_since is None else kept.timers.lower_since
-        kept.timers = replace(kept.timers, lower_since=since)
+        since = kept.lower_since = now if kept.lower_since is None else kept.lower_since
         migrations = self.observer.source.migrations.list(quota.namespace)
         ours = kept.written is not None and quota.hard == kept.written.hard
 
@@ -197,7 +199,8 @@ class Handler:
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList) -> None:
         now, patch = self.clock(), decided.patch(quota, used)
         kept.written = await self.quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
-        kept.timers = replace(kept.timers, written_at=now, decided_at=now, lower_since=None)
+        kept.written_at = kept.decided_at = now
+        kept.lower_since = None
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
             _TOUCHES.inc()
@@ -226,14 +229,12 @@ class Handler:
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
     """Whether the plan adds headroom somewhere."""
-    return any(
-        to is not None and Quantity.parse(to) > quantity_of(quota.hard, name) for name, to in decided.hard.items()
-    )
+    return any(Quantity.parse(to) > quantity_of(quota.hard, name) for name, to in decided.hard.items())
 
 
 def _exceeds(used: RawResourceList, decided: Plan) -> bool:
     """Whether more is counted than the plan leaves."""
-    return any(to is not None and quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items())
+    return any(quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items())
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:

@@ -88,8 +88,7 @@ class Plan:
     """What to write (nothing, if both maps are empty), what to report, and when to re-check (seconds)."""
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
-    hard: Mapping[str, str | None] = field(default_factory=dict)
-    """Resource name to quantity; None removes it."""
+    hard: Mapping[str, str] = field(default_factory=dict)
     problems: Sequence[ResourceQuotaError] = ()
     timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None

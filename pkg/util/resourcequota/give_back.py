@@ -10,9 +10,8 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
 from pkg.util.resourcequota.entries import changes, entry_keys, keys_of, migrating_uid_key, read, remove
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import EXACT
 
 _WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -89,13 +89,6 @@ class Source:
             self.kubernetes(),
         )
 
-    def claims_in(self, namespace: str, *quotas: ResourceQuota) -> Mapping[str, PersistentVolumeClaim] | None:
-        """A namespace's claims by name; None where no quota of it, nor one of these, counts them: nothing is read."""
-        quotas = (*quotas, *self.quotas.list(namespace))
-        if not any(counts_of_claims(name) for each in quotas for name in each.hard):
-            return None
-        return {claim.name: claim for claim in self.claims.list(namespace)}
-
     def quota_limits(self, namespace: str) -> frozenset[str]:
         """What ("cpu", "memory") the namespace's quotas limit."""
         return limited_by(name for quota in self.quotas.list(namespace) for name in quota.hard)
@@ -115,7 +108,8 @@ class Observer:
         """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
         source, name = source or self.source, quota.namespace
         namespace = source.namespaces.get(name=name) or Namespace()
-        claims = source.claims_in(name, quota)
+        counted = any(counts_of_claims(each) for one in (quota, *source.quotas.list(name)) for each in one.hard)
+        claims = {claim.name: claim for claim in source.claims.list(name)} if counted else None
         return Facts(
             quota=quota,
             limits=annotation_of(namespace),
@@ -125,8 +119,8 @@ class Observer:
             timers=timers or Timers(),
             pods=source.pods.list(name),
             claims=claims,
-            machines={} if claims is None else {vm.name: vm for vm in source.machines.list(name)},
-            device_claims={} if claims is None else {c.name: c for c in source.device_claims.list(name)},
+            machines={vm.name: vm for vm in source.machines.list(name)} if counted else {},
+            device_claims={claim.name: claim for claim in source.device_claims.list(name)} if counted else {},
             storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION) == constants.TRUE,
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),

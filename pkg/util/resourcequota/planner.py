@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_default, is_labelled, is_off, is_ours, switched_off
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.scaling import Scaling
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch

@@ -40,10 +40,9 @@ from pkg.util.resourcequota.errors import (
     InvalidEntry,
     ResourceQuotaError,
 )
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.give_back import hand_over, lowered
 from pkg.util.resourcequota.managed import is_default, is_ours
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.vm import Vm

@@ -35,8 +35,8 @@ UNTIL_COUNTED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Since when something is seen, and when something was done (seconds). A restart may lose it, and a plan that is
-    not written changes nothing of what is seen: what was done stands on the quota alone."""
+    """Since when something is seen (seconds), from one decision to the next. A restart may lose it, and a plan that is
+    not written changes nothing of it: what was done stands on the quota alone."""
 
     unexplained: Mapping[str, float] = field(default_factory=dict)
     """By entry key: without a migration that explains it."""
@@ -46,12 +46,6 @@ class Timers:
     """By uid: a migration is refused although status.hard shows its headroom."""
     shown_since: float | None = None
     """spec.hard and status.hard are what they shall be; only while a migration is refused."""
-    lower_since: float | None = None
-    """Headroom is to be given back, and nothing is to be added."""
-    decided_at: float = float("-inf")
-    """The last decision, with its patch if it made one."""
-    written_at: float = float("-inf")
-    """The last patch."""
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
@@ -92,16 +86,8 @@ def may_lower_after(
     `still_counted`: status.used is above what the limits are to be. Below it every pod is refused, theirs too, and the
     update by which it falls is as good an event.
     """
-    longest = UNTIL_TRIED if any(map(_is_about_to_be_tried, migrations)) else 0.0
-    if still_counted:
-        longest = UNTIL_COUNTED
+    waiting = [each for each in migrations if each.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)]
+    is_tried = any(not each.deleting and not is_refused(each) for each in waiting)
+    longest = UNTIL_COUNTED if still_counted else UNTIL_TRIED if is_tried else 0.0
     left = wanted_since + longest - now
     return left if 0 < left <= longest else 0.0  # more than that: the clock was set back
-
-
-def _is_about_to_be_tried(migration: VirtualMachineInstanceMigration) -> bool:
-    return (
-        migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-        and not migration.deleting
-        and not is_refused(migration)
-    )

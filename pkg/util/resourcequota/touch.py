@@ -21,8 +21,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.resourcequota.entries import has_migrating_vm, keys_of
-from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.facts import Facts, Plan
 
 FIRST = 0.25
 """Seconds from the moment at which the headroom is seen in status.hard to the first touch."""

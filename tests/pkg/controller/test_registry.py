@@ -13,11 +13,7 @@ from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.kinds import Server
 
-QUOTAS = {
-    ("kubevirts", "kubevirtVersionController"),
-    ("resourcequotas", "resourceQuotaController"),
-    ("virtualmachineinstancemigrations", "virtualMachineInstanceMigrationController"),
-}
+QUOTAS = {("kubevirts", "kubevirtVersionController"), ("resourcequotas", "resourceQuotaController")}
 OTHERS = {
     ("namespaces", "holdingController"),
     ("namespaces", "managedTenantQuotaController"),

@@ -18,6 +18,7 @@ from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util import constants
 from pkg.util.resourcequota.base import base_of, hard
 from pkg.util.resourcequota.entries import has_migrating_vm, read
+from pkg.util.resourcequota.facts import pointer
 from pkg.util.resourcequota.managed import (
     annotation_of,
     is_default,
@@ -27,7 +28,6 @@ from pkg.util.resourcequota.managed import (
     is_served,
     switched_off,
 )
-from pkg.util.resourcequota.facts import pointer
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.deadline import NoAnswer

@@ -19,8 +19,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.facts import Cache, Facts, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT

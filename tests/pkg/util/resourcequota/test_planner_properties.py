@@ -14,9 +14,8 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import total
 from pkg.util.resourcequota.entries import entries, migrating_key
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_off
-from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import applied, by_value, drawn, observed
