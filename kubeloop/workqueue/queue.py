@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -16,6 +16,10 @@ K = TypeVar("K", bound=Hashable)
 DEFAULT_PRIORITY = 0
 LOW_PRIORITY = -100
 """Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
+
+
+LEFTOVERS = 64
+"""Entries that no longer count, beyond as many as do: then they are dropped."""
 
 
 class ShutDown(Exception):
@@ -42,9 +46,14 @@ class Queue(Generic[K]):
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
         self._processing: dict[K, int] = {}
         # Invariant: the items that a worker has, with the priority they were handed out with.
-        self._lines: defaultdict[int, OrderedDict[K, None]] = defaultdict(OrderedDict)
-        # Invariant: the items that wait, in order, by the priority that `_dirty` says. No line is empty: there are as
-        # many as priorities in use, two mostly. (An OrderedDict takes one out of its middle, and its first, in O(1).)
+        self._lines: dict[int, deque[K]] = {}
+        # Invariant: the items that wait, in order, by the priority that `_dirty` says, and what `_left` says. No line
+        # is empty: there are as many as priorities in use, two mostly.
+        self._left: Counter[tuple[int, K]] = Counter()
+        # Invariant: how many of an item's entries in a line, the first ones, no longer count: taking one out of the
+        # middle would cost O(n). There are never many more of them than of the others.
+        self._left_in_all = 0
+        # Invariant: their sum.
         self._held: set[K] = set()
         # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -55,7 +64,7 @@ class Queue(Generic[K]):
 
     def __len__(self) -> int:
         """How many items wait; those being processed are not counted."""
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._lines.values())) - self._left_in_all
 
     @property
     def shutting_down(self) -> bool:
@@ -90,15 +99,18 @@ class Queue(Generic[K]):
         A cancelled call takes nothing. Raises ShutDown once the queue is shut down and empty.
         """
         lines = self._lines
-        while not lines:
-            if self._shutting_down:
-                raise ShutDown
-            await self._wait_for_item()
-        priority = max(lines) if len(lines) > 1 else next(iter(lines))
-        line = lines[priority]
-        item = line.popitem(False)[0]
-        if not line:
-            del lines[priority]
+        while True:
+            while not lines:
+                if self._shutting_down:
+                    raise ShutDown
+                await self._wait_for_item()
+            priority = max(lines) if len(lines) > 1 else next(iter(lines))
+            line = lines[priority]
+            item = line.popleft()
+            if not line:
+                del lines[priority]
+            if not self._left or not self._has_left(item, priority):
+                break
         self._processing[item] = self._dirty.pop(item)
         self._metrics.get(item)
         return item
@@ -133,16 +145,36 @@ class Queue(Generic[K]):
         return True
 
     def _push(self, item: K, priority: int) -> None:
-        self._lines[priority][item] = None
+        line = self._lines.get(priority)
+        if line is None:
+            line = self._lines[priority] = deque()
+        line.append(item)
         if self._getters:
             _wake_one(self._getters)
 
     def _leave(self, item: K, priority: int) -> None:
         """The item, which waits with this priority, waits no more."""
-        line = self._lines[priority]
-        del line[item]
-        if not line:
+        self._left[priority, item] += 1
+        self._left_in_all += 1
+        if self._left_in_all > len(self) + LEFTOVERS:
+            self._drop_left()
+
+    def _has_left(self, item: K, priority: int) -> bool:
+        """Whether the entry that came first is one that no longer counts; it is gone then."""
+        entries = self._left.pop((priority, item), 0)
+        if not entries:
+            return False
+        if entries > 1:
+            self._left[priority, item] = entries - 1
+        self._left_in_all -= 1
+        return True
+
+    def _drop_left(self) -> None:
+        for priority, line in list(self._lines.items()):
+            counting = [item for item in line if not self._has_left(item, priority)]
             del self._lines[priority]
+            if counting:
+                self._lines[priority] = deque(counting)
 
     def _raise_held(self, item: K, priority: int) -> None:
         """Note the higher priority of an item that is held."""

@@ -9,11 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, K, Queue, loop_time
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
-
-_LEFTOVERS = 64
-"""Entries of other moments, beyond as many as count: then they are dropped."""
 
 
 class _Due(NamedTuple):
@@ -97,7 +94,7 @@ class DelayingQueue(Queue[K]):
     def _put_off(self, item: K, due: _Due) -> None:
         self._due[item] = due
         heapq.heappush(self._due_heap, (due, item))
-        if len(self._due_heap) > 2 * len(self._due) + _LEFTOVERS:
+        if len(self._due_heap) > 2 * len(self._due) + LEFTOVERS:
             self._due_heap = [(entry, key) for key, entry in self._due.items()]
             heapq.heapify(self._due_heap)
         self._set_timer()
