@@ -9,8 +9,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.lookup import Migrations, Pods, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
-from pkg.util.kubevirt.installed import Limits, hindrance
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration import Limits, hindrance, is_finished
 
 
 @dataclass(eq=False)

@@ -14,10 +14,9 @@ from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineIn
 from lab.kubevirt.options import Options
 from pkg.config.management import Management
 from pkg.util import constants
-from pkg.util.kubevirt.installed import Limits, deployed, limits_of
-from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.migration import Limits, is_finished, limits_of
 from pkg.util.kubevirt.profiles import NEWEST, PROFILES
-from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
+from pkg.util.kubevirt.rendering import Rendering, deployed, limited_by, rendering
 
 _BY_INSTANCE = "instance"
 _BY_JOB = "migration job"

@@ -19,7 +19,7 @@ from typing import Final, Self
 from kubeloop.api.meta import Object
 from kubeloop.workqueue.queue import loop_time
 from pkg.util import constants
-from pkg.util.kubevirt.installed import USUAL_LIMITS
+from pkg.util.kubevirt.migration import USUAL_LIMITS
 from pkg.util.kubevirt.profiles import NEWEST
 
 logger = logging.getLogger(__name__)

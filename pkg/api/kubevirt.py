@@ -5,6 +5,8 @@ Classes are named as in KubeVirt's API where nothing else is said.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from kubeloop.api.core import PodResourceClaim, ResourceRequirements
@@ -28,6 +30,12 @@ class CPU(Struct):
     threads: int = 0
     dedicated_cpu_placement: bool = msgspec.field(default=False, name="dedicatedCpuPlacement")
     isolate_emulator_thread: bool = False
+
+    @property
+    def vcpus(self) -> int:
+        """cores × sockets × threads, a zero factor left out; zero if all are."""
+        factors = [factor for factor in (self.cores, self.sockets, self.threads) if factor]
+        return math.prod(factors) if factors else 0
 
 
 class Hugepages(Struct):

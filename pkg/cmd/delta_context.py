@@ -23,11 +23,10 @@ from pkg.util.constants import (
     LIMITS_MEMORY,
     VMI_PHASE_RUNNING,
 )
-from pkg.util.kubevirt.installed import observed_version
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, limited_by
+from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version
 from pkg.util.kubevirt.target import Side
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.resourcequota.observe import Source
 
 T = TypeVar("T", bound=Object)

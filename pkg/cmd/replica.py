@@ -27,7 +27,7 @@ from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import USER_AGENT
 from pkg.util.installation import EVENT_NOT_ELECTED, LEASE, Installation, about
-from pkg.util.kubevirt.installed import virt_controllers
+from pkg.util.kubevirt.rendering import virt_controllers
 
 DRAIN_SECONDS = 7.0
 ELECTED_DRAIN_SECONDS = 2.0

@@ -17,9 +17,8 @@ from kubeloop.api.resource_list import ResourceList
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import describe_each
 from pkg.cmd.options import WrongCall
-from pkg.util.quotacount.claims import device_usage, storage_usage
 from pkg.util.quotacount.releases import Releases, is_known, releases_of
-from pkg.util.quotacount.usage import pod_usage
+from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.controller.options import Options
-from pkg.util.kubevirt.installed import observed_version
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
+from pkg.util.kubevirt.rendering import observed_version
 
 log = logging.getLogger(__name__)
 VERSION_CONTROLLER = "kubevirtVersionController"

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.claims import Move, doubled, moves
 from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
-from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS
+from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (

@@ -18,11 +18,12 @@ from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
-from pkg.util.kubevirt.installed import hindrance, limits_of
 from pkg.util.kubevirt.migration import (
     abort_requested,
+    hindrance,
     is_finished,
     is_refused,
+    limits_of,
     migration_of,
     of_devices,
     refusing_quota,

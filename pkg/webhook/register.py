@@ -18,7 +18,7 @@ from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.installation import about
-from pkg.util.kubevirt.installed import virt_controllers
+from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
 from pkg.webhook.metrics import HeadroomMetrics

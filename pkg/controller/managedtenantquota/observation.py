@@ -26,7 +26,7 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION, probe
 from pkg.controller.options import Options
 from pkg.util.constants import NEVER_LOCKED, UPSTREAM_LEASE, WEBHOOK_CONFIGURATION_NAME
-from pkg.util.kubevirt.installed import virt_controllers
+from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, moment, recognise
 from pkg.util.managedtenantquota.model import Observed, observe
 from pkg.util.managedtenantquota.record import record_of

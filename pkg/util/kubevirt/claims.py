@@ -33,12 +33,12 @@ from kubeloop.api.resource_list import ResourceList, add_to, minimum, smallest, 
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import Sides
-from pkg.util.kubevirt.migration import MigrationPods, of_state, pods_of
+from pkg.util.kubevirt.migration import WHOLE_SECONDS, MigrationPods, pods_of, said
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side
-from pkg.util.quotacount.claims import STORAGE_CLASS_SUFFIX, device_usage, storage_usage
 from pkg.util.quotacount.releases import Releases
+from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, device_usage, storage_usage
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
@@ -53,9 +53,9 @@ _SHARED = "ReadWriteMany"
 
 @dataclass(frozen=True, slots=True)
 class SecondClaims:
-    """What quota counts of a VM's claims beyond one set: of a target's that are there, of those to come, of old."""
+    """What quota counts of a VM's claims beyond one set: of those that are there, of those to come, of old ones."""
 
-    target: ResourceList = field(default_factory=dict)
+    there: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
     old: ResourceList = field(default_factory=dict)
 
@@ -147,7 +147,7 @@ def _named(
     if state and all(state.migration_uid != each.uid for each in migrations):
         # Of a migration that was deleted: believed if it names the claim in use, whose generated name cannot be known
         # when a VMI is created with a status.
-        named = replace(of_state("", state), ended=state.end_timestamp or "")
+        named = MigrationPods("", *said(state), ended=(state.end_timestamp or "")[:WHOLE_SECONDS])
         if _in_use(vmi) in named.claims:
             yield named
 
@@ -214,8 +214,8 @@ def device_claims(
 
     def usages(side: Side) -> Mapping[str, ResourceList]:
         """By the name that the pod has for a claim."""
-        made = _made(side.launcher, claims)
-        return {name: device_usage(claim, releases) for name, claim in made.items() if name in asked}
+        made = made_for(side.launcher, claims).items()
+        return {name: device_usage(claim, releases) for name, claim in made if name in asked}
 
     home, targets = ([usages(side) for side in every] for every in (sides.home, sides.target))
     worth = {name: smallest(each.get(name, {}) for each in home) for name in asked}
@@ -224,18 +224,13 @@ def device_claims(
         return SecondClaims(old=old)
     there = {name for each in targets for name in each}
     return SecondClaims(
-        target=total(minimum(smallest(each.get(n, {}) for each in targets), worth[n]) for n in there),
+        there=total(minimum(smallest(each.get(n, {}) for each in targets), worth[n]) for n in there),
         to_come=total(worth[name] for name in asked - there),
         old=old,
     )
 
 
-def device_claims_concerning(pods: Iterable[Pod], claims: Mapping[str, ResourceClaim]) -> Sequence[ResourceClaim]:
-    """Every claim that may make a difference to `device_claims`."""
-    return [claim for pod in pods for claim in _made(pod, claims).values()]
-
-
-def _made(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
+def made_for(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
     """The claims that were made for a pod, by the name that it has for each."""
     made = {each.name: each.resource_claim_name or "" for each in pod.status.resource_claim_statuses or ()}
     return {name: claims[claim] for name, claim in made.items() if claim in claims}
@@ -253,20 +248,6 @@ class Move:
     source: str
     destination: str
     asked: RawResourceList | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Doubled:
-    """What quota counts of the old set, of both sets, and of the claims to come. Both: the smaller claim of each pair,
-    resource by resource, where those to come are as large as the old ones. The base pays for one set; of a class that
-    the old one is not in, for the new one."""
-
-    old: ResourceList = field(default_factory=dict)
-    both: ResourceList = field(default_factory=dict)
-    to_come: ResourceList = field(default_factory=dict)
-
-
-NOT_DOUBLED = Doubled()
 
 
 def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
@@ -288,9 +269,12 @@ def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) ->
     return found
 
 
-def doubled(found: Iterable[Move], claims: Claims, releases: Releases) -> Doubled:
-    """Raises QuantityError when a claim's quantity is none."""
-    result = Doubled()
+def doubled(found: Iterable[Move], claims: Claims, releases: Releases) -> SecondClaims:
+    """`old` is the old set, `there` the smaller claim of each pair, resource by resource, where those to come are as
+    large as the old ones. The base pays for one set; of a class that the old one is not in, for the new one. Raises
+    QuantityError when a claim's quantity is none.
+    """
+    result = SecondClaims()
     for move in found:
         source, destination = claims.get(move.source), claims.get(move.destination)
         asked = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
@@ -298,7 +282,7 @@ def doubled(found: Iterable[Move], claims: Claims, releases: Releases) -> Double
         add_to(result.old, usage)
         if source is not None:
             then = storage_usage(destination, releases) if destination else usage
-            add_to(result.both, minimum(usage, then))
+            add_to(result.there, minimum(usage, then))
         if destination is None:  # its class is not known
             add_to(result.to_come, {n: q for n, q in usage.items() if STORAGE_CLASS_SUFFIX not in n})
     return result

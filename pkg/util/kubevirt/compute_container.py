@@ -7,12 +7,12 @@ them stands in `profiles`.
 
 from __future__ import annotations
 
+from kubeloop.api.core import Container, Pod
 from kubeloop.api.quantity import ZERO, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, Memory, VirtualMachineInstance
+from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, LaunchSecurity, Memory, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.kubevirt.overhead import is_sev, number_of_vcpus
 from pkg.util.kubevirt.profiles import (
     GATE_AUTO_RESOURCE_LIMITS,
     GATE_EXTERNAL_NETWORK_RESOURCES,
@@ -24,6 +24,7 @@ from pkg.util.kubevirt.profiles import (
 from pkg.util.kubevirt.rendering import Rendering
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
+COMPUTE = "compute"
 _DEVICES = "devices.kubevirt.io/"
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 _EPHEMERAL_STORAGE_OVERHEAD = Quantity.parse("50M")
@@ -99,6 +100,15 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
     return {_DEVICES + name: _ONE for name, wanted in virtual.items() if wanted}, counted
 
 
+def compute_container(pod: Pod) -> Container | None:
+    return next((each for each in pod.spec.containers if each.name == COMPUTE), None)
+
+
+def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
+    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
+    return security.sev is not None or (profile.knows_snp and security.snp is not None)
+
+
 # ---- CPUs ----------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +116,7 @@ def _share_cpus(
     domain: DomainSpec, profile: Profile, developer: DeveloperConfiguration, calculated: Amounts, *, limited: bool
 ) -> None:
     limits, requests = calculated
-    vcpus = 1 if domain.cpu is None else number_of_vcpus(domain.cpu)
+    vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
     if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
         vcpus += _pool(domain)
     if vcpus == 0:
@@ -122,7 +132,7 @@ def _share_cpus(
 def _pin_cpus(vmi: VirtualMachineInstance, cpu: DomainCPU, profile: Profile, own: Amounts, calculated: Amounts) -> None:
     """A dedicated topology, with a thread for an isolated emulator; memory is limited to what is requested."""
     limits, requests = own
-    rule, vcpus, pool = profile.supplemental_pool, number_of_vcpus(cpu), _pool(vmi.spec.domain)
+    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool(vmi.spec.domain)
     if rule is SupplementalPool.AS_VCPUS:  # instead of the VMI's own limit and request
         for amounts in own:
             if vcpus:

@@ -38,7 +38,7 @@ from kubeloop.api.meta import OwnerReference
 from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
+from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations, said
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
@@ -216,15 +216,7 @@ def _controller(pod: Pod, kind: str) -> OwnerReference:
 
 def read_of(state: MigrationState | None) -> object:
     """What is read of a migration's state: that much of a change makes a difference."""
-    return state and (
-        state.migration_uid,
-        state.source_pod,
-        state.target_pod,
-        state.source_node,
-        state.end_timestamp,
-        state.source_persistent_state_claim,
-        state.target_persistent_state_claim,
-    )
+    return state and (state.migration_uid, state.end_timestamp, said(state))
 
 
 def vm_of(pod: Pod) -> str:

@@ -16,26 +16,18 @@ from msgspec import structs
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import ObjectMeta, RawResourceList
-from kubeloop.api.objects import condition_is_true
 from kubeloop.api.quantity import ZERO, Format, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.api.kubevirt import (
-    KubeVirtConfiguration,
-    MemoryStatus,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceSpec,
-)
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.kubevirt.compute_container import compute_resources
-from pkg.util.kubevirt.overhead import is_pinned, overhead_of
+from pkg.util.kubevirt.compute_container import COMPUTE, compute_resources
+from pkg.util.kubevirt.overhead import is_pinned, is_resized, overhead_of
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges, default_requirements
+from pkg.util.quotacount.pod_resources import apply_limit_ranges, default_requirements
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
-COMPUTE = "compute"
 HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
@@ -227,16 +219,13 @@ class RenderedFrom(NamedTuple):
     hotplugged: bool
     annotations: Mapping[str, str]
     spec: VirtualMachineInstanceSpec
-    memory: MemoryStatus | None
 
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
-    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    # Those that only show the state of its migration: no decision reads them.
+    # Annotations that only show the state of its migration are read by no decision.
     annotations = {key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
-    return RenderedFrom(
-        outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec, vmi.status.memory
-    )
+    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
+    return RenderedFrom(outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec)
 
 
 def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
@@ -245,12 +234,6 @@ def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
     labels, annotations = template.metadata.labels, template.metadata.annotations
     metadata = ObjectMeta(name=machine.name, namespace=machine.namespace, labels=labels, annotations=annotations)
     return VirtualMachineInstance(metadata=metadata, spec=template.spec)
-
-
-def is_resized(vmi: VirtualMachineInstance) -> bool:
-    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
-    changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:

@@ -1,5 +1,5 @@
-"""What KubeVirt says of a migration: what it asks of its namespace's quota, its pods and claims, its refusals. Pure;
-`evidence` says what of it is believed.
+"""What KubeVirt says of a migration: what it asks of its namespace's quota, its pods and claims, its refusals, and
+how many may run. Pure; `evidence` says what of it is believed.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff).
 """
@@ -7,13 +7,20 @@ Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTarget
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object, from_rfc3339
 from kubeloop.api.objects import condition_is_true
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    MigrationConfiguration,
+    MigrationState,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.util import constants
 
 
@@ -94,7 +101,8 @@ def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------
 
-_WHOLE_SECONDS = len("2026-01-01T00:00:00")
+_NOTHING = MigrationState()
+WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 def migration_of(pod: Pod) -> str:
@@ -107,7 +115,7 @@ def migration_of(pod: Pod) -> str:
 @dataclass(frozen=True, slots=True)
 class MigrationPods:
     """What KubeVirt says of one migration's pods, and of the claims of its VM's state. `created` and `ended` are RFC
-    3339, "" where nothing tells."""
+    3339 in whole seconds, "" where nothing tells."""
 
     uid: str
     source: str = ""
@@ -127,13 +135,12 @@ class MigrationPods:
 
     def fits_source(self, pod: Object) -> bool:
         """A source is not younger than its migration."""
-        second = (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
-        return not self.created or second <= self.created[:_WHOLE_SECONDS]
+        return not self.created or (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS] <= self.created
 
     def fits_target(self, pod: Object) -> bool:
         """A target is not older than its migration, nor younger than its end."""
-        second = (pod.metadata.creation_timestamp or "")[:_WHOLE_SECONDS]
-        return second >= self.created[:_WHOLE_SECONDS] and (not self.ended or second <= self.ended[:_WHOLE_SECONDS])
+        second = (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS]
+        return second >= self.created and (not self.ended or second <= self.ended)
 
     def is_source(self, pod: Pod) -> bool:
         """By name; releases that name no source pod name its node."""
@@ -164,7 +171,7 @@ def pods_of_migrations(
         if may_name or each.uid == uid or not is_finished(each):
             found.append(pods_of(each, handed_over))
     if handed_over and uid and all(each.uid != uid for each in found):
-        found.append(of_state(uid, handed_over))
+        found.append(MigrationPods(uid, *said(handed_over)))
     return found
 
 
@@ -173,26 +180,60 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()
     ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return replace(
-        of_state(migration.uid, migration.status.migration_state, of_vmi),
-        created=migration.metadata.creation_timestamp or "",
-        ended=max(ends, default=""),
+    return MigrationPods(
+        migration.uid,
+        *said(migration.status.migration_state, of_vmi),
+        created=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
+        ended=max(ends, default="")[:WHOLE_SECONDS],
         active=not is_finished(migration),
         known=True,
     )
 
 
-def of_state(uid: str, state: MigrationState | None, other: MigrationState | None = None) -> MigrationPods:
-    """What `state` says, and what it leaves open the other one."""
-    one, two = state or MigrationState(), other or MigrationState()
-    return MigrationPods(
-        uid,
+def said(state: MigrationState | None, other: MigrationState | None = None) -> tuple[str, str, str, str, str]:
+    """The pods and claims that `state` names, and what it leaves open the other one, as MigrationPods has them."""
+    one, two = state or _NOTHING, other or _NOTHING
+    return (
         one.source_pod or two.source_pod or "",
         one.source_node or two.source_node or "",
         one.target_pod or two.target_pod or "",
         one.source_persistent_state_claim or two.source_persistent_state_claim or "",
         one.target_persistent_state_claim or two.target_persistent_state_claim or "",
     )
+
+
+# ---- how many may run ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many migrations may run: in the cluster, and away from one node. KubeVirt's own where nothing is given."""
+
+    per_cluster: int = 5
+    per_node: int = 2
+
+
+USUAL_LIMITS: Final = Limits()
+
+
+def limits_of(configuration: KubeVirtConfiguration, default: Limits = USUAL_LIMITS) -> Limits:
+    """What the KubeVirt CR says; `default` where it says nothing."""
+    given = configuration.migrations or MigrationConfiguration()
+    cluster, node = given.parallel_migrations_per_cluster, given.parallel_outbound_migrations_per_node
+    return Limits(default.per_cluster if cluster is None else cluster, default.per_node if node is None else node)
+
+
+def hindrance(running: Iterable[Collection[str]], node: str, limits: Limits) -> str:
+    """Why a migration away from `node` has to wait, "" when it need not.
+
+    `running` has the source nodes of every migration that runs or has a target pod already; more than one while
+    a VMI's nodeName has moved on and its migration has not ended.
+    """
+    sources = list(running)
+    if len(sources) >= limits.per_cluster:
+        return f"{len(sources)} migrations run, {limits.per_cluster} may"
+    outbound = sum(node in nodes for nodes in sources)
+    return f"{outbound} migrations leave {node}, {limits.per_node} may" if outbound >= limits.per_node else ""
 
 
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)

@@ -1,31 +1,39 @@
-"""How much memory KubeVirt adds to a VM's launcher pod, and Harvester's delta of a migration.
+"""How much memory KubeVirt adds to a VM's launcher pod: by its formula, as an existing pod says, and how much more a
+pod rendered now has; and Harvester's delta of a migration. Pure.
 
 The constants move between KubeVirt's releases: see `profiles`. Source: GetMemoryOverhead in KubeVirt
 (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network memory calculator beside it
 (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release. What an existing pod says of itself
-beats this formula.
+beats this formula: a pod's overhead is known exactly; what has to be found out is under which constants and which ratio
+it comes out.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from kubeloop.api.core import Pod
+from kubeloop.api.objects import condition_is_true
 from kubeloop.api.quantity import NANOS, ZERO, Format, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
-from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import (
-    DomainSpec,
-    InterfaceBindingPlugin,
-    LaunchSecurity,
-    VirtualMachineInstance,
-    VirtualMachineInstanceSpec,
-)
+from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineInstance, VirtualMachineInstanceSpec
+from pkg.util import constants
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
-from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
-from pkg.util.kubevirt.rendering import Rendering, factor_of
+from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
+from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering, factor_of, parse_ratio
 
-_KILO = 1000 * NANOS
+_KILO = 1000
+_MAX_ANNOTATION_DIGITS = 15
+"""A petabyte of overhead is none: nothing longer is read as a number."""
+_RATIO_DECIMALS = range(5)
+"""People choose ratios like 1.5 or 1.0625; for unknown constants only such a ratio is taken for an explanation."""
+_MOVED = range(-250, 1000)
+"""By how many MiB unknown constants are taken to have moved from the known ones, which are whole MiB all."""
+_NEAR = 64 * MI
+"""How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged; and how far
+unknown constants may be, where the ratio has to be guessed as well."""
 Parts = tuple[Quantity, Quantity]
 """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
 
@@ -39,8 +47,8 @@ def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
 def at_ratio(parts: Parts, factor: float) -> Quantity:
     """The overhead at a ratio. In floats and cut to whole kilobytes, as KubeVirt does it."""
     multiplied, on_top = parts
-    kilobytes = -(-multiplied.nanos // _KILO)
-    added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * 1000, Format.BINARY_SI)
+    kilobytes = -(-multiplied.nanos // (_KILO * NANOS))
+    added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * _KILO, Format.BINARY_SI)
     return multiplied + added + on_top
 
 
@@ -77,13 +85,13 @@ def _amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[i
     """How often each amount of memory counts, and its bytes."""
     domain, devices = spec.domain, spec.domain.devices
     requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
-    kilobytes = -(-requests.get(MEMORY, ZERO).nanos // _KILO)
-    vcpus = number_of_vcpus(domain.cpu) if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
+    kilobytes = -(-requests.get(MEMORY, ZERO).nanos // (_KILO * NANOS))
+    vcpus = domain.cpu.vcpus if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
     interfaces, tpm, security = devices.interfaces or (), devices.tpm, domain.launch_security
     vfio = devices.gpus or devices.host_devices or any(each.sriov is not None for each in interfaces)
     probes = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
     return [
-        (1, kilobytes * 1000 // 512),  # page tables: one bit for every 512 bits of the requested memory
+        (1, kilobytes * _KILO // 512),  # page tables: one bit for every 512 bits of the requested memory
         (1, profile.processes),
         (max(vcpus, 1), 8 * MI),
         (1, 8 * MI),  # the IO thread
@@ -109,17 +117,6 @@ def is_pinned(domain: DomainSpec) -> bool:
     return bool(limits.get(MEMORY)) and memory_wants and bool(cpu) and cpu == limits.get(CPU, ZERO)
 
 
-def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
-    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
-    return security.sev is not None or (profile.knows_snp and security.snp is not None)
-
-
-def number_of_vcpus(cpu: DomainCPU) -> int:
-    """cores × sockets × threads, a zero factor left out; zero if all are."""
-    factors = [factor for factor in (cpu.cores, cpu.sockets, cpu.threads) if factor]
-    return math.prod(factors) if factors else 0
-
-
 def harvester_delta(
     spec: VirtualMachineInstanceSpec, hard: Mapping[str, object], ratio: str, profile: Profile = DEFAULT_PROFILE
 ) -> ResourceList | None:
@@ -137,3 +134,116 @@ def harvester_delta(
     if memory and LIMITS_MEMORY in hard:
         delta[LIMITS_MEMORY] = memory + at_ratio(overhead_parts(spec, profile), factor_of(ratio))
     return delta
+
+
+# ---- what a pod says -----------------------------------------------------------------------------------------
+
+
+def is_resized(vmi: VirtualMachineInstance) -> bool:
+    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
+    changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
+
+
+def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
+    """Bytes of overhead in a launcher pod; None where it does not tell."""
+    return next(_told(vmi, pod, rendering), None)
+
+
+def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
+    """Bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
+
+    Zero when the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
+    outdated is followed by one of the installed release. An overhead that nothing explains is raised to what the
+    installed release gives now at most, and never lowered; nothing is added to one that is as large already: others
+    may have given the pod more. What the annotation says is believed only as far as the
+    compute container bears it out: a tenant who wrote a smaller number there would be given the difference.
+    """
+    now, told = overhead_of(vmi, rendering), list(_told(vmi, pod, rendering))
+    if not told:
+        return 0
+    grown = now - told[0]
+    if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
+        return grown
+    difference = _explained(vmi, told[0], rendering)
+    if difference is None and len(told) > 1:
+        annotated = _explained(vmi, told[1], rendering)
+        difference = None if annotated is None else min(annotated, max(grown, 0))
+    if difference is not None:
+        return difference if grown > 0 else min(difference, 0)
+    near = int(_NEAR * (parse_ratio(rendering.ratio) or 1))
+    return grown if grown > near else 0
+
+
+def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
+    """What the compute container has more than it would have without overhead, then what the annotation says: a
+    tenant can write that one, where KubeVirt does not."""
+    # A limit that KubeVirt sets for a quota is a multiple of the request, overhead included: it tells nothing.
+    unlimited = replace(rendering, quota_limits=frozenset())
+    limits, requests = compute_resources(vmi, unlimited, ZERO)
+    compute = compute_container(pod)
+    resources = [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
+    for of_pod, without in resources:
+        have = parse_resource_list(of_pod).get(MEMORY, ZERO)
+        if MEMORY in without and have > without[MEMORY]:
+            # The nearest whole number: the API server has rounded the pod's memory up to thousandths.
+            yield ((have - without[MEMORY]).nanos + NANOS // 2) // NANOS
+            break
+    annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
+    readable = annotated.isascii() and annotated.isdecimal() and len(annotated) <= _MAX_ANNOTATION_DIGITS
+    if readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
+        yield int(annotated)
+
+
+def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
+    """The difference by the first explanation of `rendered`; None if there is none.
+
+    First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
+    constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
+    ratio.
+    """
+    plugins = rendering.kubevirt.binding_plugins
+
+    def more(parts: Parts) -> int:
+        return at_ratio(parts, rendering.factor).value() - rendered
+
+    installed = overhead_parts(vmi.spec, rendering.profile, plugins)
+    if not more(installed) or _ratio_then(installed, rendered) is not None:
+        return more(installed)
+    # A release that knows no ratio gives any VM what a newer one gives it without.
+    known = [each for each in PROFILES.values() if each.has_ratio or not rendering.ratio]
+    others = [overhead_parts(vmi.spec, each, plugins) for each in known]
+    moved = list(_moved(installed, rendered))
+    if not all(map(more, (*others, *moved))):
+        return 0
+    for parts in others:
+        if _ratio_then(parts, rendered) is not None:
+            return more(parts)
+    near = [each for each in moved if -_NEAR <= (each[0] - installed[0]).value() <= _NEAR]
+    ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
+    for decimals in _RATIO_DECIMALS:
+        for parts, then in ratios:
+            if at_ratio(parts, round(then, decimals)).value() == rendered:
+                return more(parts)
+    return None
+
+
+def _ratio_then(parts: Parts, rendered: int) -> float | None:
+    """The ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as much."""
+    multiplied, on_top = (part.value() for part in parts)
+    added = rendered - multiplied - on_top
+    if not multiplied or added % _KILO or not 0 <= added <= (MAX_RATIO - 1) * multiplied:
+        return None
+    return 1 + added / multiplied
+
+
+def _moved(parts: Parts, rendered: int) -> Iterator[Parts]:
+    """The parts with unknown constants, nearest to the known ones first.
+
+    What the ratio adds is whole kilobytes, so the last three digits say by how many MiB the constants moved, but for
+    multiples of 125 MiB.
+    """
+    multiplied, on_top = parts
+    last_digits = rendered - multiplied.value() - on_top.value()
+    for mib in sorted((mib for mib in _MOVED if (last_digits - mib * MI) % _KILO == 0), key=abs):
+        yield multiplied + Quantity.of(mib * MI), on_top

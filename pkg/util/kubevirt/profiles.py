@@ -156,9 +156,9 @@ def profile_for_version(observed: str | None) -> Profile:
     builds say it); a version without a patch is the minor's first. The default one if the text says nothing readable,
     the newest for whatever came after it (`is_unknown`)."""
     version = version_of(observed or "")
-    if version is None:
-        return DEFAULT_PROFILE
-    return PROFILES[NEWEST] if version >= _FIRST_UNKNOWN else rules_at(PROFILES, version)
+    if is_unknown(observed):
+        return PROFILES[NEWEST]
+    return rules_at(PROFILES, version) if version else DEFAULT_PROFILE
 
 
 def is_unknown(observed: str | None) -> bool:

@@ -1,10 +1,12 @@
-"""What an installation says of how launcher pods are rendered: KubeVirt's CR and Harvester's setting. Pure."""
+"""The KubeVirt that is installed, by its CR: which CR counts, whose account creates its pods, and, with Harvester's
+setting, how it renders launcher pods. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kubeloop.api.core import LimitRange
 from kubeloop.api.meta import LabelSelector, RawResourceList
@@ -14,15 +16,18 @@ from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfigura
 from pkg.util.constants import (
     CPU,
     DEFAULT_OVERHEAD_RATIO,
+    KUBEVIRT_PHASE_DEPLOYED,
     LABEL_AUTO_MEMORY_LIMITS_RATIO,
     LIMITS_CPU,
     LIMITS_MEMORY,
     MEMORY,
 )
-from pkg.util.kubevirt.installed import deployed, observed_version
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
 
+SERVICE_ACCOUNT: Final = "kubevirt-controller"
+DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
+"""Where KubeVirt is installed by Harvester and by its own manifests."""
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
 _MIN_RATIO, MAX_RATIO = 1.0, 10.0
 """What Harvester's setting may be."""
@@ -91,11 +96,6 @@ def factor_of(ratio: str) -> float:
     return parse_ratio(ratio, _LARGEST_CONFIGURED) or _MIN_RATIO
 
 
-def harvester_ratio(setting: Setting | None) -> str:
-    """The overhead ratio that Harvester's own formula uses."""
-    return normalize_ratio(setting.value, setting.default) if setting else DEFAULT_OVERHEAD_RATIO
-
-
 def rendering(
     kubevirts: Sequence[KubeVirt],
     setting: Setting | None,
@@ -113,19 +113,21 @@ def rendering(
     kubevirt = deployed(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
-    labels = namespace_labels or {}
+    labels, default = namespace_labels or {}, setting.default if setting else ""
+    by_harvester = normalize_ratio(setting.value if setting else "", default)
     limited = configuration.auto_cpu_limit_namespace_label_selector
+    memory_limits = parse_ratio(labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, ""), _LARGEST_CONFIGURED)
     return Rendering(
-        ratio or (harvester_ratio(setting) if setting else ""),
+        ratio or (by_harvester if setting else ""),
         profile or profile_for_version(observed_version(kubevirts)),
         configuration,
         tuple(limit_ranges),
         quota_limits,
-        memory_limits_ratio(labels),
+        memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
         auto_cpu_limit=limited is not None and _selects(limited, labels),
-        usual_ratio=normalize_ratio("", setting.default if setting else ""),
+        usual_ratio=normalize_ratio("", default),
         kubernetes=kubernetes,
-        harvester_ratio=harvester_ratio(setting),
+        harvester_ratio=by_harvester,
     )
 
 
@@ -143,7 +145,33 @@ def limited_by(names: Iterable[str]) -> frozenset[str]:
     return frozenset(limits[name] for name in names if name in limits)
 
 
-def memory_limits_ratio(namespace_labels: Mapping[str, str]) -> float:
-    """What KubeVirt multiplies a request of memory with for the limit that a quota asks for."""
-    label = namespace_labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, "")
-    return parse_ratio(label, _LARGEST_CONFIGURED) or _DEFAULT_MEMORY_LIMITS_RATIO
+def deployed(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
+    """The KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no second
+    one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Where that webhook is away, a tenant's is younger."""
+    return _oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
+
+
+def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
+    """The version of the KubeVirt that is installed, as its CR says it."""
+    kubevirt = deployed(kubevirts)
+    return kubevirt.status.observed_kube_virt_version if kubevirt else None
+
+
+def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()) -> Sequence[str]:
+    """virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of the
+    KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces.
+
+    The one list of accounts that the reserve, the locks and deploy/policy.yaml go by. virt-controller alone creates
+    launcher and attachment pods and patches their metadata (KubeVirt pkg/virt-controller/watch: vmi/lifecycle.go,
+    vmi/volume-hotplug.go, migration.go, descheduler.go); virt-api, virt-handler and virt-operator only read, delete and
+    exec. Names are exact: any tenant can create a service account of that name in the own namespace.
+    """
+    if chosen:
+        return sorted(chosen)
+    kubevirt = deployed(kubevirts) or _oldest(kubevirts)
+    namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
+    return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
+
+
+def _oldest(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
+    return min(kubevirts, key=lambda k: k.metadata.creation_timestamp or "", default=None)

@@ -18,20 +18,20 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, total
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
+from pkg.util.kubevirt.compute_container import compute_container
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
     attachment_pod,
     has_hotplugged_volumes,
     is_kubevirts,
-    is_resized,
     is_sized,
     rendered_pod,
     todays_containers,
 )
-from pkg.util.kubevirt.observed_overhead import compute_container, overhead_difference, rendered_overhead
+from pkg.util.kubevirt.overhead import is_resized, overhead_difference, rendered_overhead
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import REQUESTS_PREFIX, counted, is_extended, pod_usage
 
@@ -66,13 +66,20 @@ def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = 
 
 
 def target_usage(
-    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
+    vmi: VirtualMachineInstance,
+    source: Side | None,
+    rendering: Rendering,
+    spec: ResourceQuotaSpec,
+    *,
+    resized: bool | None = None,
 ) -> ResourceList:
-    """What the quota will charge for the migration's target side: launcher pod and attachment pods.
+    """What the quota will charge for the migration's target side: launcher pod and attachment pods. `resized` is
+    `launcher_usage`'s.
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    return add(launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec))
+    launcher = launcher_usage(vmi, source, rendering, spec, resized=resized)
+    return add(launcher, attachments_usage(vmi, source, rendering, spec))
 
 
 def side_as_it_was(
@@ -84,9 +91,7 @@ def side_as_it_was(
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    rendering = replace(rendering, limit_ranges=())
-    launcher = launcher_usage(vmi, source, rendering, spec, resized=False)
-    return add(launcher, attachments_usage(vmi, source, rendering, spec))
+    return target_usage(vmi, source, replace(rendering, limit_ranges=()), spec, resized=False)
 
 
 def launcher_usage(

@@ -26,7 +26,7 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
-from pkg.util.kubevirt.installed import hindrance, limits_of
+from pkg.util.kubevirt.migration import hindrance, limits_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults

@@ -115,8 +115,7 @@ def releases_of(versions: Iterable[str]) -> Releases:
     """The rules of the versions that API servers report ("v1.34.4+rke2r1"; "1.37" is enough), each once; UNKNOWN if
     there is none or one of them is not known."""
     found = [_release_of(version) for version in versions]
-    known = tuple(dict.fromkeys(release for release in found if release is not None))
-    return known if known and None not in found else UNKNOWN
+    return UNKNOWN if not found or None in found else tuple(dict.fromkeys(filter(None, found)))
 
 
 def is_known(version: str) -> bool:

@@ -1,8 +1,8 @@
-"""What ResourceQuota counts of a pod, as kube-apiserver's quota admission and the quota controller do, and which pods
-a quota's scopes match.
+"""What ResourceQuota counts of a pod, a PersistentVolumeClaim and a ResourceClaim, as kube-apiserver's quota admission
+and the quota controller do, and which pods a quota's scopes match.
 
-Source: kubernetes pkg/quota/v1/evaluator/core/pods.go and pkg/apis/core/v1/helper/qos; what differs by release stands
-in `releases`.
+Source: kubernetes pkg/quota/v1/evaluator/core (pods.go, persistent_volume_claims.go, resource_claims.go) and
+pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ from collections.abc import Iterable
 from functools import reduce
 
 from kubeloop.api.core import (
+    PersistentVolumeClaim,
     Pod,
     PodAffinityTerm,
     ResourceQuotaSpec,
     ResourceRequirements,
     ScopedResourceSelectorRequirement,
 )
+from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract
-from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY, PODS, REQUESTS_CPU, REQUESTS_MEMORY
+from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract, total
+from pkg.util.constants import (
+    CPU,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    MEMORY,
+    PODS,
+    REQUESTS_CPU,
+    REQUESTS_MEMORY,
+    REQUESTS_STORAGE,
+)
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, is_pod_level, pod_limits, pod_requests
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 
@@ -29,6 +40,14 @@ COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
+STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
+RESOURCE_CLAIMS = "count/resourceclaims.resource.k8s.io"
+_STORAGE = "storage"
+_CLAIMS = "persistentvolumeclaims"
+_ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
+_MOST_DEVICES = 32
+"""What "All" counts as: AllocationResultsMaxSize."""
 _ONE = Quantity.of(1)
 _REQUEST_NAMES = {
     CPU: (CPU, REQUESTS_CPU),
@@ -202,3 +221,52 @@ def _asks_for_compute(resources: ResourceRequirements) -> bool:
     given = [raw for raw in (resources.requests, resources.limits) if raw]
     of_compute = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in given)
     return any(quantity > ZERO for raw in of_compute for quantity in parse_resource_list(raw).values())
+
+
+# ---- claims --------------------------------------------------------------------------------------------------
+
+
+def storage_usage(claim: PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
+    """What a quota counts of a PersistentVolumeClaim, also by storage class. QuantityError if a quantity is none."""
+    return reduce(maximum, [_storage_usage(claim, release) for release in releases])
+
+
+def device_usage(claim: ResourceClaim, releases: Releases = NEWEST) -> ResourceList:
+    """What a quota counts of a ResourceClaim as such. A claim that the scheduler made for the extended resources of a
+    pod is charged only for what the pod is not; the pod and the DeviceClasses that say so are not looked at."""
+    return reduce(maximum, [_device_usage(claim, release) for release in releases])
+
+
+def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceList:
+    usage = {_CLAIMS: _ONE}
+    size = parse_resource_list(claim.spec.resources.requests).get(_STORAGE)
+    if size is not None:
+        if release.allocated_storage:
+            size = max(size, parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size))
+        usage[REQUESTS_STORAGE] = Quantity.of(size.value(), size.format)
+    storage_class = claim.annotations.get(_ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
+    by_class = {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
+    return {f"count/{_CLAIMS}": _ONE} | usage | by_class
+
+
+def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
+    devices = total(_devices(request, release) for request in claim.spec.devices.requests or ())
+    usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
+    if release.device_class_claims:
+        asked = positive(devices).items()
+        usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked if name}
+    return usage
+
+
+def _devices(request: DeviceRequest, release: Release) -> ResourceList:
+    """By device class; of alternatives the most of each class."""
+    if request.first_available and release.prioritized_devices:
+        return positive(reduce(maximum, map(_exact_devices, request.first_available)))
+    exact = request.exactly or (request if request.device_class_name else None)
+    return _exact_devices(exact) if exact else {}
+
+
+def _exact_devices(request: DeviceSubRequest) -> ResourceList:
+    """One device of the class where nothing else is said, as the API server completes a claim."""
+    amounts = {"ExactCount": request.count or 1, "All": _MOST_DEVICES}
+    return {request.device_class_name: Quantity.of(amounts.get(request.allocation_mode or "ExactCount", 0))}

@@ -20,7 +20,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtra
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.quotacount.claims import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
+from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
 from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,

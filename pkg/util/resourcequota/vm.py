@@ -24,7 +24,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NOT_DOUBLED, NOTHING, Move, device_claims, doubled, state_claims
+from pkg.util.kubevirt.claims import NOTHING, Move, device_claims, doubled, state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
 from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
@@ -102,12 +102,12 @@ class Vm:
         self._has_changed = bool(self._rendering.limit_ranges) or (self._made_of is not None and self._made_of.resized)
         self._plain = self._plain_launcher() if self._usages else {}
         home = self._worth(sides.home)
-        storage, devices, volumes = NOTHING, NOTHING, NOT_DOUBLED
+        storage, devices, volumes = NOTHING, NOTHING, NOTHING
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = state_claims(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
             devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
             volumes = doubled(moved, facts.claims, counts)
-        self.doubled = volumes.both if facts.storage_migration else {}
+        self.doubled = volumes.there if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
         self.volumes_to_come = volumes.to_come
         """What quota will count of the claims that they move to."""
@@ -120,11 +120,11 @@ class Vm:
         self._old_claims = add(storage.old, devices.old)
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(home, target) if moving else ({}, {})
-        self.target = total([target, storage.target, devices.target])
+        self.target = total([target, storage.there, devices.there])
         """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
         self.to_come = total([to_come, storage.to_come, devices.to_come])
         """What quota will count of those that do not exist yet."""
-        self.allowed = total([allowed, storage.target, storage.to_come, devices.target, devices.to_come])
+        self.allowed = total([allowed, storage.there, storage.to_come, devices.there, devices.to_come])
         """What the target may have while the migration may still go on: its pods and its claim, with those still to be
         created."""
         self.need = self.allowed if self._exact else self._formula()

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from pkg.config.upkeep import POLICIES, problems
-from pkg.util.kubevirt.installed import virt_controllers
+from pkg.util.kubevirt.rendering import virt_controllers
 from tests.pkg.config.shipped import SHIPPED
 
 CREATED, CHANGED = POLICIES

@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
 from pkg.config.upkeep import EVENT, Upkeep
-from pkg.util.kubevirt.installed import virt_controllers
+from pkg.util.kubevirt.rendering import virt_controllers
 from tests.kinds import Events, Server
 from tests.pkg.config.shipped import SHIPPED
 

@@ -18,7 +18,7 @@ import msgspec
 
 from kubeloop.api.core import Pod
 from kubeloop.api.resource_list import ResourceList, total
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.pkg.util import vectors
 

@@ -7,7 +7,8 @@ import pytest
 
 from pkg.api.kubevirt import KubeVirt
 from pkg.cmd.webhook import exact
-from pkg.util.kubevirt.installed import Limits, hindrance, virt_controllers
+from pkg.util.kubevirt.migration import Limits, hindrance
+from pkg.util.kubevirt.rendering import virt_controllers
 
 IN_KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 IN_HARVESTER = "system:serviceaccount:harvester-system:kubevirt-controller"

@@ -9,8 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.util.kubevirt.observed_overhead import overhead_difference
-from pkg.util.kubevirt.overhead import overhead_of
+from pkg.util.kubevirt.overhead import overhead_difference, overhead_of
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from tests.objects import launcher, machine

@@ -18,7 +18,7 @@ from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
 from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from tests.pkg.util.rendered import MODES, Case, cases, counted, of_kind
 
 T = TypeVar("T", bound=Object)

@@ -11,7 +11,7 @@ import pytest
 from pkg.api.kubevirt import KubeVirt
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers
-from pkg.util.kubevirt.rendering import memory_limits_ratio, rendering
+from pkg.util.kubevirt.rendering import rendering
 from tests.decisions import sentences
 from tests.objects import machine
 
@@ -63,7 +63,6 @@ def test_a_cr_that_is_not_deployed_says_nothing() -> None:
 )
 def test_a_namespace_says_what_limits_that_a_quota_asks_for_are_of_requests(label: str, ratio: float) -> None:
     labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
-    assert memory_limits_ratio(labels) == ratio
     assert rendering([], None, (), namespace_labels=labels).memory_limits_ratio == ratio
 
 

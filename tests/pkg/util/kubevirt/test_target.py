@@ -12,7 +12,7 @@ import pytest
 from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from pkg.util.kubevirt.observed_overhead import rendered_overhead
+from pkg.util.kubevirt.overhead import rendered_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, launcher_usage, target_usage

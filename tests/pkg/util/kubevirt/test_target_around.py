@@ -15,11 +15,11 @@ from kubeloop.api.core import Container, LimitRange, Pod, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
-from pkg.util.kubevirt.launcher import is_resized
+from pkg.util.kubevirt.overhead import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
 from tests.objects import AT_1_5, BOTH, attachment, launcher, limit_range, machine, vmi

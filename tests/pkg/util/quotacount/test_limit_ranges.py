@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import LimitRange, Pod
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from tests.decisions import sentences
 
 

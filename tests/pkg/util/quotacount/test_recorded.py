@@ -21,10 +21,9 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod, PodSpec, ResourceQuota
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList
-from pkg.util.quotacount.claims import device_usage, storage_usage
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases, releases_of
-from pkg.util.quotacount.usage import matches_scopes, pod_usage
+from pkg.util.quotacount.usage import device_usage, matches_scopes, pod_usage, storage_usage
 from tests.pkg.util import vectors
 
 RELEASES = ("1.30", "1.32", "1.34", "1.36", "1.37")

@@ -20,7 +20,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.quotacount.limit_ranges import apply_limit_ranges
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.resourcequota.entries import entries
 from tests.decisions import after, by_value, charged, entry, named, namespace, sentences
 from tests.objects import (
