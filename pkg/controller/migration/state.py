@@ -20,11 +20,6 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
     return _STATES.get(migration.phase, constants.STATE_MIGRATING)
 
 
-def shown_of(migration: VirtualMachineInstanceMigration) -> object:
-    """All that a VMI shows of a migration."""
-    return migration.uid, None if is_finished(migration) else state_of(migration)
-
-
 def annotations_for(
     vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
 ) -> Mapping[str, str | None]:

@@ -1,4 +1,7 @@
-"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about."""
+"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
+
+Migrations do so through their own controller, `pkg.controller.migration.vmim_controller`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
@@ -17,7 +20,7 @@ from pkg.util import constants
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import read_of
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import may_attach, migration_of, stage_of
+from pkg.util.kubevirt.migration import migration_of
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.observe import Observer
 
@@ -72,7 +75,6 @@ def _watch(management: Management) -> None:
         matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
         return beside_counted(claim) if matters else []
 
-    quotas.watch_related(migrations, beside, reads=_read_of_migration)
     quotas.watch_related(management.namespaces, beside)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
@@ -86,15 +88,6 @@ def _watch(management: Management) -> None:
 
 
 # What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.
-
-
-def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """What a decision about a quota reads of it. Of its phases those are alike in which the target's pods exist."""
-    meta, status = migration.metadata, migration.status
-    identity = meta.uid, meta.deletion_timestamp, meta.deletion_grace_period_seconds, meta.owner_references
-    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
-    ended = [t for t in status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return identity, migration.spec, phase, read_of(status.migration_state), ended
 
 
 def _read_of_pod(pod: Pod) -> object:

@@ -13,7 +13,11 @@ from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.kinds import Server
 
-QUOTAS = {("kubevirts", "kubevirtVersionController"), ("resourcequotas", "resourceQuotaController")}
+QUOTAS = {
+    ("kubevirts", "kubevirtVersionController"),
+    ("resourcequotas", "resourceQuotaController"),
+    ("virtualmachineinstancemigrations", "virtualMachineInstanceMigrationController"),
+}
 OTHERS = {
     ("namespaces", "holdingController"),
     ("namespaces", "managedTenantQuotaController"),

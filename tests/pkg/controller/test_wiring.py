@@ -15,6 +15,7 @@ from kubeloop.testing.virtual_time import settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util import constants
@@ -27,7 +28,7 @@ HANDLED = ("resourcequotas", "virtualmachineinstances")
 
 class Cluster:
     """Two namespaces with a quota each; in the first a VM migrates. `handled` are the quotas and VMIs whose handlers
-    were called; the others do nothing."""
+    were called; of the others only that of migrations does anything."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
         self.server = Server()
@@ -40,7 +41,9 @@ class Cluster:
         async def ignore(_key: str, _: object) -> None: ...
 
         def add(controller: Controller[Any], name: str, handler: Any) -> None:
-            on_change(controller, name, handle if controller.name in HANDLED else ignore)
+            if not name.startswith("virtualMachineInstanceMigration"):
+                handler = handle if controller.name in HANDLED else ignore
+            on_change(controller, name, handler)
 
         monkeypatch.setattr(Controller, "on_change", add)
         self.management = Management(self.server.client(), workers=1)
@@ -170,3 +173,14 @@ async def test_in_a_dry_run_nothing_shows_the_state_of_migrations(monkeypatch: p
         await settle(100)
         assert there.handled == {"ns1/q"}
         assert not len(there.management.virtual_machine_instances.queue), "nothing would take it"
+
+
+@virtual_time
+async def test_a_migration_that_is_gone_is_forgotten() -> None:
+    server = Server()
+    handler = VMIMHandler(Management(server.client()).resource_quotas, None)
+    migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    await handler.on_migration_changed("ns1/m1", migrations.put("m1", "ns1", spec={"vmiName": "vm1"}))
+    assert list(handler._seen) == ["ns1/m1"]
+    await handler.on_migration_changed("ns1/m1", None)
+    assert not handler._seen
