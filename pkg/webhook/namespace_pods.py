@@ -114,7 +114,10 @@ class NamespacePods:
         ended: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
 
         def added(pod: Pod, _: bool) -> None:
-            if pod.terminal and abs(self._clock() - _ended_at(pod)) < ENDED:
+            # A kubelet reports by its node's clock that the containers have ended.
+            ready = find_condition(pod.status.conditions, "Ready")
+            since = from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
+            if pod.terminal and abs(self._clock() - since) < ENDED:
                 ended[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
 
         def updated(old: Pod, new: Pod) -> None:
@@ -134,10 +137,3 @@ class NamespacePods:
         task = asyncio.create_task(watch.informer.stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-
-def _ended_at(pod: Pod) -> float:
-    """When a kubelet reported that the containers had ended, in seconds since 1970 by the node's clock; 0.0: it did
-    not."""
-    ready = find_condition(pod.status.conditions, "Ready")
-    return from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0

@@ -6,7 +6,7 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -68,8 +68,9 @@ class _Pod:
     def counts(self, quota: ResourceQuota) -> bool:
         return counted(self.pod, quota.spec, releases=self.releases)
 
-    def counts_in(self, room: Room) -> bool:
-        return self.counts(room.quota)
+    def rooms(self, snapshot: _Snapshot) -> Iterator[Room]:
+        """Those of the quotas that will count it."""
+        return (room for room in snapshot.rooms if self.counts(room.quota))
 
 
 class Validator:
@@ -94,8 +95,9 @@ class Validator:
             raise BadReview(f"the pod's resources: {exc}") from exc
         if request.operation != "UPDATE" and self._makes_targets(request.user_info):
             asked = replace(asked, migration=migration_of(asked.pod))
-            if asked.migration and not self._beyond_grant(self._cached(asked), asked):
-                return ALLOW  # KubeVirt's own pod is not held up because the API server is slow
+            rooms = asked.rooms(self._cached(asked)) if asked.migration else ()
+            if asked.migration and not any(name in each.base for each in rooms for name in self._need(each, asked)):
+                return ALLOW  # it takes nothing of a base: KubeVirt's own is not held up because the API server is slow
         refusal = await self._decide(request, asked)
         if refusal and asked.migration:
             refusal = f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
@@ -161,7 +163,7 @@ class Validator:
 
     def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
         """Why the pod does not fit into a base; "" when it does."""
-        for free in filter(asked.counts_in, snapshot.rooms):
+        for free in asked.rooms(snapshot):
             # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
             pending = list(self._ledger.pending(asked.namespace, free.quota.name, snapshot.seen)) * 2
             need = self._need(free, asked)
@@ -171,9 +173,7 @@ class Validator:
 
     def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
         """Remember the pod until it is seen."""
-        rooms = filter(asked.counts_in, snapshot.rooms)
-        usages = {free.quota.name: self._need(free, asked) for free in rooms}
-        if usages:
+        if usages := {free.quota.name: self._need(free, asked) for free in asked.rooms(snapshot)}:
             self._ledger.admit(asked.namespace, asked.uid, usages, replaced=asked.replaced)
 
     def _need(self, free: Room, asked: _Pod) -> ResourceList:
@@ -187,11 +187,6 @@ class Validator:
                 need = {name: amount - left.get(name, ZERO) for name, amount in asked.need.items()}
                 return {name: amount for name, amount in need.items() if amount > ZERO}
         return asked.need
-
-    def _beyond_grant(self, snapshot: _Snapshot, asked: _Pod) -> bool:
-        """Whether a target takes anything of a base."""
-        rooms = filter(asked.counts_in, snapshot.rooms)
-        return any(name in free.base for free in rooms for name in self._need(free, asked))
 
     async def _read_watch(self, namespace: str) -> _Snapshot:
         """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
