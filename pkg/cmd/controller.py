@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
+from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import (
     ClusterOptions,
     ControllerOptions,
@@ -20,7 +21,6 @@ from pkg.cmd.options import (
 )
 from pkg.cmd.replica import Replica
 from pkg.controller.options import Options
-from pkg.webhook.registration import look_at_registered
 
 if TYPE_CHECKING:
     from pkg.webhook.register import Webhooks

@@ -16,6 +16,7 @@ from kubeloop.controllers.run import run_until_signal
 from kubeloop.controllers.server import parse_bind_address, serve_health
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
+from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
@@ -23,7 +24,6 @@ from pkg.util.constants import USER_AGENT
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options
 from pkg.webhook.register import Webhooks
-from pkg.webhook.registration import look_at_registered
 
 _POLICIES: Final = ("Ignore", "Fail")
 

@@ -27,6 +27,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.config.installation import CONFIG_MAP, EVENT_NOT_ELECTED, LEASE, USUAL_NAMESPACES, Installation, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held
@@ -38,7 +39,6 @@ from pkg.util.constants import (
     SETTING_OVERHEAD_RATIO,
     WEBHOOK_CONFIGURATION_NAME,
 )
-from pkg.util.installation import CONFIG_MAP, EVENT_NOT_ELECTED, LEASE, USUAL_NAMESPACES, Installation, read
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 

@@ -1,5 +1,4 @@
-"""Registers headroom's webhooks once the API server reaches them, looks at those that another process keeps, and takes
-them away."""
+"""Registers headroom's webhooks once the API server reaches them, and takes them away."""
 
 from __future__ import annotations
 
@@ -8,21 +7,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, registered
 from pkg.config.configuration_writes import written
-from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.installation import about
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.deadline import now
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
@@ -44,8 +38,6 @@ WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
-PERIOD: Final = 60.0
-"""Seconds between two looks: a webhook that restarts answers again by the next one."""
 _NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
 """How long a probe is repeated: an API server learns of a configuration by a watch. One that it gives up on takes the
@@ -175,64 +167,6 @@ class Registrar(Registration):
         self._told = True
         log.warning("%s", what)
         self._tell(EVENT_NOT_REACHED, what)
-
-
-@dataclass(eq=False)
-class Leftovers:
-    """`run` until cancelled."""
-
-    client: Client
-    namespace: str
-    """Headroom's own."""
-    remove: bool
-    tell: Tell
-    _failing: int = field(default=0, init=False)
-    # Invariant: how many looks in a row have found a fault.
-
-    async def run(self) -> None:
-        while True:
-            try:
-                if not self.remove:
-                    await self.check()
-                elif await unregister(self.client):
-                    log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
-            except ApiError as exc:
-                log.warning("webhook configurations: %s, trying again in %g s", exc, PERIOD)
-            await asyncio.sleep(PERIOD)
-
-    async def check(self) -> None:
-        """One look; reports what two in a row have found. Raises ApiError."""
-        found = await registered(self.client, *_VALIDATING)
-        event, fault = await self._fault(found) if found else ("", "")
-        if found or self._failing:
-            UNREACHABLE.set(event == EVENT_NOT_REACHED)
-            DRIFT.set(event == EVENT_OTHER_FLAGS)
-        self._failing = self._failing + 1 if fault else 0
-        if self._failing == 2:
-            log.warning("%s", fault)
-            self.tell(event, fault)
-
-    async def _fault(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
-        """An event's reason and message, "" where there is none: our webhooks do not answer; or they do, and are not
-        those that the headroom which answers would register: then none that runs looks after them."""
-        hooks = found.webhooks or ()
-        names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
-        try:
-            mark = await probe(self.client, self.namespace)
-        except NotReached as exc:
-            return EVENT_NOT_REACHED, f"the webhooks {names} are registered and do not answer: {exc}"
-        if found.annotations.get(ANNOTATION_HASH, mark) == mark:
-            return "", ""
-        return EVENT_OTHER_FLAGS, (
-            f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
-            "`headroom release --only webhooks --force` removes them"
-        )
-
-
-async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
-    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
-    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
-    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()
 
 
 async def unregister(client: Client) -> list[str]:

@@ -11,8 +11,7 @@ import pytest
 from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.errors import NotFound
 from kubeloop.testing.virtual_time import virtual_time
-from pkg.config.publisher import LOOK, PERIOD, Publisher
-from pkg.util.installation import Installation, read
+from pkg.config.installation import LOOK, PERIOD, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 

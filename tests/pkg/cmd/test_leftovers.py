@@ -8,9 +8,10 @@ from dataclasses import replace
 from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
+from pkg.cmd.leftovers import PERIOD, Leftovers
 from pkg.webhook.configurations import fingerprint
 from pkg.webhook.options import Options
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, PERIOD, Leftovers, Registrar
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
 from tests.pkg.webhook.test_registration import URL, Server
 
 Said = list[tuple[str, str]]

@@ -1,27 +1,70 @@
-"""The ConfigMap `headroom`: how the controller runs, and what keeps it from its work. The reports read it."""
+"""The ConfigMap `headroom` in headroom's own namespace: how the controller runs, and what keeps it from its work. The
+reports read it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
+from kubeloop.api.core import ConfigMap
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
-from pkg.util.installation import CONFIG_MAP, Installation
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 log = logging.getLogger(__name__)
 
+CONFIG_MAP: Final = "headroom"
+LEASE: Final = "headroom"
+"""Name of the Lease that replicas compete for."""
+USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
+"""Where a reader looks for it beside its kubeconfig's own namespace."""
+EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
+"""A replica that can neither read nor write the Lease."""
 LOOK: Final = 10.0
 """Seconds between two looks, which ask the API server nothing."""
 PERIOD: Final = 3600.0
 """Seconds after which it is written again, if another client has changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The choices of a running controller."""
+
+    mode: Mode
+    estimate: EstimateKind
+    version: str = ""
+    kubernetes: str = ""
+    """The versions of the API servers by which it counts, with spaces between."""
+    problem: str = ""
+    """What keeps it from its work."""
+
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's data."""
+        data: dict[str, str] = msgspec.to_builtins(self)
+        return data
+
+
+def about(namespace: str) -> ConfigMap:
+    """What events about the installation itself are written on, whether it is there or not."""
+    return ConfigMap(api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name=CONFIG_MAP, namespace=namespace))
+
+
+def read(data: Mapping[str, str]) -> Installation | None:
+    """What a ConfigMap's data says; None for one that another program wrote."""
+    try:
+        return msgspec.convert(dict(data), Installation)
+    except msgspec.ValidationError:
+        return None
 
 
 @dataclass(eq=False)
