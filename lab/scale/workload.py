@@ -24,7 +24,6 @@ from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan,
 from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.installation import LEASE
 from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.report.installation import held
 from pkg.util import constants
@@ -67,7 +66,7 @@ class Workload:
             for each in await self._client.resource(resource).list()
             if each.name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
         ]
-        leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={LEASE}")
+        leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={constants.LEASE}")
         now = time.time()
         found += [f"Lease {each.key}" for each in leases if held(each.spec, now).live]
         if found:

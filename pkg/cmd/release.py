@@ -22,10 +22,9 @@ from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import option
 from pkg.cmd.giving_back import close_all, release_all
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
-from pkg.config.installation import CONFIG_MAP, LEASE
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.report.reader import find_lease, own_namespaces
-from pkg.util.constants import USER_AGENT
+from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)

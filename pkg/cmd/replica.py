@@ -19,13 +19,13 @@ from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
-from pkg.config.installation import EVENT_NOT_ELECTED, LEASE, Installation, Publisher, about
+from pkg.config.installation import EVENT_NOT_ELECTED, Installation, Publisher, about
 from pkg.config.management import Management
 from pkg.config.upkeep import Upkeep
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
-from pkg.util.constants import USER_AGENT
+from pkg.util.constants import LEASE, USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
 
 DRAIN_SECONDS = 7.0

@@ -19,13 +19,11 @@ from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
+from pkg.util.constants import CONFIG_MAP
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 log = logging.getLogger(__name__)
 
-CONFIG_MAP: Final = "headroom"
-LEASE: Final = "headroom"
-"""Name of the Lease that replicas compete for."""
 USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 """Where a reader looks for it beside its kubeconfig's own namespace."""
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"

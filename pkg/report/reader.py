@@ -27,14 +27,16 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.installation import CONFIG_MAP, EVENT_NOT_ELECTED, LEASE, USUAL_NAMESPACES, Installation, read
+from pkg.config.installation import EVENT_NOT_ELECTED, USUAL_NAMESPACES, Installation, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (
+    CONFIG_MAP,
     EVENT_FAILED_CREATE,
     LABEL_APP,
+    LEASE,
     NAMESPACE_NAME_LABEL,
     SETTING_OVERHEAD_RATIO,
     WEBHOOK_CONFIGURATION_NAME,

@@ -16,8 +16,8 @@ from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.config.installation import CONFIG_MAP
 from pkg.report.installation import Installed
+from pkg.util.constants import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.facts import Facts
