@@ -410,14 +410,12 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert not cluster.management.synced()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("nodes: ")
-    before = len(calls.keys)
 
     nodes_server.errors = {}
     nodes_server.put("n1")
     await asyncio.sleep(60)
     assert counted
     assert set(counted) == {1}
-    assert len(calls.keys) > before, "what reads a cache may do so through others"
     assert cluster.management.synced()
 
 

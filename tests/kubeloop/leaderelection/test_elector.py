@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import LeaseSpec
@@ -180,14 +179,6 @@ async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixtur
     assert [line for line in caplog.messages if "is held by" in line] == ["the lease ns/headroom is held by a"]
     await race.lasts(30)
     assert second.lost == []
-
-
-async def test_a_lease_without_a_holder_is_taken_at_once_whatever_its_duration() -> None:
-    race = Race()
-    race.server.set(msgspec.structs.replace(OTHER, holder_identity=""))
-    alone = race.candidate("a").start()
-    await race.lasts(1)
-    assert alone.led == [0]
 
 
 async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_seen() -> None:
