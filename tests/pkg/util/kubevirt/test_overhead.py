@@ -175,6 +175,15 @@ def test_a_kubevirt_version_has_the_constants_of_its_release(observed: str | Non
 
 
 QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
+PASST = {
+    "devices": {
+        "interfaces": [
+            {"name": "all", "passt": {}},
+            {"name": "one", "passt": {}, "ports": [{"port": 80}]},
+            {"name": "other", "masquerade": {}},
+        ]
+    }
+}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +205,8 @@ QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
             (25 + 100 + 25 + 40 + 30 + 16 + 16 + 53) * MI,
             id="1.5 counts a TPM even when it is off",
         ),
+        pytest.param("1.2", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16 + 800) * MI, id="1.2 counts passt's ports"),
+        pytest.param("1.3", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.3 does not"),
         pytest.param(
             "1.7", {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, "", BASE, id="1.7 knows no reserve"
         ),
@@ -203,6 +214,11 @@ QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
 )
 def test_each_release_has_its_own_formula(profile: str, domain: dict[str, Any], ratio: str, expected: int) -> None:
     assert overhead(spec(**domain), profile, ratio) == expected
+
+
+def test_from_1_5_3_on_the_ratio_counts_for_qos_too() -> None:
+    before, now = (overhead(spec(**QOS), release, "2.0") for release in ("1.5.2", "1.5.3"))
+    assert now - before == pytest.approx(100 * MI, rel=1e-5)
 
 
 @pytest.mark.parametrize(
