@@ -39,6 +39,7 @@ async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_re
     assert names(await pods.of("ns1")) == ["a"]
     asked = kind.calls
     assert {namespace for _, namespace, _ in asked} == {"ns1"}
+    kind.put("a", "ns1")
     kind.put("b", "ns1")
     for _ in range(200):
         if len(names(await pods.of("ns1"))) == 2:
@@ -46,6 +47,7 @@ async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_re
         await asyncio.sleep(0.01)
     assert names(await pods.of("ns1")) == names(await pods.of("ns1", begin=False)) == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
+    assert not await ended_of(pods), "what changes has not ended"
     await pods.close()
     assert kind.server.watches == 0
 

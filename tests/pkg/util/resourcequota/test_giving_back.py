@@ -57,6 +57,9 @@ RELEASED = {
     "an entry that has Harvester's key already stays": given({by_uid(): ENTRY}, {by_uid(): ENTRY}),
     "two forms of one VM become one": given({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
     "a finished migration's entry goes": Case({by_name(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
+    "an earlier migration that is finished does not take it": given(
+        {by_name(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Succeeded", name="earlier"), vmim("Running")]
+    ),
     "an entry that no migration explains goes": Case({by_name("gone"): ENTRY}, {}, migrations=[]),
     "an entry whose VMI is not known stays as it is": given({by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]),
     "other annotations stay": Case(

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from kubeloop.api.core import LimitRange, Namespace, Pod, PodStatus, ResourceQuotaSpec
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
-from pkg.util.constants import SETTING_OVERHEAD_RATIO
+from pkg.util.constants import ANNOTATION_STORAGE_MIGRATION, SETTING_OVERHEAD_RATIO
 from pkg.util.quotacount.releases import NEWEST, releases_of
 from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.observe import Listed, Observer, Source
@@ -84,6 +85,13 @@ def test_an_upgrade_of_kubernetes_is_rendered_anew() -> None:
     runs[:] = ["v1.37.2"]
     found = observer.observe(quota(), 1.0).rendering
     assert (before.kubernetes, found.kubernetes) == (releases_of(["1.36"]), releases_of(["1.37"]))
+
+
+@pytest.mark.parametrize(("said", "allowed"), [("true", True), ("false", False), ("", False)])
+def test_an_annotation_allows_storage_migrations(said: str, allowed: bool) -> None:
+    objects = cluster(1)
+    objects["namespaces"][0]["metadata"]["annotations"] = {ANNOTATION_STORAGE_MIGRATION: said}
+    assert Observer(source(objects)).observe(quota(), 0.0).storage_migration is allowed
 
 
 def pod(cpu: str, version: str) -> Pod:
