@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import ssl
 from collections.abc import Callable
 
@@ -85,14 +86,19 @@ async def test_the_first_replica_writes_what_a_listener_can_load_and_the_others_
 
 
 async def test_of_replicas_that_renew_together_one_wins_also_beside_a_foreign_writer(
-    secrets: Secrets, clock: Clock, replica: Replicas
+    secrets: Secrets, clock: Clock, replica: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     replicas = [replica() for _ in range(5)]
     bundle, certificate = await refreshed(*replicas)
+    assert [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")] == ["created"]
+    caplog.clear()
     clock.now += 244 * DAY
     secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
     assert await refreshed(*replicas) == (bundle, secrets.data()[CERTIFICATE])
     assert secrets.data()[CERTIFICATE] != certificate
+    told = [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")]
+    assert told == ["certificates renewed"]
 
 
 async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica: Replicas) -> None:

@@ -22,7 +22,7 @@ ONE, TWO = {ALL: "1", NICS: "2"}, {ALL: "2", NICS: "3"}
 LATER = "2026-01-01T00:01:00Z"
 
 
-def claim(name: str, devices: int) -> ResourceClaim:
+def claim(name: str, devices: int | None) -> ResourceClaim:
     exactly = {"deviceClassName": "nic", "count": devices}
     return build(ResourceClaim, name, {"devices": {"requests": [{"name": "r", "exactly": exactly}]}})
 
@@ -64,6 +64,7 @@ CASES = {
     "the target has it": Case(ONE, MADE, [SOURCE, TARGET], MOVE),
     "the target's is larger: the base pays": Case(ONE, [MADE[0], claim("target", 9)], [SOURCE, TARGET], MOVE),
     "the target's is smaller": Case({ALL: "1", NICS: "1"}, [MADE[0], claim("target", 1)], [SOURCE, TARGET], MOVE),
+    "no number is said: one": Case({ALL: "1", NICS: "1"}, [MADE[0], claim("target", None)], [SOURCE, TARGET], MOVE),
     "two, of which the target has one": Case(
         TWO,
         [*MADE, claim("disk", 1)],

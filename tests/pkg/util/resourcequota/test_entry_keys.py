@@ -53,6 +53,7 @@ def test_a_name_that_does_not_fit_is_cut_and_hashed(name: str, readable: str) ->
     assert key.startswith(f"{PREFIX}{readable}-H")
     assert VALID_NAME_PART.fullmatch(key.removeprefix("harvesterhci.io/"))
     assert said(key) == [(key.removeprefix(PREFIX), False)]
+    assert migrating_key(key.removeprefix(PREFIX)) != key, "a VM of that very name has another"
 
 
 def test_long_names_with_the_same_beginning_have_different_keys() -> None:
