@@ -56,8 +56,8 @@ def test_a_new_ca_and_what_it_signs() -> None:
     assert (signs.critical, signs.value) == (True, usage(signs=True))
     serves = serving.extensions.get_extension_for_class(x509.KeyUsage)
     assert serves.value == usage(signs=False)
-    purposes = serving.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    purposes = serving.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    assert (purposes.critical, list(purposes.value)) == (False, [ExtendedKeyUsageOID.SERVER_AUTH])
     names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == HOSTS[:1]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == HOSTS[1:]

@@ -15,13 +15,15 @@ from prometheus_client import REGISTRY
 from kubeloop.controllers.errors import BindError
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
 from kubeloop.webhook.listener import Limits
-from kubeloop.webhook.server import MAX_BODY, WebhookServer
+from kubeloop.webhook.server import WebhookServer
 from kubeloop.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.webhook.listening import JSON, KEY, REVIEW, listening
 
 pytestmark = pytest.mark.virtual_time
 
+LARGEST = 3 * 2**20
+"""Bytes of a review."""
 HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -79,7 +81,7 @@ REFUSED = {
     "no JSON": ("/allow", b"{", JSON, "POST", 400),
     "no review": ("/allow", b"{}", JSON, "POST", 400),
     "a uid without end": ("/allow", REVIEW.replace(b"u-1", b"u" * 10_000), JSON, "POST", 400),
-    "too large": ("/allow", b" " * (MAX_BODY + 1), JSON, "POST", 413),
+    "too large": ("/allow", b" " * (LARGEST + 1), JSON, "POST", 413),
     "a compressed one": ("/allow", gzip.compress(REVIEW), JSON | {"Content-Encoding": "gzip"}, "POST", 400),
     "an object that cannot be read": ("/unreadable", REVIEW, JSON, "POST", 400),
     "a bug of ours": ("/fail", REVIEW, JSON, "POST", 500),
@@ -108,14 +110,14 @@ async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
 
 
 async def test_the_largest_review_is_taken() -> None:
-    filler = REVIEW[:-1] + b" " * (MAX_BODY - len(REVIEW)) + b"}"
+    filler = REVIEW[:-1] + b" " * (LARGEST - len(REVIEW)) + b"}"
     async with listening(HOOKS, limits=Limits()) as peer:
         assert (await peer.post("/allow", filler))[0] == 200
 
 
 async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() -> None:
     """Without an answer the failure policy would decide, and let a pod take what is reserved."""
-    filler = REVIEW[:-1] + b" " * MAX_BODY + b"}"
+    filler = REVIEW[:-1] + b" " * LARGEST + b"}"
     parts = REVIEW.replace(b'"object":{}', b'"object":[' + b'"",' * 10_000 + b'""]')
     async with listening(HOOKS, limits=Limits(), key=lambda: KEY) as peer:
         for path, review, why in (

@@ -13,7 +13,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.controller.namespace.holding_controller import LINGER, LONGEST_SETTLE, SETTLE, holds, unlabel_all
+from pkg.controller.namespace.holding_controller import LONGEST_SETTLE, SETTLE, holds, unlabel_all
 from pkg.controller.namespace.register import register_holding
 from pkg.controller.options import Options
 from pkg.util import constants
@@ -26,6 +26,7 @@ from tests.pkg.controller.wired import Wired, retry_after
 pytestmark = pytest.mark.virtual_time
 
 ONE = {**MARKS, by_name(): ENTRY}
+LINGER = 30.0
 
 
 def lagging(status: dict[str, str]) -> ResourceQuota:

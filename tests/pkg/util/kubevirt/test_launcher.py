@@ -49,7 +49,13 @@ def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None
     assert rendered.init_containers == without_image(pod.spec.init_containers)
 
 
-@sentences({"no topology is one vCPU": ({}, "100m"), "no vCPUs, no request": ({"cpu": {"cores": 0}}, None)})
+@sentences(
+    {
+        "no topology is one vCPU": ({}, "100m"),
+        "no vCPUs, no request": ({"cpu": {"cores": 0}}, None),
+        "a pool without a number has no threads": ({"cpu": {"cores": 0}, "ioThreads": {}}, None),
+    }
+)
 def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None]) -> None:
     domain, request = case
     assert (render(domain).containers[0].resources.requests or {}).get("cpu") == request

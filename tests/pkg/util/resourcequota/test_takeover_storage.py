@@ -21,6 +21,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from pkg.util.kubevirt.claims import state_claims_concerning
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.policy import Policy
@@ -144,7 +145,7 @@ CASES = {
     "a VM without state": Case([SOURCE], {}, vmim(), running_vmi()),
     "1.4 makes a claim for the target": Case([SOURCE], ONE, vmim(), rendering=of("1.4")),
     "1.3 does not": Case([SOURCE], {}, vmim(), rendering=of("1.3")),
-    "KubeVirt names no claim of the VM: it makes none": Case([SOURCE], {}, vmim(), running_vmi()),
+    "KubeVirt names no claim of the VM: it makes none": Case([SOURCE], {}, vmim(), changed(HOME, volume_status=None)),
     "one that both pods use": Case([claim("state-1", mode="ReadWriteMany")], {}, vmim()),
     "both names are the same": Case([SOURCE], {}, between_claims(vmim(), target="state-1")),
     "the class is the CR's": Case([SOURCE], NO_CLASS, vmim(), rendering=of("1.8", vm_state_storage_class="x")),
@@ -184,6 +185,10 @@ def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
     assert by_value(storage) == by_value(case.entry)
     raised = add(parse_resource_list(dict(HARD)), parse_resource_list(written))
     assert parse_resource_list(found.hard) == raised
+
+
+def test_no_claim_concerns_a_vm_without_a_vmi() -> None:
+    assert state_claims_concerning(None, [MOVE], {SOURCE.name: SOURCE}) == []
 
 
 def test_nothing_is_read_where_no_quota_counts_claims() -> None:
