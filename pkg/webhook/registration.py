@@ -14,11 +14,11 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, registered
+from kubeloop.workqueue.queue import loop_time
 from pkg.config.configuration_writes import written
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
-from pkg.webhook.deadline import now
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 from pkg.webhook.options import WEBHOOKS, Options
 
@@ -85,13 +85,13 @@ class Registrar(Registration):
 
         Raises ApiError, and NotReached while the API server does not reach the webhook.
         """
-        began = now()
+        began = loop_time()
         try:
             mark, ours = await self._proven(bundle)
         except NotReached as exc:
             UNREACHABLE.set(1)
             self._failing_since = began if self._failing_since is None else self._failing_since
-            if now() - self._failing_since >= WITHDRAWN_AFTER:
+            if loop_time() - self._failing_since >= WITHDRAWN_AFTER:
                 await self._withdraw(bundle, exc)
             raise
         except ApiError:
@@ -102,7 +102,7 @@ class Registrar(Registration):
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
         self._compare(mark)
-        if ours and now() - self._other_seen >= _OTHER_SECONDS:
+        if ours and loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
         else:
             # Two that rewrite each other's configurations would never end.
@@ -114,7 +114,7 @@ class Registrar(Registration):
         DRIFT.set(bool(self._differing))
         if not self._differing:
             return
-        self._other_seen = now()
+        self._other_seen = loop_time()
         what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
         log.warning("%s", what)
         if self._differing == 2:
@@ -136,14 +136,14 @@ class Registrar(Registration):
             return await self.put(*_PROBE, standing, wanted, self._injected)
 
         is_new = await retry_on_conflict(put, errors=RACES)
-        until = now() + _NEWS_SECONDS
+        until = loop_time() + _NEWS_SECONDS
         while True:
             try:
                 mark = await probe(self.client, self._options.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
                 return mark, not (is_new and self._is_anothers(await registered(self.client, *_PROBE)))
             except NotReached:
-                if now() >= until:
+                if loop_time() >= until:
                     raise
                 await asyncio.sleep(_NEWS_PAUSE)
 

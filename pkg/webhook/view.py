@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
+from kubeloop.webhook.admission import time_left
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -22,8 +25,31 @@ from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.webhook.deadline import in_time
+from pkg.webhook.metrics import TIMEOUTS
 from pkg.webhook.namespace_pods import NamespacePods, Pods
+
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """The API server did not answer in time, or with an error. That says nothing about the object."""
+
+
+async def in_time(read: Coroutine[Any, Any, T]) -> T | None:
+    """The result of a live read, None when the object does not exist. Raises NoAnswer."""
+    if (left := time_left()) <= 0:
+        read.close()
+        raise NoAnswer("no time is left to ask the API server")
+    try:
+        async with asyncio.timeout(left):
+            return await read
+    except NotFound:
+        return None
+    except TimeoutError as exc:
+        TIMEOUTS.inc()
+        raise NoAnswer("the API server does not answer: timed out") from exc
+    except ApiError as exc:
+        raise NoAnswer(f"the API server does not answer: {exc or 'timed out'}") from exc
 
 
 class View:

@@ -15,9 +15,8 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Source
-from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.namespace_pods import Pods
-from pkg.webhook.view import View, migrating
+from pkg.webhook.view import NoAnswer, View, migrating
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
 

@@ -16,8 +16,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.managed import annotation_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.webhook.deadline import NoAnswer
-from pkg.webhook.view import View, defaults
+from pkg.webhook.view import NoAnswer, View, defaults
 from tests import kinds
 from tests.decisions import sentences
 from tests.objects import annotated_namespace, launcher, quota, vmi, vmim

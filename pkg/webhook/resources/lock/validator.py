@@ -29,9 +29,8 @@ from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
-from pkg.webhook.deadline import NoAnswer, in_time
 from pkg.webhook.options import CLUSTER_ADMINS
-from pkg.webhook.view import View
+from pkg.webhook.view import NoAnswer, View, in_time
 
 _WHAT: Final = {
     "pods": "pods other than migration targets",

@@ -18,9 +18,8 @@ from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.managed import annotation_of, is_served, switched_off
-from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.resourcequota.validator import switching_off
-from pkg.webhook.view import View, defaults
+from pkg.webhook.view import NoAnswer, View, defaults
 
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
 """Resource, Rancher's name of the field, and what a person calls it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kubeloop.api.quantity import Quantity
-from pkg.webhook.deadline import now
+from kubeloop.workqueue.queue import loop_time
 from pkg.webhook.metrics import REMEMBERED
 
 EXPIRY: Final = 2.0
@@ -43,16 +43,16 @@ class Ledger:
     def admit(self, namespace: str, uid: str, usages: Usages, *, replaced: str | None = None) -> None:
         """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
         the resourceVersion that a resize replaces, None for a new pod."""
-        self._entries.setdefault(namespace, {})[f"{uid}/{replaced}"] = _Entry(uid, replaced, usages, now())
+        self._entries.setdefault(namespace, {})[f"{uid}/{replaced}"] = _Entry(uid, replaced, usages, loop_time())
         for each in (namespace, *[each for each in self._entries if each != namespace][:_SWEPT]):
-            self._forget(each, now())
+            self._forget(each, loop_time())
 
     def settle(self, namespace: str, asked: float) -> None:
         """The API server, `asked` at that time, has answered: forget the pods that were given up by then."""
         if self._silent:
             self._silent = False
             for entries in self._entries.values():
-                entries.update({key: replace(each, since=now()) for key, each in entries.items()})
+                entries.update({key: replace(each, since=loop_time()) for key, each in entries.items()})
         self._forget(namespace, asked)
 
     def keep(self) -> None:

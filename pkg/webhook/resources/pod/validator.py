@@ -15,6 +15,7 @@ from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
+from kubeloop.workqueue.queue import loop_time
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quotacount.releases import Releases
@@ -23,12 +24,11 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import annotation_of, is_served
-from pkg.webhook.deadline import NoAnswer, in_time, now
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, exceeded, is_raised, refused_by_quota, reserved, room
-from pkg.webhook.view import View
+from pkg.webhook.view import NoAnswer, View, in_time
 
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
@@ -108,12 +108,12 @@ class Validator:
         if not request.authenticated:
             # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
             return self._refusal(self._cached(asked), asked, Room.beside_all)
-        snapshot, refusal, until = _Snapshot(), "", now() + PATIENCE
+        snapshot, refusal, until = _Snapshot(), "", loop_time() + PATIENCE
         try:
             if refusal := await self._refused_by_quota(asked):
                 return refusal
             while True:
-                last = now() >= until
+                last = loop_time() >= until
                 snapshot, there, refusal = await self._look(self._by_watch, asked)
                 if refusal or snapshot.behind:
                     # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
@@ -155,7 +155,7 @@ class Validator:
     async def _look(self, reads: SharedReads[_Snapshot], asked: _Pod) -> tuple[_Snapshot, str, str]:
         """What is read now, why the pod does not fit beside those that are there, and why it does not fit at all.
         Raises NoAnswer."""
-        began = now()
+        began = loop_time()
         snapshot = await in_time(reads.fresh(asked.namespace)) or _Snapshot()
         self._ledger.settle(asked.namespace, began)
         there = self._refusal(snapshot, asked, Room.beside)

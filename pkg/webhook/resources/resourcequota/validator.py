@@ -30,9 +30,8 @@ from pkg.util.resourcequota.managed import (
 )
 from pkg.util.resourcequota.policy import Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
-from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.options import Options, QuotaGuard
-from pkg.webhook.view import View
+from pkg.webhook.view import NoAnswer, View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
 _CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"

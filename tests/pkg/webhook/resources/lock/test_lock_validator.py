@@ -15,8 +15,8 @@ from kubeloop.client.errors import Unreachable
 from kubeloop.webhook.admission import AdmissionRequest, Decision, deadline
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.facts import Facts
-from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.resources.lock.validator import Accounts, Validator, is_granted, passes
+from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import Kind
 from tests.objects import plain_launcher, pod, quota, vmi, vmim

@@ -20,12 +20,12 @@ from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.deadline import NoAnswer
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
+from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.objects import DEFAULT_LABELS, ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
