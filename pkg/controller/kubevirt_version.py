@@ -19,18 +19,13 @@ def register(management: Management, _events: EventRecorder, options: Options) -
     """Warns once for each version that is newer than all known ones; not where an operator has chosen a profile."""
     if options.profile is not None:
         return
-    said: set[str] = set()
+    said: set[str | None] = set()
 
     async def on_kubevirt_changed(_key: str, kubevirt: KubeVirt | None) -> None:
         version = observed_version([kubevirt]) if kubevirt else None
-        if version is None or version in said or not is_unknown(version):
-            return
-        said.add(version)
-        log.warning(
-            "KubeVirt %s is newer than the releases that headroom knows: launcher pods are estimated by profile %r; "
-            "--kubevirt-profile selects another one",
-            version,
-            NEWEST,
-        )
+        if is_unknown(version) and version not in said:
+            said.add(version)
+            newer = f"KubeVirt {version} is newer than the releases that headroom knows: launcher pods are estimated"
+            log.warning("%s by profile %r; --kubevirt-profile selects another one", newer, NEWEST)
 
     management.kubevirts.on_change(VERSION_CONTROLLER, on_kubevirt_changed)

@@ -20,9 +20,7 @@ class VMIMHandler:
 
     def __init__(self, quotas: Controller[ResourceQuota], instances: Controller[VirtualMachineInstance] | None) -> None:
         """`instances` None: nothing shows the state of migrations (a dry run)."""
-        self._quotas = quotas
-        self._quota_cache = quotas.cache()
-        self._instances = instances
+        self._quotas, self._instances = quotas, instances
         # Of each migration its VMI's key, the state that is shown of it, and what was read of it last: most updates
         # of a migration lead to nothing, and a deleted one has to be known by its key alone.
         self._seen: dict[str, tuple[str, object, object]] = {}
@@ -32,16 +30,14 @@ class VMIMHandler:
         before = self._seen.pop(key, None)
         if migration is not None:
             vmi = f"{migration.namespace}/{migration.spec.vmi_name}"
-            seen = self._seen[key] = (vmi, shown_of_migration(migration), read_of_migration(migration))
-            if seen == before:
-                return
-        elif before is not None:
-            seen = before
-        else:
+            self._seen[key] = (vmi, shown_of_migration(migration), read_of_migration(migration))
+        seen = self._seen.get(key)
+        known = seen or before
+        if known is None or seen == before:
             return
-        if self._instances is not None and (migration is None or before is None or seen[:2] != before[:2]):
-            self._instances.enqueue(seen[0], immediately=True)
-        for quota in self._quota_cache.list(key.partition("/")[0]):
+        if self._instances is not None and (seen is None or before is None or seen[:2] != before[:2]):
+            self._instances.enqueue(known[0], immediately=True)
+        for quota in self._quotas.cache().list(key.partition("/")[0]):
             self._quotas.enqueue(quota.key, immediately=True)
 
 

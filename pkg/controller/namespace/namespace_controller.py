@@ -40,17 +40,10 @@ class Handler:
         # Asked of the server: the name is generated, so a second one would not collide with the first.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         if hard and not await self.quotas.client.list(namespace.name, label_selector=selector):
-            await self.quotas.client.create(_default_quota(annotation, hard), namespace=namespace.name)
-
-
-def _default_quota(annotation: str, hard: dict[str, str]) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {
-            "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
-            "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"},
-            "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
-        },
-        "spec": {"hard": hard},
-    }
+            metadata = {
+                "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
+                "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"},
+                "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
+            }
+            body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
+            await self.quotas.client.create(body, namespace=namespace.name)
