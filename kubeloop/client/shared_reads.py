@@ -1,5 +1,5 @@
 """Live reads of one thing, shared: a caller gets one that began after it asked, and no more than one is under way at a
-time. Whoever asks as fast as it can costs the API server a few requests for each bunch."""
+time. Callers that ask as fast as they can cost the API server a few requests for each bunch."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Stopped(Exception):
 @dataclass(eq=False)
 class Driver:
     """What the steps run with. `speed` divides every pause; what the checks need time for is left alone. `deserted`:
-    whether nobody reads the output any more."""
+    whether the output is no longer read."""
 
     cluster: Cluster
     client: Client

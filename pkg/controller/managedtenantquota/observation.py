@@ -90,8 +90,8 @@ class Observer:
         )
 
     async def _upstream(self) -> str:
-        """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed; "": nobody
-        has renewed it in time."""
+        """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed; "": it was
+        not renewed in time."""
         try:
             leases = await self.client.resource(LEASES).list(field_selector=f"metadata.name={UPSTREAM_LEASE}")
         except (NotFound, Forbidden):
