@@ -1,83 +1,287 @@
-"""Lines over two axes, and bars, as SVG pictures that are readable on light and dark ground and load nothing."""
+"""Pictures made of a terminal's cells, shown there or written as SVG: an amount and its limit over time, bars."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from itertools import groupby
+from typing import Any, NamedTuple
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 320, 60, 30
-_WIDE, _HIGH = _WIDTH - _LEFT - 40, _HEIGHT - _TOP - 50
-_BAR, _BAR_HIGH, _BAR_LEFT = 300, 18, 170
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9aa5b1")
-_STYLE = "text{font:12px sans-serif}text:not([fill]){fill:#6b7785}"
+from rich.console import Console, RenderableType
+from rich.table import Column as TableColumn
+from rich.table import Table
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from kubeloop.api.quantity import Quantity
+
+# Colours, all of which can be told apart on a dark and on a light terminal.
+USED, HARD, DIM, TITLE = "#2f6f9f", "#f0a040", "#8a94a0", "bold"
+GOOD, BAD = "#57b36a", "#e5534b"
+ON_BAR = "#ffffff"
+
+GUTTER = 13
+"""Columns left of a chart, for labels."""
+_BLANK = " "
+_TICKS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """From the first tick to the last, which differ; a logarithmic one has ticks above 0."""
+class Scale:
+    """`seconds` of time on `columns` columns."""
 
-    ticks: Sequence[float]
-    log: bool = False
+    seconds: float
+    columns: int
 
-    @classmethod
-    def to(cls, most: float) -> Axis:
-        """From 0 to the largest value, 1 where there is none."""
-        return cls((0.0, most or 1.0))
-
-    def share(self, value: float) -> float:
-        """Where a value lies: 0 at the beginning, where what is below it lies too, 1 at the end."""
-        first, last = self.ticks[0], self.ticks[-1]
-        if self.log:
-            return math.log(max(first, value) / first) / math.log(last / first)
-        return (max(first, value) - first) / (last - first)
+    def column(self, at: float) -> int:
+        """The column in which a moment lies; the last one for what comes after."""
+        return min(max(0, int(at / self.seconds * self.columns)), self.columns - 1)
 
 
-def plot(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], x: Axis, y: Axis) -> str:
-    """An SVG element."""
-    body = [f'<text x="{_LEFT}" y="16">{escape(title)}</text>']
-    for tick in y.ticks:
-        level = _level(y, tick)
-        body.append(f'<path d="M{_LEFT} {level:.0f}h{_WIDE}" stroke="#9aa5b1" stroke-opacity=".3"/>')
-        body.append(f'<text x="{_LEFT - 8}" y="{level + 4:.0f}" text-anchor="end">{_figure(tick)}</text>')
-    for tick in x.ticks:
-        column = _LEFT + x.share(tick) * _WIDE
-        body.append(f'<text x="{column:.0f}" y="{_HEIGHT - 30}" text-anchor="middle">{_figure(tick)}</text>')
-    for number, ((name, line), colour) in enumerate(zip(lines.items(), _COLOURS, strict=False)):
-        points = " ".join(f"{_LEFT + x.share(at) * _WIDE:.1f},{_level(y, value):.1f}" for at, value in line)
-        body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>')
-        left = _LEFT + _WIDE / len(_COLOURS) * number
-        body.append(f'<text x="{left:.0f}" y="{_HEIGHT - 6}" fill="{colour}">{escape(name)}</text>')
-    return _svg(body, f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"')
+class Canvas:
+    """`width` × `height` cells; row 0 is the top. What falls outside is cut off."""
+
+    def __init__(self, width: int, height: int = 1) -> None:
+        self.width = width
+        self.height = height
+        # Of each cell: its character, that one's colour, and what is behind it.
+        self._cells = [[(_BLANK, "", "")] * width for _ in range(height)]
+
+    def write(self, column: int, row: int, text: str, style: str = "") -> None:
+        """Characters and their colour; what is painted behind them stays."""
+        for offset, char in enumerate(text, column):
+            if self._inside(offset, row):
+                self._cells[row][offset] = (char, style, self._cells[row][offset][2])
+
+    def paint(self, column: int, row: int, colour: str) -> None:
+        """What is behind a cell's character."""
+        if self._inside(column, row):
+            self._cells[row][column] = (*self._cells[row][column][:2], colour)
+
+    def is_free(self, column: int, row: int, length: int = 1) -> bool:
+        """Whether a run of cells lies inside and shows no character yet."""
+        inside = self._inside(column, row) and self._inside(column + length - 1, row)
+        return inside and all(char == _BLANK for char, _, _ in self._cells[row][column : column + length])
+
+    def is_painted(self, column: int, row: int, length: int, colour: str) -> bool:
+        """Whether all of a run of cells has this colour behind it."""
+        cells = self._cells[row][column : column + length] if self._inside(column, row) else [("", "", "")]
+        return all(back == colour for _, _, back in cells)
+
+    def rows(self, label: str = "") -> Iterator[Text]:
+        """Lines of text; `label` stands left of each."""
+        for cells in self._cells:
+            line = Text(f"{label:<{GUTTER}} ", DIM, no_wrap=True)
+            for char, fore, back in cells:
+                line.append(char, f"{fore} on {back}".strip() if back else fore)
+            yield line
+
+    def _inside(self, column: int, row: int) -> bool:
+        return 0 <= column < self.width and 0 <= row < self.height
 
 
-def bars(groups: Mapping[str, Sequence[tuple[str, float]]], ours: str) -> str:
-    """An SVG element: each group's bars by name, as parts of its longest; those named `ours` in a colour."""
-    body: list[str] = []
-    y = 8
+# ---- an amount and its limit over time
+
+
+class Sample(NamedTuple):
+    """What is allowed and what is used from a time on."""
+
+    at: float
+    hard: Quantity
+    used: Quantity
+
+
+class Column(NamedTuple):
+    """A span of time: the least and the most that was allowed in it, and where it ended."""
+
+    low: Quantity
+    high: Quantity
+    hard: Quantity
+    used: Quantity
+
+
+def columns(samples: Sequence[Sample], scale: Scale, now: float) -> list[Column | None]:
+    """A Column for each of the scale's; None before the first sample and after `now`."""
+    found: list[Column | None] = []
+    for index in range(scale.columns):
+        begin, end = (number * scale.seconds / scale.columns for number in (index, index + 1))
+        here = [sample for sample in samples if begin <= sample.at < end]
+        here = [sample for sample in samples if sample.at < begin][-1:] + here
+        hard = [sample.hard for sample in here]
+        over = not hard or index > scale.column(now)
+        found.append(None if over else Column(min(hard), max(hard), hard[-1], here[-1].used))
+    return found
+
+
+class _Plateau(NamedTuple):
+    """A value that stood from column `first` on, for `length` columns."""
+
+    first: int
+    length: int
+    value: Quantity
+
+
+def _plateaus(values: Iterable[Quantity | None]) -> Iterator[_Plateau]:
+    first = 0
+    for value, run in groupby(values):
+        length = len(list(run))
+        if value is not None:
+            yield _Plateau(first, length, value)
+        first += length
+
+
+_DASH = "╌"
+_BOXES = " ───╵╯╰┴╷╮╭┬│┤├┼"
+"""By where a line leaves the cell: 1 left, 2 right, 4 up, 8 down."""
+
+
+def chart(found: Sequence[Column | None], *, top: Quantity, height: int, base: Quantity | None = None) -> Canvas:
+    """The chart of `found`, a column each, from 0 to `top`: what is used as an area, what is allowed as a line. With a
+    `base`, that is a dashed line, and what differs from it is labelled."""
+    canvas = Canvas(len(found), height)
+    levels = _Levels(max(top.nanos, 1), height)
+    for index, column in enumerate(found):
+        for above in range(levels.area(column) if column else 0):
+            canvas.paint(index, height - 1 - above, USED)
+        if base is not None and canvas.is_free(index, levels.row(base)):
+            canvas.write(index, levels.row(base), _DASH, DIM)
+    _line(canvas, found, levels)
+    if base is not None:
+        for plateau in _plateaus(column and column.hard for column in found):
+            if plateau.value != base:
+                _label_limit(canvas, plateau, levels.row(plateau.value))
+        for plateau in _plateaus(column and column.used for column in found):
+            _label_use(canvas, plateau, levels.row(plateau.value))
+    return canvas
+
+
+class _Levels(NamedTuple):
+    """Quantities as heights."""
+
+    top: int
+    height: int
+
+    def row(self, value: Quantity) -> int:
+        """The canvas row in which a value lies."""
+        return self.height - 1 - min(int(self._exact(value)), self.height - 1)
+
+    def area(self, column: Column) -> int:
+        """The area's height in rows. It reaches into the line's row only where more is used than allowed."""
+        level = self._exact(column.used)
+        if column.used <= column.hard:
+            level = min(level, self.height - 1 - self.row(column.hard))
+        return round(level)
+
+    def _exact(self, value: Quantity) -> float:
+        """Rows above the bottom."""
+        return value.nanos / self.top * self.height
+
+
+def _line(canvas: Canvas, found: Sequence[Column | None], levels: _Levels) -> None:
+    """From column to column; what happened within one is drawn as a stroke down or up."""
+    before: int | None = None
+    for index, column in enumerate(found):
+        if column is None:
+            before = None
+            continue
+        after = levels.row(column.hard)
+        came = after if before is None else before
+        highest = min(came, after, levels.row(column.high))
+        lowest = max(came, after, levels.row(column.low))
+        for row in range(highest, lowest + 1):
+            ways = (row == came) + 2 * (row == after) + 4 * (row > highest) + 8 * (row < lowest)
+            canvas.write(index, row, _BOXES[ways], HARD)
+        before = after
+
+
+def _label_limit(canvas: Canvas, plateau: _Plateau, row: int) -> None:
+    """A limit that is not the base above its line, where there is room."""
+    text = str(plateau.value)
+    for shift, above in ((0, 1), (0, 2), (2, 1), (2, 2)):
+        start = plateau.first + shift
+        before = max(0, start - 1)
+        if canvas.is_free(before, row - above, start + len(text) - before):
+            canvas.write(start, row - above, text, f"bold {HARD}")
+            return
+
+
+def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
+    """What is used inside the area, likewise."""
+    text = f" {plateau.value}"
+    for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
+        painted = canvas.is_painted(plateau.first, row, len(text), USED)
+        if painted and canvas.is_free(plateau.first, row, len(text)):
+            canvas.write(plateau.first, row, text, ON_BAR)
+            return
+
+
+def axis(scale: Scale, unit: str = "s") -> Canvas:
+    """Of the time."""
+    canvas = Canvas(scale.columns)
+    step = next((tick for tick in _TICKS if scale.seconds / tick <= 8), _TICKS[-1])
+    for tick in range(0, int(scale.seconds) + 1, step):
+        canvas.write(scale.column(tick), 0, f"│{tick}" if tick else f"│0 {unit}", DIM)
+    return canvas
+
+
+# ---- values side by side
+
+BARS_WIDTH = 90
+_LONGEST = 45
+_LINE = "▆"
+
+
+def bars(groups: Mapping[str, Sequence[tuple[str, float]]], ours: Collection[str]) -> Table:
+    """Each group's bars by name, as parts of its longest; those that are `ours` in a colour."""
+    table = Table.grid(TableColumn(justify="right"), TableColumn(min_width=_LONGEST), TableColumn(), padding=(0, 1))
     for title, group in groups.items():
-        y += 24
-        body.append(f'<text x="8" y="{y}" font-weight="bold">{escape(title)}</text>')
+        table.add_row("", Text(title, TITLE))
         most = max(value for _, value in group) or 1.0
         for name, value in group:
-            y += _BAR_HIGH
-            width = max(1.0, _BAR * value / most)
-            colour = _COLOURS[0] if name == ours else _COLOURS[-1]
-            body.append(f'<text x="{_BAR_LEFT - 6}" y="{y}" text-anchor="end">{escape(name)}</text>')
-            body.append(f'<rect x="{_BAR_LEFT}" y="{y - 10}" width="{width:.0f}" height="12" fill="{colour}"/>')
-            body.append(f'<text x="{_BAR_LEFT + width + 6:.0f}" y="{y}">{value:.3g}</text>')
-    return _svg(body, f'width="560" height="{y + 16}"')
+            line = Text(_LINE * max(1, round(_LONGEST * value / most)), USED if name in ours else DIM)
+            table.add_row(name, line, f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
+        table.add_row()
+    return table
 
 
-def _svg(body: Sequence[str], size: str) -> str:
-    style = f"<style>{_STYLE}</style>"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}{"".join(body)}</svg>\n'
+# ---- SVG
+
+_BACKGROUND, _FOREGROUND = (18, 22, 28), (201, 209, 217)
+# Every colour in use is given as such: the theme's sixteen are not used.
+_THEME = TerminalTheme(_BACKGROUND, _FOREGROUND, [_FOREGROUND] * 8)
+# No web fonts: a picture in a README may not load any.
+_FORMAT = """\
+<svg xmlns="http://www.w3.org/2000/svg" class="headroom" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace;
+  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width;
+}}
+.{unique_id}-title {{ font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 18px; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
 
 
-def _level(axis: Axis, value: float) -> float:
-    return _TOP + (1 - axis.share(value)) * _HIGH
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+def svg(picture: RenderableType, title: str, width: int) -> str:
+    """An SVG element that shows the picture in so many columns, and loads nothing."""
+    # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
+    plain: dict[str, Any] = {"file": io.StringIO(), "_environ": {}, "force_terminal": True}
+    console = Console(record=True, width=width, color_system="truecolor", **plain)
+    console.print(picture)
+    return console.export_svg(title=title, theme=_THEME, code_format=_FORMAT, unique_id="headroom")

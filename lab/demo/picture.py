@@ -1,105 +1,30 @@
-"""The picture of a whole demo: charts, bars and checks; in a terminal at the end, and as SVG."""
+"""The picture of a whole demo: charts, migrations, headroom and Rancher's agent on one time axis, and checks; in a
+terminal at the end, and as SVG."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle
 from pathlib import Path
-from typing import Any, TextIO
+from typing import NamedTuple, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.terminal_theme import TerminalTheme
+from rich.console import Console, Group
 from rich.text import Text
 
-from lab.demo import bars
-from lab.demo.chart import BAD, DIM, GOOD, HARD, TITLE, USED, Canvas, Resource, Scale, chart, columns
+from kubeloop.api.quantity import Quantity
+from lab import plot, questions
 from lab.demo.checks import Check, Report
-from lab.record import Record
+from lab.plot import BAD, DIM, GOOD, GUTTER, HARD, ON_BAR, TITLE, USED, Canvas, Sample, Scale
+from lab.record import Amounts, Mark, Record, Track
+from pkg.util import constants
 
-_GUTTER = 13
 _ROOM_ABOVE = 6, 5
 """The scale ends this much above the highest limit: for labels."""
-_CHARTS: tuple[tuple[str, Resource], ...] = (
-    ("limits.cpu", lambda amounts: amounts.cpu),
-    ("limits.memory", lambda amounts: amounts.memory),
-)
-
-
-def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> Group:
-    """The whole demo, `width` columns wide; each chart has `rows` rows."""
-    scale = Scale(now, width - _GUTTER - 1)
-    title = Text("A namespace's quota while its VMs migrate, as the API server shows it", TITLE)
-    title.append(f"   {report.last_line}", BAD if report.failed else GOOD)
-    charts = [part for name, resource in _CHARTS for part in _chart(name, resource, seen, scale, now, rows)]
-    bands = {
-        "": bars.axis(scale),
-        " ": bars.steps(seen, scale),
-        "headroom": bars.bar(bars.runs_of_headroom(seen, now), scale),
-        "Rancher": bars.rancher(seen, scale),
-    }
-    for track in list(seen.migrations.values()):
-        bands[f"{track.name} of {track.vm}"] = bars.bar(bars.spans_of(seen, track, now), scale)
-    drawn = [row for label, canvas in bands.items() for row in _rows(canvas, label)]
-    checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
-    return Group(title, *charts, *drawn, Text(), *checks)
-
-
-def _chart(
-    name: str, resource: Resource, seen: Record, scale: Scale, now: float, rows: int
-) -> Iterator[RenderableType]:
-    quotas = list(seen.quotas)
-    if not quotas:
-        yield from (Text(name), *(Text() for _ in range(rows)))
-        return
-    base = resource(quotas[0].hard)
-    highest = max([base + base, *(resource(version.hard) for version in quotas)])
-    top = highest.milli_value() * _ROOM_ABOVE[0] // _ROOM_ABOVE[1]
-    heading = Text(f"{name:<{_GUTTER}} ", TITLE)
-    yield heading.append("─ allowed  ", HARD).append("█ used  ", USED).append(f"╌ base {base}", DIM)
-    yield from _rows(chart(columns(quotas, resource, scale, now), base=base, top=top, height=rows))
-
-
-def _checked(check: Check) -> Text:
-    if not check.ok:
-        return Text(str(check), BAD)
-    return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.seen), DIM)
-
-
-def _rows(canvas: Canvas, label: str = "") -> Iterator[Text]:
-    for row in canvas.lines():
-        yield Text(f"{label:<{_GUTTER}} ", DIM, no_wrap=True).append_text(row)
-
-
 _WIDTH, _ROWS = 118, 14
-_BACKGROUND, _FOREGROUND = (18, 22, 28), (201, 209, 217)
-# Every colour in use is given as such: the theme's sixteen are not used.
-_THEME = TerminalTheme(_BACKGROUND, _FOREGROUND, [_FOREGROUND] * 8)
-# No web fonts: a picture in a README may not load any.
-_FORMAT = """\
-<svg xmlns="http://www.w3.org/2000/svg" class="headroom" viewBox="0 0 {width} {height}">
-<style>
-.{unique_id}-matrix {{
-  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace;
-  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width;
-}}
-.{unique_id}-title {{ font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 18px; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+_CHARTS: dict[str, Callable[[Amounts], Quantity]] = {
+    "limits.cpu": lambda amounts: amounts.cpu,
+    "limits.memory": lambda amounts: amounts.memory,
+}
 
 
 def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
@@ -114,8 +39,137 @@ def write(path: Path, seen: Record, report: Report, now: float) -> None:
 
 def svg(seen: Record, report: Report, now: float) -> str:
     """The picture's text."""
-    # NO_COLOR, COLUMNS and TERM are about the terminal, not about the picture.
-    plain: dict[str, Any] = {"file": io.StringIO(), "_environ": {}, "force_terminal": True}
-    console = Console(record=True, width=_WIDTH, color_system="truecolor", **plain)
-    console.print(view(seen, report, now=now, width=_WIDTH, rows=_ROWS))
-    return console.export_svg(title="headroom demo", theme=_THEME, code_format=_FORMAT, unique_id="headroom")
+    return plot.svg(view(seen, report, now=now, width=_WIDTH, rows=_ROWS), "headroom demo", _WIDTH)
+
+
+def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> Group:
+    """The whole demo, `width` columns wide; each chart has `rows` rows."""
+    scale = Scale(now, width - GUTTER - 1)
+    title = Text("A namespace's quota while its VMs migrate, as the API server shows it", TITLE)
+    title.append(f"   {report.last_line}", BAD if report.failed else GOOD)
+    charts = [row for name, read in _CHARTS.items() for row in _chart(name, read, seen, scale, now, rows)]
+    bands = {
+        "": plot.axis(scale),
+        " ": _steps(seen, scale),
+        "headroom": bar(runs_of_headroom(seen, now), scale),
+        "Rancher": rancher(seen, scale),
+    }
+    for track in list(seen.migrations.values()):
+        bands[f"{track.name} of {track.vm}"] = bar(spans_of(seen, track, now), scale)
+    drawn = [row for label, canvas in bands.items() for row in canvas.rows(label)]
+    checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
+    return Group(title, *charts, *drawn, Text(), *checks)
+
+
+def _chart(
+    name: str, read: Callable[[Amounts], Quantity], seen: Record, scale: Scale, now: float, rows: int
+) -> Iterator[Text]:
+    samples = [Sample(version.at, read(version.hard), read(version.used)) for version in seen.quotas]
+    if not samples:
+        yield from (Text(name), *(Text() for _ in range(rows)))
+        return
+    base = samples[0].hard
+    highest = max(base + base, *(sample.hard for sample in samples))
+    top = Quantity(highest.nanos * _ROOM_ABOVE[0] // _ROOM_ABOVE[1])
+    heading = Text(f"{name:<{GUTTER}} ", TITLE)
+    yield heading.append("─ allowed  ", HARD).append("█ used  ", USED).append(f"╌ base {base}", DIM)
+    yield from plot.chart(plot.columns(samples, scale, now), top=top, height=rows, base=base).rows()
+
+
+def _checked(check: Check) -> Text:
+    if not check.ok:
+        return Text(str(check), BAD)
+    return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.seen), DIM)
+
+
+# ---- bars on the time axis
+
+_MARKER = "▲"
+PENDING = ("#a07d1c", ("Pending",))
+_REFUSED = ("#b8403a", ("Pending: refused", "refused"))
+_LOOKS = {constants.PHASE_UNSET: PENDING, constants.PHASE_PENDING: PENDING}
+_LOOKS[constants.PHASE_RUNNING] = ("#3d64c4", ("Running",))
+_PREPARING = "#3c7f8c"
+LINGERING = ("#6a5a8c", ("old pod counts", "old pod"))
+_HEADROOM = ("#3b7d4b", "#4f8f3a")
+"""One run, and the next."""
+
+
+class Span(NamedTuple):
+    """From `start` to `end`, in seconds. The first of `texts` that fits stands in it."""
+
+    start: float
+    end: float
+    colour: str
+    texts: tuple[str, ...]
+
+
+def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
+    """A migration's phases, and its old pod for as long as that counts afterwards."""
+    ends = [change.at for change in track.phases[1:]] + [now]
+    for change, end in zip(track.phases, ends, strict=True):
+        look = _LOOKS.get(change.phase, (_PREPARING, (change.phase,)))
+        if change.phase not in constants.FINAL_PHASES:
+            yield Span(change.at, end, *(_REFUSED if look is PENDING and track.refused is not None else look))
+    source, ended = questions.source_of(record, track.name), track.ended
+    if source is not None and ended is not None:
+        gone = source.ended.at if source.ended else now
+        yield Span(ended.at, max(gone, ended.at), *LINGERING)
+
+
+def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
+    """When headroom ran, and with what: the whole command line, its flags, its last flag."""
+    marks = _marks(record, "headroom")
+    ends = [mark.at for mark in marks[1:]] + [now]
+    colours = cycle(_HEADROOM)
+    for mark, end in zip(marks, ends, strict=False):
+        if mark.text:
+            flags = mark.text.removeprefix("headroom controller ")
+            yield Span(mark.at, end, next(colours), (mark.text, flags, flags[max(0, flags.rfind("--")) :]))
+
+
+def bar(spans: Iterable[Span], scale: Scale) -> Canvas:
+    """One row. A span is one column wide at least: short phases are seen, too."""
+    canvas = Canvas(scale.columns)
+    for span in spans:
+        first = scale.column(span.start)
+        length = max(1, scale.column(span.end) - first)
+        canvas.write(first, 0, " " * length)
+        for column in range(first, first + length):
+            canvas.paint(column, 0, span.colour)
+        text = next((text for text in span.texts if len(text) < length), "")
+        canvas.write(first + (len(text) + 1 < length), 0, text, ON_BAR)
+    return canvas
+
+
+def rancher(record: Record, scale: Scale) -> Canvas:
+    """When Rancher's agent restarted, and what came of it."""
+    canvas = Canvas(scale.columns)
+    restarts = _marks(record, "rancher")
+    ends = [scale.column(mark.at) for mark in restarts[1:]] + [scale.columns]
+    for mark, end in zip(restarts, ends, strict=False):
+        later = record.marks[record.marks.index(mark) :]
+        said = next((m for m in later if m.kind in ("note", "good")), None)
+        text = mark.text + (f": {said.text}" if said else "")
+        colour = GOOD if said and said.kind == "good" else BAD
+        column = scale.column(mark.at)
+        before = column - 1 - len(text)
+        to_the_left = column + 2 + len(text) > end and canvas.is_free(before, 0, len(text))
+        canvas.write(before if to_the_left else column + 2, 0, text, colour)
+        canvas.write(column, 0, _MARKER, colour)
+    return canvas
+
+
+def _steps(record: Record, scale: Scale) -> Canvas:
+    """Where each step begins, with as much of its title's first words as there is room for."""
+    canvas = Canvas(scale.columns)
+    marks = _marks(record, "step")
+    starts = [scale.column(mark.at) for mark in marks] + [scale.columns + 1]
+    for mark, start, following in zip(marks, starts, starts[1:], strict=False):
+        room, title = following - start - 1, mark.text.partition(":")[0]
+        canvas.write(start, 0, title if len(title) <= room else title[:3], TITLE)
+    return canvas
+
+
+def _marks(record: Record, kind: str) -> list[Mark]:
+    return [mark for mark in record.marks if mark.kind == kind]

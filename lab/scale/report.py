@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Group
 from rich.table import Column, Table
+from rich.text import Text
 
+from kubeloop.api.quantity import NANOS, ZERO, Quantity
+from lab import plot
 from lab.counters import Counts
-from lab.plot import Axis, plot
+from lab.plot import Sample, Scale
 from lab.scale.measurements import Figures, Measurements, percentile
 from lab.scale.plan import Settings
 from pkg.util import constants
@@ -139,47 +143,53 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 # The page
 
 _STYLE = (
-    "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:700px}td{padding:2px 1em 2px 0}"
+    "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:1000px}td{padding:2px 1em 2px 0}"
     "td+td{text-align:right}svg{display:block;margin:1em 0}"
 )
+_WIDTH, _ROWS = 100, 10
 
 
 def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> str:
     """One HTML file; nothing is loaded from anywhere."""
-    began = moments[0].at if moments else 0.0
-    ranked = sorted(waits)
-
-    def over_time(read: Callable[[Moment], float]) -> list[tuple[float, float]]:
-        return [(moment.at - began, read(moment)) for moment in moments]
-
-    plots = {
-        "Migrations over time (s)": {
-            "succeeded": over_time(lambda m: m.succeeded),
-            "refused, no target pod yet": over_time(lambda m: m.pending),
-        },
-        "Seconds in Pending because of quota, by percentile": {
-            "seconds": [(100 * (rank + 1) / len(ranked), wait) for rank, wait in enumerate(ranked)]
-        },
-        "Memory of all quotas (GiB) over time (s)": {
-            "allowed": over_time(lambda m: m.allowed[1] / GIB),
-            "counted": over_time(lambda m: m.used[1] / GIB),
-        },
-    }
-    if report["headroom"]["cpu_seconds"] is not None:
-        plots["headroom: CPU seconds over time (s)"] = {"CPU": over_time(lambda m: m.cpu)}
-        plots["headroom: resident memory (MB) over time (s)"] = {"resident": over_time(lambda m: m.rss / 1e6)}
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
     )
     settings = ", ".join(f"{name} {value}" for name, value in report["settings"].items())
+    charts = plot.svg(Group(*_charts(report, moments, waits)), "headroom scale", _WIDTH)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>headroom scale</title>'
         f"<style>{_STYLE}</style><h1>headroom scale</h1><p>{html.escape(settings)}</p>"
-        f"<table>{cells}</table>{''.join(_plot(title, lines) for title, lines in plots.items())}</html>\n"
+        f"<table>{cells}</table>{charts}</html>\n"
     )
 
 
-def _plot(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    points = [point for line in lines.values() for point in line]
-    x, y = (Axis.to(max((point[axis] for point in points), default=0.0)) for axis in (0, 1))
-    return plot(title, lines, x, y)
+def _charts(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> Iterator[Text]:
+    ranked = [(100 * (rank + 1) / len(waits), wait, wait) for rank, wait in enumerate(sorted(waits))]
+    yield from _over_time("migrations that succeeded", moments, lambda m: (m.succeeded, m.succeeded))
+    yield from _over_time(
+        "migrations that are refused and have no target pod", moments, lambda m: (m.pending, m.pending)
+    )
+    yield from _chart("seconds in Pending because of quota, by percentile", ranked, unit="%")
+    yield from _over_time("GiB that all quotas allow", moments, lambda m: (m.allowed[1] / GIB, m.used[1] / GIB), "used")
+    if report["headroom"]["cpu_seconds"] is not None:
+        yield from _over_time("headroom: CPU seconds", moments, lambda m: (m.cpu, m.cpu))
+        yield from _over_time("headroom: resident memory, MB", moments, lambda m: (m.rss / 1e6, m.rss / 1e6))
+
+
+def _over_time(
+    line: str, moments: Sequence[Moment], read: Callable[[Moment], tuple[float, float]], area: str = ""
+) -> Iterator[Text]:
+    return _chart(line, [(moment.at - moments[0].at, *read(moment)) for moment in moments], area)
+
+
+def _chart(line: str, points: Sequence[tuple[float, float, float]], area: str = "", unit: str = "s") -> Iterator[Text]:
+    """Two values over time: the first as a line, the second as an area, named unless it is what is under the line."""
+    samples = [Sample(at, *(Quantity(round(NANOS * value)) for value in values)) for at, *values in points]
+    most = max((sample.hard for sample in samples), default=ZERO)
+    scale = Scale(max((sample.at for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)
+    found = plot.columns(samples, scale, scale.seconds)
+    heading = Text(f"{'':<{plot.GUTTER}} ─ {line}", plot.HARD).append(f"  █ {area}" if area else "", plot.USED)
+    yield heading.append(f"  up to {most.nanos / NANOS:,.4g}", plot.DIM)
+    yield from plot.chart(found, top=Quantity(most.nanos * 11 // 10), height=_ROWS).rows()
+    yield from plot.axis(scale, unit).rows()
+    yield Text()

@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from lab.plot import bars
+from lab.plot import BARS_WIDTH, bars, svg
 from tests.bench.peers.programs import OURS, Programs
 from tests.bench.row import Comparison, Result, Row
 
@@ -23,7 +23,8 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
         raise ValueError(f"{document} lacks {BEGIN} and {END}")
     picture = document.with_suffix(".svg")
     compared = [each for each in results if isinstance(each, Comparison) and each.bars]
-    picture.write_text(bars({f"{each.title}: {each.plotted}": each.bars for each in compared}, OURS), "utf-8")
+    groups = {f"{each.title}: {each.plotted}": each.bars for each in compared}
+    picture.write_text(svg(bars(groups, {OURS}), "what the programs need", BARS_WIDTH), "utf-8")
     measured = "\n\n".join([*_circumstances(programs, rounds, picture.name), tables(results)])
     document.write_text(f"{head}{BEGIN}\n{measured}\n{END}{tail}", "utf-8")
 

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.plot import Axis, plot
+from lab.plot import BARS_WIDTH, bars, svg
 
+TARGET = "n log n"
 PICTURE = Path(__file__).parents[2] / "docs" / "scale.svg"
 NEEDS: dict[str, Callable[[dict[str, Any]], float]] = {
     "memory": lambda report: report["headroom"]["rss_peak_bytes"],
     "time to ready": lambda report: report["headroom"]["ready_seconds"],
     "CPU per migration": lambda report: report["headroom"]["cpu_seconds"] / report["migrations"],
-    "n log n": lambda report: report["settings"]["vms"] * math.log(report["settings"]["vms"]),
+    TARGET: lambda report: report["settings"]["vms"] * math.log(report["settings"]["vms"]),
 }
 
 
@@ -31,11 +32,13 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def picture(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Both axes logarithmic; each line as a multiple of its first value."""
-    sizes = sorted({size for line in lines.values() for size, _ in line})
-    multiples = {name: [(size, value / line[0][1]) for size, value in line] for name, line in lines.items()}
-    title = f"times what {sizes[0]:,.0f} VMs need, by the number of VMs"
-    return plot(title, multiples, Axis(sizes, log=True), Axis((1, 2, 5, 10, 20), log=True))
+    """By the number of VMs, each need as a multiple of what it is for the fewest."""
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for name, (first, *others) in lines.items():
+        for size, value in others:
+            groups.setdefault(f"{size:,.0f} VMs", []).append((name, value / first[1]))
+    fewest = next(iter(lines.values()))[0][0]
+    return svg(bars(groups, NEEDS.keys() - {TARGET}), f"times what {fewest:,.0f} VMs need", BARS_WIDTH)
 
 
 def main(paths: Sequence[str]) -> None:
