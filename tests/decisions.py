@@ -170,27 +170,6 @@ def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
     )
 
 
-def settled(
-    quota: ResourceQuota,
-    migrations: Sequence[VirtualMachineInstanceMigration] = (),
-    instances: Iterable[VirtualMachineInstance] | None = None,
-    *,
-    mode: Mode,
-    patches: int = 1,
-    **more: Any,
-) -> ResourceQuota:
-    """The quota once nothing changes any more; more than `patches` patches for one observation are a failure."""
-    policy = Policy(mode)
-    known = None if instances is None else list(instances)
-    memory = Timers()
-    for _ in range(patches):
-        made = plan(observed(quota, migrations, known, timers=memory, **more), policy)
-        quota, memory = applied(quota, made), made.timers
-    again = plan(observed(quota, migrations, known, timers=memory, **more), policy)
-    assert not again, f"{patches} plans applied give another plan: {again}"
-    return quota
-
-
 def remembering(seen: Facts, memory: Timers, now: float) -> Facts:
     """The same namespace later, with what the last decision remembered."""
     return dataclasses.replace(seen, timers=memory, now=now)
@@ -203,16 +182,18 @@ def entry(text: str | None) -> dict[str, str]:
     return value
 
 
-def after(seen: Facts, policy: Policy = EXACT) -> tuple[ResourceQuota, Plan]:
-    """The quota when nothing is left to do, and the one patch that brought it there.
+def after(seen: Facts, policy: Policy = EXACT, patches: int = 1) -> tuple[ResourceQuota, Plan]:
+    """The quota when nothing is left to do, and the one patch that brought it there, or the last of `patches`.
 
-    A second patch for the same observation is a failure.
+    Another patch for the same observation is a failure.
     """
-    made = plan(seen, policy)
-    done = applied(seen.quota, made)
-    again = plan(dataclasses.replace(seen, quota=done, timers=made.timers), policy)
-    assert not again, f"the plan applied gives another plan: {again}"
-    return done, made
+    made = Plan()
+    for _ in range(patches):
+        made = plan(seen, policy)
+        seen = dataclasses.replace(seen, quota=applied(seen.quota, made), timers=made.timers)
+    again = plan(seen, policy)
+    assert not again, f"{patches} plans applied give another plan: {again}"
+    return seen.quota, made
 
 
 def by_value(resources: Mapping[str, RawQuantity | None]) -> dict[str, Any]:

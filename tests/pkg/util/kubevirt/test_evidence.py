@@ -174,6 +174,9 @@ VOUCHED = {
     "the target itself has not": Vouched(
         [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE], (), [TARGET]
     ),
+    "one of the second in which its migration failed neither": Vouched(
+        [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:00:31Z")], [SOURCE], (), [TARGET]
+    ),
     "another pod on another node": Vouched([SOURCE, changed(SOURCE, node="node-7")], HERE, home=[SOURCE]),
     "a source that carries the label of its own migration": Vouched(
         [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],

@@ -1,19 +1,22 @@
 """The overhead against recorded results, the numbers of the seeds, text that does not parse; which constants each
-release has, and how Harvester's ratio setting is read."""
+release has, how Harvester's ratio setting is read, and what a pod says of its overhead."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import format_resource_list, unmarshal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
-from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_parts
-from pkg.util.kubevirt.profiles import MI, PROFILES, is_unknown, profile_for_version
-from pkg.util.kubevirt.rendering import factor_of, normalize_ratio, parse_ratio
+from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_difference, overhead_of, overhead_parts
+from pkg.util.kubevirt.profiles import MI, PROFILES, Profile, is_unknown, profile_for_version
+from pkg.util.kubevirt.rendering import Rendering, factor_of, normalize_ratio, parse_ratio
+from tests.objects import launcher, machine, vmi
 from tests.pkg.util import vectors
 
 BOTH = {"limits.cpu": "3", "limits.memory": "5000Mi"}
@@ -136,42 +139,41 @@ def test_the_setting_is_read_as_harvester_reads_it(value: str, default: str, exp
     assert parse_ratio(expected) is not None
 
 
-@pytest.mark.parametrize(
-    ("observed", "profile"),
-    [
-        ("v1.8.3", "1.8"),
-        ("1.8.0-150600.1.1", "1.8"),
-        ("v1.9.0", "1.9"),
-        ("v1.9.7", "1.9"),
-        ("v1.10.0", "main"),
-        ("v2.0.0", "main"),
-        ("v1.7.0", "1.7"),
-        ("v1.6.6", "1.6.4"),
-        ("v1.6.3", "1.6.3"),
-        ("1.6.2-150700.3.19.1", "1.6.2"),
-        ("v1.6.1", "1.6"),
-        ("v1.5.3", "1.5.3"),
-        ("v1.5.2", "1.5.2"),
-        ("v1.5.1", "1.5.1"),
-        ("v1.5.0", "1.5"),
-        ("1.4.1-150600.5.15.1", "1.4.1"),
-        ("v1.4.0", "1.4"),
-        ("1.4", "1.4"),
-        ("v1.3.1", "1.3"),
-        ("v1.2.2", "1.2"),
-        ("v1.1.1", "1.1"),
-        ("v1.0.1", "1.0"),
-        ("v0.59.2", "0.59"),
-        ("v0.58.0", "0.57"),
-        ("v0.54.0", "0.54"),
-        ("v0.30.0", "0.54"),
-        ("", "1.8"),
-        (None, "1.8"),
-        ("devel", "1.8"),
-    ],
-)
-def test_a_kubevirt_version_has_the_constants_of_its_release(observed: str | None, profile: str) -> None:
-    assert profile_for_version(observed) is PROFILES[profile]
+VERSIONS = {
+    "main": "v1.10.0 v2.0.0",
+    "1.9": "v1.9.0 v1.9.7",
+    "1.8": "v1.8.3 1.8.0-150600.1.1 devel",
+    "1.7": "v1.7.0",
+    "1.6.4": "v1.6.6",
+    "1.6.3": "v1.6.3",
+    "1.6.2": "1.6.2-150700.3.19.1",
+    "1.6": "v1.6.1",
+    "1.5.3": "v1.5.3",
+    "1.5.2": "v1.5.2",
+    "1.5.1": "v1.5.1",
+    "1.5": "v1.5.0",
+    "1.4.1": "1.4.1-150600.5.15.1",
+    "1.4": "v1.4.0 1.4",
+    "1.3": "v1.3.1",
+    "1.2": "v1.2.2",
+    "1.1": "v1.1.1",
+    "1.0": "v1.0.1",
+    "0.59": "v0.59.2",
+    "0.57": "v0.58.0",
+    "0.54": "v0.54.0 v0.30.0",
+}
+"""By the release whose constants they have."""
+
+
+@pytest.mark.parametrize("profile", VERSIONS)
+def test_a_kubevirt_version_has_the_constants_of_its_release(profile: str) -> None:
+    for observed in VERSIONS[profile].split():
+        assert profile_for_version(observed) is PROFILES[profile], observed
+
+
+@pytest.mark.parametrize("observed", ["", None])
+def test_without_a_version_it_has_those_of_1_8(observed: str | None) -> None:
+    assert profile_for_version(observed) is PROFILES["1.8"]
 
 
 QOS = {"cpu": {"cores": 1, "dedicatedCpuPlacement": True}}
@@ -227,3 +229,62 @@ def test_from_1_5_3_on_the_ratio_counts_for_qos_too() -> None:
 )
 def test_which_versions_are_newer_than_all_that_is_known(observed: str | None, unknown: bool) -> None:
     assert is_unknown(observed) is unknown
+
+
+# ---- what a pod says of it: any ratio, constants that moved, and a cap on what nothing explains ---------------
+
+PINNED = machine({"cpu": {"cores": 2, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1500M"}}})
+FREE = machine({"cpu": {"cores": 2}, "resources": {"requests": {"memory": "2730Mi"}, "limits": {"memory": "4Gi"}}})
+
+
+def rendered(vmi: VirtualMachineInstance, ratio: str, profile: Profile) -> Pod:
+    return launcher(vmi, rendering=Rendering(ratio), profile=profile, annotated=False)
+
+
+@pytest.mark.parametrize("vmi", [PINNED, FREE], ids=["dedicated CPUs", "shared CPUs"])
+@pytest.mark.parametrize("profile", [*PROFILES])
+def test_any_ratio_is_recognised(vmi: VirtualMachineInstance, profile: str) -> None:
+    """Of the installed release, with the part for QoS inside the ratio or outside it."""
+    installed = PROFILES[profile]
+    for then in ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]:
+        pod = rendered(vmi, then, installed)
+        for now in ("1.5", "4.5", then):
+            before, after = (overhead_of(vmi, Rendering(ratio, installed)) for ratio in (then, now))
+            assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before, (then, now)
+
+
+@pytest.mark.parametrize("moved", [-100, -7, 1, 20, 124, 300, 800])
+@pytest.mark.parametrize("then", ["", "1.5", "1.25", "4.5", "1.75"])
+def test_constants_that_moved_by_whole_mebibytes_are_found(moved: int, then: str) -> None:
+    unknown = replace(PROFILES["1.8"], processes=PROFILES["1.8"].processes + moved * MI)
+    pod = rendered(FREE, then, unknown)
+    assert overhead_difference(FREE, pod, Rendering(then)) == 0
+    if abs(moved) <= 64:
+        before, after = (overhead_of(FREE, Rendering(ratio, unknown)) for ratio in (then, "2"))
+        assert overhead_difference(FREE, pod, Rendering("2")) == after - before
+
+
+@pytest.mark.parametrize("more", [4_683_344, 102_761_448, 192_937_984, 250_611_664, 1_896_000_000])
+@pytest.mark.parametrize("ratio", ["", "1.5", "3", "10"])
+def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, more: int) -> None:
+    """Some of these numbers fit unknown constants at a smaller ratio."""
+    pod = launcher(FREE, overhead=overhead_of(FREE, Rendering(ratio)) + more)
+    assert overhead_difference(FREE, pod, Rendering(ratio)) <= 0
+
+
+@pytest.mark.parametrize("overhead", [1, 10**8 + 17, 7 * 10**9 + 3])
+@pytest.mark.parametrize("ratio", ["", "1.5", "10", "no number"])
+def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowered(overhead: int, ratio: str) -> None:
+    now = overhead_of(FREE, Rendering(ratio))
+    pod = launcher(FREE, overhead=overhead, annotated=False)
+    assert 0 <= overhead_difference(FREE, pod, Rendering(ratio)) <= max(now - overhead, 0)
+
+
+def test_an_annotation_that_a_tenant_wrote_is_not_believed_beside_the_container() -> None:
+    pod = launcher(FREE)
+    metadata = msgspec.structs.replace(pod.metadata, annotations={"kubevirt.io/memory-overhead-bytes": "1"})
+    pod = msgspec.structs.replace(pod, metadata=metadata)
+    assert overhead_difference(FREE, pod, Rendering("1.5")) == 0
+    more = {"memory": "12Gi"}
+    grown = vmi(limits=more, requests=more, conditions=[{"type": "HotMemoryChange", "status": "True"}])
+    assert overhead_difference(grown, pod, Rendering("1.5")) == 0, "nor where memory was plugged in"

@@ -138,7 +138,8 @@ def surroundings(
     rendering: Rendering = AT_1_5,
     parallel: Mapping[str, int] | None = None,
 ) -> Facts:
-    """One refused migration unless told otherwise; every VM has its VMI and its source pod."""
+    """One refused migration unless told otherwise; every VM has its VMI and its source pod. `running`: the nodes of
+    each migration that runs."""
     migrations = [refused()] if migrations is None else migrations
     vms = sorted({migration.spec.vmi_name for migration in migrations})
     found = [running_vmi(vm) for vm in vms] if instances is None else instances
@@ -151,7 +152,7 @@ def surroundings(
         instances={instance.name: instance for instance in found},
         pods=[source(vm) for vm in vms] if pods is None else pods,
         rendering=rendering,
-        running=[frozenset([node]) for node in running],
+        running=[frozenset(nodes.split()) for nodes in running],
     )
 
 

@@ -74,6 +74,9 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
     },
     "Restore": {
         "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
+        "the same, behind a quota that is not": raised(
+            quotas=[quota(name="another"), quota(RAISED, annotations=RECORD)], around=surroundings([]), lock=lock()
+        ),
         "raised without a lock, it was deleted": raised(),
         "the budget is on its way out, raised": raised(
             budgets=[budget(saved=SAVED, deletionTimestamp="2026-01-01T00:00:00Z")], lock=lock()

@@ -214,9 +214,11 @@ REFUSED = {
 }
 WAITING = {
     "four migrations run": hindered("", running=["a", "b", "c", "d"]),
-    "five run": hindered("5 migrations run, 5 may", running=["a", "b", "c", "d", "e"]),
+    "five run, which is said first": hindered("5 migrations run, 5 may", running=["node-1"] * 5),
     "one leaves the node": hindered("", running=["node-1"]),
     "two leave it": hindered("2 migrations leave node-1, 2 may", running=["node-1"] * 2),
+    "one of them has moved on": hindered("2 migrations leave node-1, 2 may", running=["node-1", "node-1 node-3"]),
+    "two leave another": hindered("", running=["node-2"] * 2),
     "the CR lets more run": hindered(
         "",
         running=["a", "b", "c", "node-1", "node-1"],

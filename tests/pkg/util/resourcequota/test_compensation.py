@@ -1,17 +1,196 @@
-"""compensation_for: enough room, settles at once, never swings."""
+"""A migration that is refused although its entry is applied gets exactly what is missing, and gives it back."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.compensation import compensation_for
-from tests.decisions import drawn
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import Mode, Policy
+from tests.decisions import EXACT, HARVESTER, after, by_value, charged, drawn, entry, namespace, sentences
+from tests.objects import AT_1_5, AT_4_5, COMPENSATION, ENTRY, HARD, MARKS, by_name, launcher, quota, vmi, vmim
+
+POD_4_5 = 5622461313 + 60000000
+MEMORY = "limits.memory"
+
+
+def home(name: str) -> VirtualMachineInstance:
+    return vmi(name, nodeName="node-1")
+
+
+def at(name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None) -> Pod:
+    rendering = AT_4_5 if ratio == "4.5" else AT_1_5
+    return launcher(home(name), node=node, migration=move, rendering=rendering)
+
+
+# ---- when, and how much --------------------------------------------------------------------------------------
+
+A = vmim(vm="a")
+REFUSED_A, REFUSED_B = vmim(vm="a", refused=True), vmim(vm="b", refused=True)
+TIGHT = '{"limit":{"limitsCpu":"100","limitsMemory":"5000Mi"}}'
+"""Room for one launcher pod at ratio 1.5. All that run here live at 4.5."""
+BASE_MEMORY = 5000 * 1024**2
+SHORT = POD_4_5 - BASE_MEMORY
+GROWTH = 5622461313 - 4737464313
+"""By how much the overhead of one VM has grown."""
+
+
+def grown(name: str, node: str = "node-1", move: VirtualMachineInstanceMigration | None = None) -> Pod:
+    return at(name, node, "4.5", move)
+
+
+@dataclass(frozen=True)
+class Short:
+    """A namespace whose base is 5000Mi, and the compensation of its memory (None: none)."""
+
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    pods: Sequence[Pod]
+    compensation: int | None
+    stands: str | None = None
+    ratio: Rendering = AT_4_5
+
+
+SHORTAGES = {
+    "nothing is refused": Short([A], [grown("a")], None),
+    "refused: what the VM has outgrown its base by": Short([REFUSED_A], [grown("a")], SHORT),
+    "two are refused: no more than both have grown": Short(
+        [REFUSED_A, REFUSED_B], [grown("a"), grown("b")], 2 * GROWTH
+    ),
+    "another VM that has grown uses up the base": Short([REFUSED_A], [grown("a"), grown("b")], 2 * GROWTH),
+    "one that is not refused may come first": Short([REFUSED_A, vmim(vm="b")], [grown("a"), grown("b")], 2 * GROWTH),
+    "at the ratio that the installation came with no VM has grown": Short(
+        [REFUSED_A], [at("a"), at("b")], None, ratio=AT_1_5
+    ),
+    "the target exists, the condition is old": Short(
+        [REFUSED_A], [grown("a"), grown("a", "node-2", move=REFUSED_A)], None
+    ),
+    "refused and being aborted": Short([vmim(vm="a", refused=True, abort=True)], [grown("a")], None),
+    "refused once, and going on": Short([vmim("Scheduling", vm="a", refused=True)], [grown("a")], None),
+    "refused and over": Short([vmim("Failed", vm="a", refused=True)], [grown("a")], None),
+    "what stands is enough": Short([REFUSED_A], [grown("a")], 2**29, stands='{"limits.memory":"512Mi"}'),
+    "what stands is more than can be missing": Short(
+        [REFUSED_A], [grown("a")], GROWTH, stands='{"limits.memory":"6Gi"}'
+    ),
+    "what stands is too little": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.memory":"1"}'),
+    "what stands is of another resource": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.cpu":"1"}'),
+    "what stands is garbage": Short([REFUSED_A], [grown("a")], SHORT, stands="{nope"),
+    "given back when nothing is refused any longer": Short([A], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
+    "given back when no VM migrates": Short([], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
+}
+
+
+def short(case: Short) -> Facts:
+    annotations = dict(MARKS) | ({COMPENSATION: case.stands} if case.stands else {})
+    names = {pod.annotations["kubevirt.io/domain"] for pod in case.pods}
+    return namespace(
+        quota({"limits.cpu": "100", MEMORY: "5000Mi"}, annotations),
+        case.migrations,
+        case.pods,
+        [home(name) for name in sorted(names)],
+        limits=TIGHT,
+        rendering=case.ratio,
+    )
+
+
+@sentences(SHORTAGES)
+def test_compensation(case: Short) -> None:
+    found, _made = after(short(case))
+    if case.compensation is None:
+        assert COMPENSATION not in found.annotations
+    else:
+        assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
+
+
+def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
+    """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
+    has not grown."""
+    seen = short(SHORTAGES["refused: what the VM has outgrown its base by"])
+    seen = replace(seen, instances={**seen.instances, "b": home("b")})
+    hard = []
+    for _ in range(6):
+        found, made = after(seen)
+        hard.append(by_value(found.hard)[MEMORY])
+        full = msgspec.structs.replace(found.status, used=dict(found.hard))
+        seen = replace(seen, quota=msgspec.structs.replace(found, status=full), timers=made.timers, now=seen.now + 1)
+    assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
+
+
+def test_with_compensation_switched_off_nothing_is_compensated() -> None:
+    found, _made = after(short(SHORTAGES["what stands is too little"]), replace(EXACT, compensate=False))
+    assert COMPENSATION not in found.annotations
+
+
+# ---- a whole life --------------------------------------------------------------------------------------------
+
+
+def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
+    """Ratio 1.5 → 4.5, 5000Mi: the VM has grown by its first migration, so its second is refused at first."""
+    grown = launcher(home("vm1"), rendering=AT_4_5)
+    move = vmim(refused=True)
+    target = launcher(home("vm1"), node="node-2", migration=move, rendering=AT_4_5)
+
+    def step(
+        rq: ResourceQuota, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
+    ) -> tuple[ResourceQuota, dict[str, Any]]:
+        seen = namespace(charged(rq, pods), [migration], pods, [vmi(nodeName=node)], rendering=AT_4_5)
+        found, _made = after(seen)
+        return found, by_value(found.hard)
+
+    rq, hard = step(quota(HARD, MARKS), vmim(), [grown], "node-1")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)
+    assert hard[MEMORY] < Quantity.parse(2 * POD_4_5)  # refused
+    rq, hard = step(rq, move, [grown], "node-1")
+    assert hard[MEMORY] == Quantity.parse(2 * POD_4_5)  # not a byte more
+    rq, hard = step(rq, move, [grown, target], "node-1")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # given back
+    rq, hard = step(rq, vmim("Running"), [grown, target], "node-1")
+    rq, hard = step(rq, vmim("Succeeded"), [grown, target], "node-2")
+    assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # held
+    rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
+    assert hard == by_value(HARD)
+    assert rq.annotations == MARKS
+
+
+def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
+    """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
+    unlimited = vmi("a", nodeName="node-1", limits={"memory": "4Gi"})
+    seen = namespace(
+        quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
+        [REFUSED_A],
+        [launcher(unlimited)],
+        [unlimited],
+        limits='{"limit":{"limitsCpu":"2","limitsMemory":"100Gi"}}',
+    )
+    found, _made = after(seen, HARVESTER)
+    assert found.hard["limits.cpu"] == "2"
+
+
+def test_beside_harvester_memory_that_the_base_does_not_limit_is_not_compensated() -> None:
+    entries = {by_name("a"): ENTRY}
+    seen = namespace(
+        charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [at("a")]),
+        [REFUSED_A],
+        [at("a")],
+        [home("a")],
+        limits='{"limit":{"limitsCpu":"100"}}',
+    )
+    found, _made = after(seen, Policy(Mode.ASSIST))
+    assert COMPENSATION not in found.annotations
+
+
+# ---- beside Harvester: enough room, settles at once, never swings --------------------------------------------
 
 MARGIN = 128 * 2**20
-
-
 amounts = st.integers(min_value=0, max_value=2**45)
 """Bytes, up to 32Ti."""
 State = tuple[Quantity, Quantity, Quantity, Quantity]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import msgspec
@@ -18,7 +17,8 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.decisions import applied, by_value, drawn, observed
+from tests.decisions import after as settled
+from tests.decisions import applied, by_value, drawn, observed, remembering
 from tests.objects import COMPENSATION, ENTRY, LONG_NAME, OWNER, RESYNC, SKIP, by_name, by_uid, quota, vmi, vmim
 
 VMS = ["vm1", "vm2", "db.prod", LONG_NAME]
@@ -94,19 +94,11 @@ def said(plan: Plan) -> tuple[object, ...]:
     return (plan.annotations, plan.hard, [str(problem) for problem in plan.problems], plan.timers, plan.recheck_after)
 
 
-def then(seen: Facts, policy: Policy) -> Facts:
-    """The same namespace after one plan has been applied, with what that plan remembered."""
-    return dataclasses.replace(seen, quota=after(seen, policy), timers=plan(seen, policy).timers)
-
-
 @modes
 @given(worlds())
 @drawn
 def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Facts) -> None:
-    policy = Policy(mode)
-    for _ in range(2 if begins_broken(seen) else 1):
-        seen = then(seen, policy)
-    assert not plan(seen, policy)
+    settled(seen, Policy(mode), patches=2 if begins_broken(seen) else 1)
 
 
 def begins_broken(seen: Facts) -> bool:
@@ -124,6 +116,18 @@ def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode,
     before = msgspec.json.encode(seen.quota)
     assert said(plan(seen, Policy(mode))) == said(plan(seen, Policy(mode)))
     assert msgspec.json.encode(seen.quota) == before
+
+
+@modes
+@given(worlds(), st.sampled_from([0.0, 0.25, 59.0, 60.0]))
+@drawn
+def test_a_plan_that_was_not_written_is_made_again(mode: Mode, seen: Facts, passed: float) -> None:
+    """The API server was away, or it waits for a better moment: what is remembered says since when something is seen,
+    not what was decided."""
+    policy = Policy(mode)
+    seen = remembering(seen, plan(seen, policy).timers, seen.now + passed)
+    made = plan(seen, policy)
+    assert said(plan(remembering(seen, made.timers, seen.now), policy)) == said(made)
 
 
 @modes

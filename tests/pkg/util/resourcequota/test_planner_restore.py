@@ -1,30 +1,35 @@
-"""Restore, the resync flag, and the repair of what other clients did to spec.hard."""
+"""What stands on a quota, and what is left of it: adopted in takeover, restored, repaired, or gone after a grace."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 
-from pkg.util.resourcequota.entries import migrating_key
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resourcequota.entries import entry_keys, migrating_key
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.timers import Timers
-from tests.decisions import Case, applied, by_value, observed, sentences, settled
+from tests.decisions import EXACT, HARVESTER, Case, after, applied, by_value, namespace, observed, sentences
 from tests.objects import (
     COMPENSATION,
     ENTRY,
     HARD,
     LONG_NAME,
     MARKS,
+    OWNER,
+    POD_ENTRY,
     RAISED,
     RESYNC,
     SKIP,
+    TWO_MORE,
     Resources,
     by_name,
     by_uid,
+    launcher,
     quota,
-    uid_of,
     vmi,
     vmim,
 )
@@ -73,9 +78,9 @@ def test_restore(case: Case, mode: Mode) -> None:
 def test_a_quota_with_a_persons_skip_loses_the_entry_but_keeps_its_hard() -> None:
     before = quota(RAISED, {SKIP: "true", by_uid(): ENTRY, COMPENSATION: COMPENSATED})
     for mode in Mode:
-        after = settled(before, [vmim("Succeeded")], mode=mode)
-        assert after.hard == RAISED
-        assert after.annotations == {SKIP: "true", RESYNC: "true"}
+        done, _made = after(observed(before, [vmim("Succeeded")]), Policy(mode))
+        assert done.hard == RAISED
+        assert done.annotations == {SKIP: "true", RESYNC: "true"}
 
 
 FLAG = {
@@ -90,9 +95,9 @@ FLAG = {
 @sentences(FLAG)
 def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mode: Mode) -> None:
     annotations, hard, flag = case
-    after = settled(quota(hard, annotations), mode=mode)
-    assert after.annotations.get(RESYNC) == flag
-    assert by_value(after.hard) == by_value(HARD)
+    done, _made = after(observed(quota(hard, annotations)), Policy(mode))
+    assert done.annotations.get(RESYNC) == flag
+    assert by_value(done.hard) == by_value(HARD)
 
 
 GARBAGE_BASES = {
@@ -139,38 +144,57 @@ def test_beside_harvester_a_garbage_entry_stops_scaling_and_is_not_overwritten(c
     assert key in str(made.problems[0])
 
 
-UNEXPLAINED = {
-    "beside Harvester an entry by uid": (Mode.ASSIST, {}, by_uid("gone"), 60.0),
-    "beside Harvester an entry by name": (Mode.ASSIST, {}, by_name("gone"), 60.0),
-    "an entry by name found at takeover": (Mode.TAKEOVER, {}, by_name("gone"), 60.0),
-    "our own entry, after a restart, goes at once": (Mode.TAKEOVER, MARKS, by_name("gone"), 0.0),
+@dataclass(frozen=True)
+class Left:
+    """What is found when headroom starts, and for how many seconds its entry stays."""
+
+    annotations: Mapping[str, str]
+    stays: float
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    instances: Sequence[VirtualMachineInstance] = (vmi(nodeName="node-1"),)
+    policy: Policy = EXACT
+
+
+ASSIST = Policy(Mode.ASSIST)
+OURS = {**MARKS, by_name(): POD_ENTRY}
+LEFT = {
+    "our entry of a VM without migration": Left(OURS, 0.0),
+    "our entry of a VM that no longer exists": Left(OURS, 0.0, instances=()),
+    "our entry whose migration succeeded while we were down": Left(OURS, 0.0, [vmim("Succeeded")]),
+    "our entry of a VM with a long name": Left({**MARKS, migrating_key(LONG_NAME): POD_ENTRY}, 0.0),
+    "our entry that is garbage": Left({**MARKS, by_name(): "{nope"}, 0.0),
+    "our entry by Harvester's formula": Left({**MARKS, by_name("gone"): ENTRY}, 0.0, policy=HARVESTER),
+    "our entry of a migration whose VM is gone": Left(OURS, 0.0, [vmim()], instances=()),
+    "an entry by uid whose migration is over": Left({**MARKS, by_uid(): ENTRY}, 0.0, [vmim("Succeeded")]),
+    "an entry by uid that no migration explains": Left({**MARKS, by_uid("gone"): ENTRY}, 60.0),
+    "an entry by uid while some migration's VMI is gone": Left(
+        {**MARKS, by_uid("x"): ENTRY}, 60.0, [vmim(vm="x")], instances=()
+    ),
+    "an entry by name found at takeover": Left({by_name("gone"): ENTRY}, 60.0),
+    "beside Harvester an entry by uid": Left({by_uid("gone"): ENTRY}, 60.0, policy=ASSIST),
+    "beside Harvester an entry by name": Left({by_name("gone"): ENTRY}, 60.0, policy=ASSIST),
 }
 
 
-@sentences(UNEXPLAINED)
-def test_an_entry_that_no_migration_explains(case: tuple[Mode, dict[str, str], str, float]) -> None:
-    mode, marks, key, grace = case
-    policy = Policy(mode, foreign_grace=60.0)
-    quota_now, memory, began = quota(RAISED, {**marks, key: ENTRY}), Timers(), 1000.0
+@sentences(LEFT)
+def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
+    pods = [launcher()] if case.instances else []
+    seen = namespace(quota(RAISED, case.annotations), case.migrations, pods, case.instances)
+    (key,) = entry_keys(case.annotations)
     for passed in (0.0, 20.0, 59.9, 60.0):
-        made = plan(observed(quota_now, now=began + passed, timers=memory), policy)
-        quota_now, memory = applied(quota_now, made), made.timers
-        there = passed < grace
-        assert (key in quota_now.annotations) is there
-        assert by_value(quota_now.hard) == by_value(RAISED if there else HARD)
-        assert made.recheck_after == (pytest.approx(grace - passed) if there else None)
+        made = plan(replace(seen, now=1000.0 + passed), case.policy)
+        seen = replace(seen, quota=applied(seen.quota, made), timers=made.timers)
+        there = passed < case.stays
+        assert (key in seen.quota.annotations) is there
+        assert by_value(seen.quota.hard) == by_value(RAISED if there else HARD)
+        assert made.recheck_after == (pytest.approx(case.stays - passed) if there else None)
 
 
 def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
     """The VM was restarted: another uid. The old one's entry belongs to no VM."""
-    old = by_uid()
-    new = vmi()
-    renewed = vmi("renamed")
-    assert uid_of("vm1") == new.uid
-    made = plan(
-        observed(quota(RAISED, {old: ENTRY}), [vmim(vm="renamed")], [renewed]), Policy(Mode.ASSIST, foreign_grace=0)
-    )
-    assert made.annotations == {old: None, by_uid("renamed"): ENTRY}
+    seen = observed(quota(RAISED, {by_uid(): ENTRY}), [vmim(vm="renamed")])
+    made = plan(seen, Policy(Mode.ASSIST, foreign_grace=0))
+    assert made.annotations == {by_uid(): None, by_uid("renamed"): ENTRY}
     assert not made.hard
 
 
@@ -182,3 +206,76 @@ def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() 
     second = plan(observed(marked, limits="", timers=first.timers), policy)
     assert not second
     assert second.recheck_after == 60.0
+
+
+# ---- the namespace loses its annotation ----------------------------------------------------------------------
+
+
+def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
+    before = quota(
+        TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)},
+        {**OURS, by_name("vm2"): POD_ENTRY, COMPENSATION: '{"limits.memory":"1Mi"}'},
+    )
+    found, _made = after(namespace(before, [vmim("Running")], [launcher()], limits=""))
+    assert found.annotations == MARKS
+    assert by_value(found.hard) == by_value(HARD)
+
+
+def test_nothing_is_taken_below_zero() -> None:
+    """Another client has lowered spec.hard already."""
+    before = quota({"limits.cpu": "1", "limits.memory": "1Gi"}, OURS)
+    found, _made = after(namespace(before, [], [launcher()], limits=""))
+    assert found.annotations == MARKS
+    assert found.hard == before.hard
+
+
+# ---- takeover ------------------------------------------------------------------------------------------------
+
+LARGER = '{"limits.cpu":"2","limits.memory":"5622461313"}'
+SMALLER = '{"limits.cpu":"1","limits.memory":"1Gi"}'
+SMALLER_CPU = '{"limits.cpu":"1","limits.memory":"4737464313"}'
+RAISED_SMALLER = {"limits.cpu": "4", "limits.memory": "6024Mi"}
+MIXED = '{"limits.cpu":"3","limits.memory":"1Gi"}'
+adopted = partial(Case, raised=HARD)
+LONG, ABORTED = [vmim("Running", vm=LONG_NAME)], [vmim("Running", abort=True)]
+ADOPTED = {
+    "our skip is put back when it alone is removed": adopted({OWNER: "headroom"}, {}, migrations=[]),
+    "an entry by uid goes under the name": adopted({by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "an entry by name stays where it is": adopted({by_name(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "a VM under both forms counts once": adopted({by_name(): ENTRY, by_uid(): ENTRY}, {by_name(): ENTRY}, RAISED),
+    "an entry that is too large follows what the VM needs": adopted({by_uid(): LARGER}, {by_name(): ENTRY}, RAISED),
+    "an entry that is too small follows what the VM needs": adopted({by_uid(): SMALLER}, {by_name(): ENTRY}, RAISED),
+    "a long name's entry by uid goes under its hashed key": adopted(
+        {by_uid(LONG_NAME): ENTRY}, {migrating_key(LONG_NAME): ENTRY}, RAISED, migrations=LONG
+    ),
+    "a long name's unhashed key cannot be": adopted(
+        {migrating_key(LONG_NAME): ENTRY, by_uid(LONG_NAME): ENTRY},
+        {migrating_key(LONG_NAME): ENTRY},
+        RAISED,
+        migrations=LONG,
+    ),
+    "garbage beside a readable entry is left out": adopted(
+        {by_name(): "{nope", by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
+    ),
+    "while it is aborted, no more stays than it would be granted": adopted(
+        {by_name(): ENTRY, by_uid(): LARGER}, {by_name(): ENTRY}, RAISED, migrations=ABORTED
+    ),
+    "while it is aborted, nothing is added to what stands": adopted(
+        {by_uid(): SMALLER}, {by_name(): SMALLER}, RAISED_SMALLER, migrations=ABORTED
+    ),
+    "while it is aborted, the greater is taken of each resource by itself": adopted(
+        {by_name(): MIXED, by_uid(): SMALLER_CPU},
+        {by_name(): '{"limits.cpu":"2","limits.memory":"4737464313"}'},
+        RAISED,
+        migrations=ABORTED,
+    ),
+    "once its VM is over nothing stays": adopted(
+        {by_name(): ENTRY}, {}, HARD, instances=[vmi(phase="Succeeded")], migrations=[vmim()]
+    ),
+    "once its VM is gone nothing stays": adopted({by_name(): ENTRY}, {}, HARD, instances=[], migrations=ABORTED),
+}
+
+
+@sentences(ADOPTED)
+def test_adoption(case: Case) -> None:
+    case.settles(Mode.TAKEOVER)

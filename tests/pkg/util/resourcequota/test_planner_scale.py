@@ -11,7 +11,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.decisions import Case, by_value, entries_by_value, observed, sentences, settled
+from tests.decisions import Case, after, by_value, entries_by_value, observed, sentences
 from tests.objects import ENTRY, HARD, MARKS, RAISED, SKIP, Resources, by_name, by_uid, quota, vmi, vmim
 
 ONLY_CPU = '{"limits.cpu":"2"}'
@@ -127,9 +127,9 @@ def test_not_written_at_all(case: ResourceQuota, mode: Mode) -> None:
 
 
 def test_beside_harvester_a_limit_that_the_quota_lacks_is_put_back_without_room_as_upstream() -> None:
-    after = settled(quota({"limits.cpu": "3"}), [vmim()], mode=Mode.ASSIST)
-    assert entries_by_value(after.annotations) == {by_uid(): by_value({"limits.cpu": "2"})}
-    assert by_value(after.hard) == by_value({"limits.cpu": "5", "limits.memory": "5000Mi"})
+    done, _made = after(observed(quota({"limits.cpu": "3"}), [vmim()]), Policy(Mode.ASSIST))
+    assert entries_by_value(done.annotations) == {by_uid(): by_value({"limits.cpu": "2"})}
+    assert by_value(done.hard) == by_value({"limits.cpu": "5", "limits.memory": "5000Mi"})
 
 
 def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from() -> None:

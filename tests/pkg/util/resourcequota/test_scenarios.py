@@ -22,8 +22,8 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import entries, migrating_uid_key, parse_resources
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import Mode
-from tests.decisions import by_value, entries_by_value, observed, settled
+from pkg.util.resourcequota.policy import Mode, Policy
+from tests.decisions import after, by_value, entries_by_value, observed
 from tests.objects import COMPENSATION
 
 _LINES = (Path(__file__).parents[3] / "vectors" / "scenarios.jsonl").read_text().splitlines()
@@ -42,16 +42,8 @@ def observation(scenario: dict[str, Any]) -> Facts:
 
 
 def end_of(scenario: dict[str, Any]) -> ResourceQuota:
-    """The quota once nothing changes; `settled` fails when it takes more patches than it should."""
-    seen = observation(scenario)
-    return settled(
-        seen.quota,
-        seen.migrations,
-        seen.instances.values(),
-        mode=Mode.ASSIST,
-        limits=seen.limits,
-        patches=2 if begins_broken(scenario) else 1,
-    )
+    """The quota once nothing changes; `after` fails when it takes more patches than it should."""
+    return after(observation(scenario), Policy(Mode.ASSIST), patches=2 if begins_broken(scenario) else 1)[0]
 
 
 def begins_broken(scenario: dict[str, Any]) -> bool:

@@ -12,19 +12,24 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
 from tests.objects import (
     AT_4_5,
+    ENTRY,
     HARD,
     MARKS,
     ONE_MORE,
     POD_ENTRY,
+    RAISED,
     RESYNC,
     attachment,
     by_name,
+    by_uid,
     ended,
     launcher,
     plugged,
@@ -145,6 +150,12 @@ def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> No
     assert entry(pending.annotations[by_name()])["limits.memory"] == str(5622461313 + 60000000)
     held, _made = after(namespace(pending, [done()], [SOURCE, larger], [MOVED], rendering=AT_4_5))
     assert entry(held.annotations[by_name()])["limits.memory"] == "4797464313"
+
+
+def test_beside_harvester_an_entry_stays_until_its_migration_is_over_wherever_the_vm_is() -> None:
+    for migration, keys in ((MIGRATION, {by_uid()}), (done(), set())):
+        seen = namespace(quota(RAISED, {by_uid(): ENTRY}), [migration], [TARGET], [MOVED])
+        assert {e.key for e in entries(after(seen, Policy(Mode.ASSIST))[0].annotations)} == keys
 
 
 # ---- the entry is removed - -----------------------------------------------------------------------------
