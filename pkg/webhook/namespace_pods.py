@@ -25,8 +25,6 @@ from kubeloop.client.resource_client import ResourceClient
 
 log = logging.getLogger(__name__)
 
-SYNC_TIMEOUT: Final = 2.0
-"""Seconds that the first question of a namespace waits: the API server waits 5 s for the whole answer."""
 IDLE: Final = 300.0
 """Seconds without a question after which a namespace is no longer watched."""
 MOST: Final = 40
@@ -69,16 +67,13 @@ class NamespacePods:
         # Invariant: in the order of the last question about each.
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def of(self, namespace: str, *, begin: bool = True) -> Pods | None:
+    def of(self, namespace: str, *, begin: bool = True) -> Pods | None:
         """What the watch has brought so far; None while the first list has not come, or without a watch: with `begin`
         there is one, for IDLE seconds more."""
         watch = self._watch(namespace) if begin else self._watches.get(namespace)
-        if watch is None:
+        if watch is None or not watch.informer.has_synced():
             return None
-        informer = watch.informer
-        if not informer.has_synced() and not await informer.wait_for_sync(SYNC_TIMEOUT):
-            return None
-        return Pods(informer.indexer.list(), dict(watch.ended))
+        return Pods(watch.informer.indexer.list(), dict(watch.ended))
 
     async def live(self, namespace: str) -> Pods:
         """As the API server has them now, with those that the watch saw end."""

@@ -84,10 +84,10 @@ class View:
         """Every quota of a namespace."""
         return self._source.quotas.list(namespace)
 
-    async def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
+    def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
         """Every pod of a namespace, as a watch has brought them; None while that has only begun. Without `watch` none
         is begun."""
-        return await self._pods.of(namespace, begin=watch)
+        return self._pods.of(namespace, begin=watch)
 
     def releases(self) -> Releases:
         """The releases by which the API servers count."""

@@ -107,7 +107,7 @@ class FakeView(View):
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas
 
-    async def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
+    def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
         if watch:
             self.asked_of.add(namespace)
         watched = self.watched and namespace in self.asked_of

@@ -22,30 +22,38 @@ def names(found: Pods | None) -> list[str]:
     return [pod.name for pod in found.there] if found else []
 
 
+async def watched(pods: NamespacePods) -> Pods:
+    """What the watch has brought once its first list has come."""
+    await until(lambda: pods.of("ns1") is not None)
+    found = pods.of("ns1")
+    assert found is not None
+    return found
+
+
 async def ended_of(pods: NamespacePods) -> list[Pod]:
     """The same by what a watch has brought and by a live list."""
-    found, live = await pods.of("ns1"), await pods.live("ns1")
-    assert found is not None
+    found, live = await watched(pods), await pods.live("ns1")
     assert found.ended == live.ended
     return list(found.ended.values())
 
 
-async def test_the_first_question_waits_for_the_list_and_the_watch_brings_the_rest() -> None:
+async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None:
     kind = Kind(PODS)
     kind.put("a", "ns1")
     pods = NamespacePods(kind.client, Clock())
-    assert await pods.of("ns1", begin=False) is None
+    assert pods.of("ns1", begin=False) is None
     assert not kind.calls
-    assert names(await pods.of("ns1")) == ["a"]
+    assert pods.of("ns1") is None, "a review does not wait for its first list"
+    assert names(await watched(pods)) == ["a"]
     asked = kind.calls
     assert {namespace for _, namespace, _ in asked} == {"ns1"}
     kind.put("a", "ns1")
     kind.put("b", "ns1")
     for _ in range(200):
-        if len(names(await pods.of("ns1"))) == 2:
+        if len(names(pods.of("ns1"))) == 2:
             break
         await asyncio.sleep(0.01)
-    assert names(await pods.of("ns1")) == names(await pods.of("ns1", begin=False)) == ["a", "b"]
+    assert names(pods.of("ns1")) == names(pods.of("ns1", begin=False)) == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
     assert not await ended_of(pods), "what changes has not ended"
     await pods.close()
@@ -57,14 +65,13 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
     kind, over = Kind(PODS), pod("2", name="over")
     kind.given(over)
     pods = NamespacePods(kind.client, Clock())
-    await pods.of("ns1")
+    await watched(pods)
     kind.put("came", "ns1")
     kind.gone("ns1/came")
     kind.given(ended(over))
     await until(lambda: len(pods._watches["ns1"].ended) == 2)
     assert len(await ended_of(pods)) == 2
-    found = await pods.of("ns1")
-    assert found is not None
+    found = await watched(pods)
     assert found.seen() == {"uid-came": "", over.uid: found.there[0].metadata.resource_version}
     assert [(each.name, each.status.phase) for each in found.ended.values()] == [("came", None), ("over", "Running")]
     await asyncio.sleep(ENDED / 2)
@@ -79,7 +86,7 @@ async def test_what_ends_after_a_live_list_has_not_ended_beside_it(monkeypatch: 
     kind = Kind(PODS)
     kind.put("over", "ns1")
     pods = NamespacePods(kind.client, Clock())
-    await pods.of("ns1")
+    await watched(pods)
     listed = await kind.client.list("ns1")
     kind.gone("ns1/over")
     await until(lambda: pods._watches["ns1"].ended)
@@ -108,23 +115,10 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     kind.given(pod("2", phase="Succeeded", conditions=[ready]))
     kind.given(pod("1", conditions=[ready]))  # it has just become unready
     pods = NamespacePods(kind.client, Clock(DATE))
-    found = await pods.of("ns1")
-    assert found is not None
+    found = await watched(pods)
     assert [each.status.phase for each in found.ended.values()] == [None] * remembered
     await asyncio.sleep(ENDED)
     assert not await ended_of(pods)
-    await pods.close()
-
-
-async def test_who_cannot_wait_any_longer_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SYNC_TIMEOUT", 0.05)
-    kind = Kind(PODS)
-    kind.answering.clear()
-    pods = NamespacePods(kind.client, Clock())
-    assert await pods.of("ns1") is None
-    kind.answering.set()
-    monkeypatch.setattr(module, "SYNC_TIMEOUT", 5.0)
-    assert await pods.of("ns1") == Pods([])
     await pods.close()
 
 
@@ -132,15 +126,15 @@ async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
     kind = Kind(PODS)
     pods = NamespacePods(kind.client, Clock())
-    await pods.of("ns1")
+    pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await asyncio.sleep(IDLE / 2)
-    await pods.of("ns1")
+    pods.of("ns1")
     await asyncio.sleep(IDLE - 1.0)
     assert kind.server.watches == 1
     await asyncio.sleep(2.0)
     assert kind.server.watches == 0
-    await pods.of("ns1")
+    pods.of("ns1")
     await until(lambda: kind.server.watches == 1)
     await pods.close()
 
@@ -152,6 +146,6 @@ async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way
     kind = Kind(PODS)
     pods = NamespacePods(kind.client, Clock())
     for name in ("a", "b", "c", "a", "d"):
-        await pods.of(name)
+        pods.of(name)
     assert set(pods._watches) == {"a", "c", "d"}
     await pods.close()

@@ -44,7 +44,8 @@ class _Snapshot:
     seen: Mapping[str, str | None] = field(default_factory=dict)
     """The pods that they count (see Pods)."""
     behind: bool = False
-    """Of a quota to which something is added the pods do not add up to status.used, or its base is not known."""
+    """Of a quota to which something is added the pods are not known yet, or do not add up to status.used, or its base
+    is not known."""
 
 
 _Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
@@ -127,7 +128,7 @@ class Validator:
         except NoAnswer:
             self._ledger.keep()
             if not refusal:  # what stood in its way at the last look still does; else the own count decides
-                snapshot = self._cached(asked, await self._view.pods(asked.namespace))
+                snapshot = self._cached(asked, self._view.pods(asked.namespace))
                 refusal = self._refusal(snapshot, asked, Room.beside_all)
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
@@ -192,7 +193,7 @@ class Validator:
         """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
         brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
-        pods = await self._view.pods(namespace, watch=any(map(is_raised, quotas)))
+        pods = self._view.pods(namespace, watch=any(map(is_raised, quotas)))
         return self._count(map(self._view.observe, quotas), pods)
 
     async def _read_list(self, namespace: str) -> _Snapshot:
@@ -215,7 +216,10 @@ class Validator:
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
         rooms = [room(each, self._options.policy, pods) for each in served]
-        behind = any(is_raised(of.quota) and (it is None or it.is_behind) for of, it in zip(served, rooms, strict=True))
+        behind = any(
+            is_raised(of.quota) and (pods is None or it is None or it.is_behind)
+            for of, it in zip(served, rooms, strict=True)
+        )
         return _Snapshot([each for each in rooms if each is not None], pods.seen() if pods else {}, behind)
 
 

@@ -441,10 +441,12 @@ async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
     assert set(view.looked) == {"quota"}
 
 
-async def test_until_the_pods_are_watched_status_is_all_there_is() -> None:
-    view = FakeView(state(pod("1"), used="2900m"), state(pod("1"), used="2900m"))
+async def test_until_the_pods_are_watched_they_are_listed() -> None:
+    """A webhook that had just started waited for the watch, and had no time left for a live look."""
+    view = FakeView(state(used="2900m"), state(pod("1"), used="2900m"))
     view.watched = False
-    assert await allowed(validator(view), pod("100m"), pod("101m")) == [True, False]
+    assert await allowed(validator(view), pod("1m")) == [False]
+    assert "pods" in view.looked
 
 
 async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None:
