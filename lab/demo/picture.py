@@ -66,7 +66,6 @@ def _chart(
 ) -> Iterator[Text]:
     samples = [Sample(version.at, read(version.hard), read(version.used)) for version in seen.quotas]
     if not samples:
-        yield from (Text(name), *(Text() for _ in range(rows)))
         return
     base = samples[0].hard
     highest = max(base + base, *(sample.hard for sample in samples))

@@ -21,18 +21,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return seen
 
 
-def test_defaults(asked: list[Settings], tmp_path: Path) -> None:
-    assert run(["scale", "--out", str(tmp_path / "new" / "out")]) == 0
-    assert asked == [Settings(out=tmp_path / "new" / "out")]
-    assert (tmp_path / "new" / "out").is_dir()
-
-
-def test_the_default_folder_is_named_after_the_time(
-    asked: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defaults(asked: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["scale"]) == 0
+    assert run(["scale"]) == run(["scale", "--out", "new/out"]) == 0
     assert str(asked[0].out).startswith("headroom-scale-2")
+    assert asked[1] == Settings(out=Path("new/out")) == replace(asked[0], out=Path("new/out"))
+    assert Path("new/out").is_dir()
 
 
 def test_every_flag(asked: list[Settings], tmp_path: Path) -> None:

@@ -1,5 +1,12 @@
+"""`headroom testcluster`: how it is called; and, as programs of their own, that another one ends what one leaves
+running."""
+
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +18,7 @@ import lab.cluster
 from kubeloop.testing.cluster import cluster
 from kubeloop.testing.cluster.errors import StartError
 from lab.cmd.testcluster import app
+from lab.headroom import COMMAND, ROOT
 from pkg.cmd.main import run
 
 
@@ -103,11 +111,6 @@ def test_a_release_that_is_not_there_is_a_wrong_call(
     assert err.startswith("headroom: there is no Kubernetes 1.29 here: choose one of 1.30, 1.34, 1.36, 1.37")
 
 
-def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["down", "--dir", str(tmp_path)])
-    assert (result.exit_code, result.stdout) == (0, "nothing was running\n")
-
-
 @pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
 def test_status_exits_by_readiness(ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = cluster.Status(
@@ -122,7 +125,36 @@ def test_status_exits_by_readiness(ready: bool, code: int, tmp_path: Path, monke
     assert ["kwok", "not", "running"] in lines
 
 
-def test_status_as_json_holds_everything(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path), "-o", "json"])
-    assert result.exit_code == 1
-    assert result.stdout == cluster.status(tmp_path).as_json() + "\n"
+# ---- as programs of their own
+
+SERVERS = ["etcd", "kube-apiserver", "kube-controller-manager"]
+
+
+def _command(*words: str) -> subprocess.CompletedProcess[str]:
+    """`headroom testcluster …` as a program of its own."""
+    return subprocess.run([*COMMAND, "testcluster", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def commanded(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "a b"
+    cluster.down(tmp_path / "a b")
+
+
+@pytest.mark.cluster
+def test_the_command_leaves_a_cluster_running_and_another_one_ends_it(commanded: Path) -> None:
+    started = _command("up", "--dir", str(commanded), "--no-kubevirt", "--no-rancher", "--no-kwok")
+    assert started.returncode == 0, started.stderr
+    assert started.stdout == f"export KUBECONFIG={commanded}/kubeconfig\n"
+    told = _command("status", "--dir", str(commanded), "-o", "json")
+    assert told.returncode == 0
+    status = json.loads(told.stdout)
+    assert status["ready"]
+    assert sorted(status["processes"]) == SERVERS
+    ended = _command("down", "--dir", str(commanded))
+    assert (ended.returncode, ended.stdout) == (0, "ended: etcd, kube-apiserver, kube-controller-manager\n")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(status["url"].rpartition(":")[2])), timeout=1)
+    assert [pid for pid in status["processes"].values() if Path(f"/proc/{pid}").exists()] == []
+    assert _command("status", "--dir", str(commanded)).returncode == 1
+    assert _command("down", "--dir", str(commanded)).stdout == "nothing was running\n"

@@ -1,15 +1,20 @@
-"""How the steps are run, with a driver that has no cluster."""
+"""How the steps are run and checked, with a driver that has no cluster."""
 
 from __future__ import annotations
 
 import pytest
 
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.fake.server import FakeCluster
 from lab.demo import driver as drivers
+from lab.demo import seed
+from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
 from lab.demo.run import run_steps
-from lab.demo.scenario import SCENARIO, Step
+from lab.demo.scenario import Step
+from lab.record import Amounts
 from tests.lab.builder import RecordBuilder, driver_of
 
 
@@ -65,11 +70,32 @@ async def test_a_closed_output_ends_the_demo() -> None:
         await driver.expect("it comes", "yes", lambda: "no")
 
 
-async def test_to_stop_headroom_where_none_runs_is_nothing() -> None:
-    driver = driver_of(RecordBuilder())
-    await driver.stop_headroom()
-    assert driver.report.checks == []
+@pytest.mark.parametrize("seen", [True, False], ids=["the newest version was seen", "there is one more"])
+async def test_whether_all_versions_of_the_quota_were_seen(seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "PATIENCE", 0.05)
+    builder, server = RecordBuilder(), FakeCluster()
+    quota = {"metadata": {"name": "default-abc", "namespace": seed.NAMESPACE}, "spec": {"hard": {}}}
+    builder.record.see_quota(server.put(RESOURCE_QUOTAS, quota))
+    if not seen:
+        server.put(RESOURCE_QUOTAS, quota)
+    assert await driver_of(builder, client=server.client()).catch_up() is seen
 
 
-def test_the_steps_have_letters_of_their_own() -> None:
-    assert [step.letter for step in SCENARIO] == ["a", "b", "c", "d", "e", "f"]
+@pytest.mark.parametrize(
+    ("seen", "last_line", "code"),
+    [
+        pytest.param([1, 1], "demo: 2 passed, 0 failed", 0, id="all passed"),
+        pytest.param([1, 2], "demo: 1 passed, 1 failed", 1, id="one failed"),
+        pytest.param([], "demo: 0 passed, 0 failed", 1, id="a demo that checked nothing is no success"),
+    ],
+)
+def test_the_last_line_and_the_exit_code(seen: list[int], last_line: str, code: int) -> None:
+    report = Report()
+    for number in seen:
+        report.add(Check("a", "it is so", 1, number))
+    assert (report.last_line, report.exit_code) == (last_line, code)
+
+
+def test_amounts_are_compared_by_value_and_printed_as_they_were_written() -> None:
+    check = Check("b", "quota", Amounts.of("3", "5000Mi"), Amounts.of("3", "5242880k"))
+    assert str(check) == "ok      (b) quota: expected cpu 3, memory 5000Mi; seen cpu 3, memory 5242880k"

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
-from kubeloop.api.quantity import Quantity
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.pod import attachment_pod, generated, host_name, hotplugged, instance_id, launcher_pod
+from lab.namespace import by_value
+from lab.record import RESOURCES
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
@@ -35,6 +36,10 @@ DURING = {
     },
 }
 """The VMI as it was when the target's pod was rendered."""
+SPEC = (
+    "nodeName restartPolicy hostname automountServiceAccountToken enableServiceLinks readinessGates"
+    " terminationGracePeriodSeconds"
+)
 CASES: dict[str, tuple[dict[str, Any], str, str, bool]] = {
     "the source": (BEFORE, "pod-t1-virt-launcher-vm1-t8vc9", "node-1", False),
     "the target": (DURING, "pod-t1-virt-launcher-vm1-hq9zx", "node-2", True),
@@ -57,15 +62,7 @@ def test_a_launcher_is_kubevirt_s(body: dict[str, Any], name: str, node: str, ta
     assert ours["metadata"]["annotations"] == expected
     for field in ("labels", "ownerReferences", "generateName"):
         assert ours["metadata"][field] == theirs["metadata"][field], field
-    for field in (
-        "nodeName",
-        "restartPolicy",
-        "hostname",
-        "automountServiceAccountToken",
-        "enableServiceLinks",
-        "readinessGates",
-        "terminationGracePeriodSeconds",
-    ):
+    for field in SPEC.split():
         assert ours["spec"][field] == theirs["spec"][field], field
     assert ours["spec"]["nodeSelector"].items() <= theirs["spec"]["nodeSelector"].items()
     containers, usage = zip(*(counted(pod) for pod in (ours, theirs)), strict=True)
@@ -86,14 +83,10 @@ def test_the_ratio_raises_the_overhead_as_recorded() -> None:
     assert ours["kubevirt.io/memory-overhead-bytes"] == theirs["kubevirt.io/memory-overhead-bytes"]
 
 
-SEEDS = {"the seed at ratio 1.5": ("1.5", "4797464313"), "the seed at ratio 4.5": ("4.5", "5682461313")}
-
-
-@pytest.mark.parametrize(("ratio", "memory"), SEEDS.values(), ids=SEEDS.keys())
+@pytest.mark.parametrize(("ratio", "memory"), [("1.5", "4797464313"), ("4.5", "5682461313")])
 def test_the_pod_counts_what_the_seeds_saw(ratio: str, memory: str) -> None:
     usage = pod_usage(msgspec.convert(rendered(BEFORE, "node-1", target=False, ratio=ratio, profile="1.8"), Pod))
-    assert usage["limits.cpu"] == Quantity.parse("2015m")
-    assert usage["limits.memory"] == Quantity.parse(memory)
+    assert {name: usage[name] for name in RESOURCES} == by_value({"limits.cpu": "2015m", "limits.memory": memory})
 
 
 def test_what_a_vmi_says_about_scheduling_is_kept() -> None:
@@ -130,7 +123,7 @@ def test_the_longest_vm_name_gives_valid_names_and_labels() -> None:
 
 def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
     target = launcher("target", node="node-2", job="m1")
-    pod = attachment_pod(target, hotplugged(vmi(spec={"volumes": [HOTPLUG_VOLUME]})), Rendering(), vmim())
+    pod = attachment_pod(target, [], Rendering(), vmim())
     meta = pod["metadata"]
     assert meta["name"].startswith("hp-volume-")
     assert meta["labels"] == {"kubevirt.io": "hotplug-disk", "kubevirt.io/migrationJobUID": "uid-m1"}
@@ -139,26 +132,23 @@ def test_an_attachment_pod_belongs_to_its_launcher_and_migration() -> None:
         ("Pod", "target", "uid-target")
     ]
     assert pod["spec"]["nodeName"] == "node-2"
-    assert pod["spec"]["volumes"] == [{"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim"}}]
 
 
-HOTPLUG = {
-    "a hotplugged claim": ([HOTPLUG_VOLUME], ["extra"]),
-    "a hotplugged DataVolume": ([{"name": "dv", "dataVolume": {"name": "d", "hotpluggable": True}}], ["dv"]),
-    "a claim that was there from the start": ([{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}], []),
-    "other volumes": ([{"name": "cloudinit", "cloudInitNoCloud": {}}], []),
+HOTPLUG: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a hotplugged claim": (HOTPLUG_VOLUME, ["extra-claim"]),
+    "a hotplugged DataVolume: its claim has its name": (
+        {"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}},
+        ["d"],
+    ),
+    "a claim that was there from the start": ({"name": "root", "persistentVolumeClaim": {"claimName": "c"}}, []),
+    "another volume": ({"name": "cloudinit", "cloudInitNoCloud": {}}, []),
 }
 
 
-@pytest.mark.parametrize(("volumes", "names_"), HOTPLUG.values(), ids=HOTPLUG.keys())
-def test_which_volumes_were_plugged_in(volumes: list[dict[str, Any]], names_: list[str]) -> None:
-    assert [volume.name for volume in hotplugged(running(spec={"volumes": volumes}))] == names_
-
-
-def test_a_data_volume_s_claim_has_its_name() -> None:
-    volumes = hotplugged(running(spec={"volumes": [{"name": "v", "dataVolume": {"name": "d", "hotpluggable": True}}]}))
-    (volume,) = attachment_pod(launcher(), volumes, Rendering())["spec"]["volumes"]
-    assert volume == {"name": "v", "persistentVolumeClaim": {"claimName": "d"}}
+@pytest.mark.parametrize(("volume", "claims"), HOTPLUG.values(), ids=HOTPLUG.keys())
+def test_the_claims_of_what_was_plugged_in(volume: dict[str, Any], claims: list[str]) -> None:
+    found = attachment_pod(launcher(), hotplugged(running(spec={"volumes": [volume]})), Rendering())["spec"]["volumes"]
+    assert found == [{"name": volume["name"], "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
 
 
 # ---- names
@@ -172,15 +162,11 @@ def test_names_look_as_the_api_server_generates_them_and_follow_from_the_uid() -
     assert len(generated("b" * 70, "uid")["name"]) == 63
 
 
-HOSTS = {
-    "a name": ("vm1", "vm1"),
-    "the first part of a name with dots": ("vm1.example", "vm1"),
-    "a long name": ("v" * 70, "v" * 63),
-    "a long name whose cut would end in a hyphen": ("v" * 62 + "-w", "v" * 62),
-}
-
-
-@pytest.mark.parametrize(("name", "host"), HOSTS.values(), ids=HOSTS.keys())
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("vm1", "vm1"), ("vm1.example", "vm1"), ("v" * 70, "v" * 63), ("v" * 62 + "-w", "v" * 62)],
+    ids=["a name", "the first part of one with dots", "a long one", "a long one whose cut would end in a hyphen"],
+)
 def test_host_name(name: str, host: str) -> None:
     assert host_name(name) == host
 

@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
-from kubeloop.client.errors import AlreadyExists, Forbidden, Invalid
-from kubeloop.testing.cluster import processes
+from kubeloop.client.errors import AlreadyExists
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import eventually, until
-from lab.bodies import new_name
+from kubeloop.testing.polling import until
 from lab.cluster import RancherAgent
 from lab.namespace import NAMESPACES, QUOTAS, Namespace, by_value
 from tests.e2e.admin import HARD, Admin, admin_of
@@ -48,13 +45,6 @@ async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster:
     await namespace.until_hard(HARD)
 
 
-async def test_a_restarted_process_puts_the_quota_back(cluster: Cluster, namespace: Namespace) -> None:
-    await raise_quota(namespace)
-    cluster.restart("rancher")
-    await namespace.until_hard(HARD)
-    assert "harvesterhci.io/migrating-vm1" in await namespace.annotations()
-
-
 async def test_a_raised_quota_stays_until_the_agent_restarts(admin: Admin, namespace: Namespace) -> None:
     await raise_quota(namespace)
     # Whatever else happens to the namespace does not bring Rancher back: this one is rendered after it.
@@ -79,42 +69,3 @@ async def test_twenty_restarts_in_a_row_are_twenty_restarts(admin: Admin, namesp
         await raise_quota(namespace)
         await restart_by_annotation(admin, f"number {number}")
         await namespace.until_hard(HARD)
-
-
-NO_RANCHER = {"metadata": {"name": "no-rancher"}}
-RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["resourcequotas"]}
-RANCHER = "system:serviceaccount:cattle-system:rancher"
-
-
-async def test_admission_sees_rancher_as_rancher(cluster: Cluster, admin: Admin, namespace: Namespace) -> None:
-    """A policy that refuses what Rancher, and no other client, writes."""
-    spec = {
-        "matchConstraints": {"resourceRules": [RULE]},
-        "validations": [{"expression": f"request.userInfo.username != '{RANCHER}'"}],
-    }
-    binding = {"policyName": "no-rancher", "validationActions": ["Deny"]}
-    policies = admin.client.resource(VALIDATING_ADMISSION_POLICIES)
-    bindings = admin.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-    await policies.create({**NO_RANCHER, "spec": spec})
-    await bindings.create({**NO_RANCHER, "spec": binding})
-    rancher = namespace.by(admin.by(RANCHER))
-
-    async def is_refused() -> bool:
-        """The API server takes a moment to act by a new policy."""
-        try:
-            await rancher.patch_quota({"metadata": {"annotations": {"try": new_name()}}})
-        except (Forbidden, Invalid):
-            return True
-        return False
-
-    try:
-        await until(is_refused, "the policy")
-        await raise_quota(namespace)
-        await restart_by_annotation(admin, "refused")
-        log = processes.log_path(cluster.directory, "rancher")
-        eventually(lambda: "denied request" in log.read_text("utf-8"))
-        assert await namespace.hard() == by_value(RAISED)
-    finally:
-        await bindings.delete(name="no-rancher")
-        await policies.delete(name="no-rancher")
-    await namespace.until_hard(HARD)
