@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
@@ -11,7 +11,7 @@ from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
-from kubeloop.cache.store import Indexer, IndexFunc
+from kubeloop.cache.store import Indexer
 from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)
@@ -33,7 +33,6 @@ class SharedIndexInformer(Generic[T]):
         *,
         resync_period: float = 0.0,
         transform: Callable[[T], T] | None = None,
-        indexers: Mapping[str, IndexFunc[T]] | None = None,
         options: ReflectorOptions | None = None,
         checked: bool = False,
     ) -> None:
@@ -41,7 +40,6 @@ class SharedIndexInformer(Generic[T]):
         self.resource = client.resource
         self.kind = client.resource.plural
         self.indexer: Indexer[T] = CheckedIndexer() if checked else Indexer()
-        self.indexer.add_indexers(indexers or {})
         self._resync_period = resync_period
         self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
         self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)
@@ -119,11 +117,10 @@ class SharedIndexInformer(Generic[T]):
         finally:
             self._processor.stop_resyncs()
 
-    def start(self, tasks: asyncio.TaskGroup | None = None) -> None:
-        """Runs as a task, in a group if one is given; a second call does nothing."""
+    def start(self) -> None:
+        """Runs as a task; a second call does nothing."""
         if self._task is None:
-            create = tasks.create_task if tasks is not None else asyncio.create_task
-            self._task = create(self.run(), name=f"informer {self.kind}")
+            self._task = asyncio.create_task(self.run(), name=f"informer {self.kind}")
 
     async def stop(self) -> None:
         """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""
@@ -145,10 +142,4 @@ class SharedIndexInformer(Generic[T]):
 
 async def wait_for_cache_sync(*informers: SharedIndexInformer[Any], timeout: float | None = None) -> bool:
     """Waits until every informer has synced; False when that took longer than `timeout` seconds."""
-    try:
-        async with asyncio.timeout(timeout):
-            for informer in informers:
-                await informer.wait_for_sync()
-    except TimeoutError:
-        return False
-    return True
+    return all(await asyncio.gather(*(informer.wait_for_sync(timeout) for informer in informers)))

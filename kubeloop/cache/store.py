@@ -20,11 +20,6 @@ NAMESPACE_INDEX = "namespace"
 """The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
 
 
-def object_key(obj: Object) -> str:
-    """`namespace/name`, or `name` where there is no namespace."""
-    return obj.key
-
-
 def _namespace_of(obj: Object) -> Iterable[str]:
     return (obj.metadata.namespace,)
 
@@ -36,10 +31,7 @@ class Indexer(Generic[T]):
     the order of arrival, the objects in them are shared and frozen.
     """
 
-    def __init__(
-        self, key_func: Callable[[T], str] = object_key, indexers: Mapping[str, IndexFunc[T]] | None = None
-    ) -> None:
-        self._key_func = key_func
+    def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}
         self._index_funcs: dict[str, IndexFunc[T]] = {}
         # Index name -> value -> the objects by key. Buckets hold the objects themselves, so that by_index costs no
@@ -84,7 +76,7 @@ class Indexer(Generic[T]):
 
     def add(self, obj: T) -> T | None:
         """Stores an object; returns the one that stood under its key before."""
-        return self.put(self._key_func(obj), obj)
+        return self.put(obj.key, obj)
 
     def put(self, key: str, obj: T) -> T | None:
         """`add` for a caller that has the object's key at hand."""
@@ -105,7 +97,7 @@ class Indexer(Generic[T]):
 
     def delete(self, obj: T) -> T | None:
         """Removes what stands under the object's key; returns it."""
-        return self.delete_key(self._key_func(obj))
+        return self.delete_key(obj.key)
 
     def delete_key(self, key: str) -> T | None:
         """Removes a key; returns what stood there, None when nothing did."""
@@ -117,7 +109,7 @@ class Indexer(Generic[T]):
 
     def replace(self, items: Iterable[T], resource_version: str = "") -> None:
         """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
-        self._items = {self._key_func(obj): obj for obj in items}
+        self._items = {obj.key: obj for obj in items}
         for name, func in self._index_funcs.items():
             self._fill(name, func)
 
@@ -142,7 +134,7 @@ class Indexer(Generic[T]):
                 raise TypeError(f"an index value is a str, not {wrong[0]!r}")
             return values
         except Exception:
-            log.exception("index %s: no value for %s", name, self._key_func(obj))
+            log.exception("index %s: no value for %s", name, obj.key)
             return ()
 
     @staticmethod

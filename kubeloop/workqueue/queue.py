@@ -66,11 +66,6 @@ class Queue(Generic[K]):
         """How many items wait; those being processed are not counted."""
         return sum(map(len, self._lines.values())) - self._left_in_all
 
-    @property
-    def shutting_down(self) -> bool:
-        """Whether additions are ignored by now."""
-        return self._shutting_down
-
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
         """Mark an item as in need of processing. Ignored once the queue is shutting down.
 

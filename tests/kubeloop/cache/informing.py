@@ -1,26 +1,69 @@
-"""An informer of pods over a scripted API server, under virtual time."""
+"""An informer of pods over a scripted API server, under virtual time, and what a handler is told."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.cache.reflector import ListerWatcher
 from kubeloop.client.client import Client
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, ScriptedServer, raw, resources, status
 from kubeloop.testing.scripted_steps import added, bookmark, obj
 from kubeloop.testing.virtual_time import now
-from tests.kubeloop.cache.objects import Recorder, at
 
 PATH, DISCOVERY = PODS.path(), "/api/v1"
 SERVED, NOT_SERVED = resources("v1", "pods"), resources("v1", "secrets")
 REFUSED = status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the feature gate is enabled")
 NO_KIND = raw(b"404 page not found\n", 404, {"Content-Type": "text/plain"})
+
+
+def pod(
+    name: str,
+    version: str = "1",
+    namespace: str = "ns",
+    *,
+    uid: str | None = None,
+    labels: dict[str, str] | None = None,
+) -> Pod:
+    """A pod; its uid follows from its name."""
+    uid = f"uid-{name}" if uid is None else uid
+    return Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version, labels=labels))
+
+
+def at(*pods: Pod) -> str:
+    """Names and versions: `a@1 b@7`."""
+    return " ".join(sorted(f"{each.name}@{each.metadata.resource_version}" for each in pods))
+
+
+class Recorder:
+    """What it is told: `initial a@1`, `added a@1`, `updated a@1 to a@2`, `deleted a@2`, or `missed a@1` of a deletion
+    whose final state is unknown."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_add(self, obj: Pod, is_in_initial_list: bool) -> None:
+        self.events.append(f"{'initial' if is_in_initial_list else 'added'} {at(obj)}")
+
+    def on_update(self, old: Pod, new: Pod) -> None:
+        self.events.append(f"updated {at(old)} to {at(new)}")
+
+    def on_delete(self, obj: Pod, final_state_unknown: bool) -> None:
+        self.events.append(f"{'missed' if final_state_unknown else 'deleted'} {at(obj)}")
+
+    def take(self) -> str:
+        """What came since the last take."""
+        taken = ", ".join(self.events)
+        self.events.clear()
+        return taken
 
 
 def sent(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:
@@ -39,8 +82,8 @@ class Run:
     informer: SharedIndexInformer[Pod]
     told: Recorder
 
-    def held(self) -> list[str]:
-        return sorted(at(each) for each in self.informer.indexer.list())
+    def held(self) -> str:
+        return at(*self.informer.indexer.list())
 
     def asked(self) -> list[str]:
         """Lists and watches so far, with resourceVersion or continue token; "initial" for a WatchList."""
@@ -63,16 +106,17 @@ async def running(
     lists: Sequence[Reply] = (),
     *,
     served: Reply = SERVED,
+    of: Callable[[ResourceClient[Pod]], ListerWatcher[Pod]] = lambda pods: pods,
     options: ReflectorOptions | None = None,
     **more: Any,
 ) -> AsyncIterator[Run]:
-    """`watches` and `lists` are answered in turn, then watches are silent; `served` is discovery's answer; `more` are
-    the informer's options."""
+    """`watches` and `lists` are answered in turn, then watches are silent; `served` is discovery's answer; `of` says
+    which pods; `more` are the informer's options."""
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.script(WATCH, PATH, *watches)
         server.script(LIST, PATH, *lists)
         server.always(GET, DISCOVERY, served)
-        run = Run(server, SharedIndexInformer(client.resource(PODS), options=options, **more), Recorder())
+        run = Run(server, SharedIndexInformer(of(client.resource(PODS)), options=options, **more), Recorder())
         run.informer.add_event_handler(run.told)
         run.informer.start()
         try:

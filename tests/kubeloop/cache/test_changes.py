@@ -16,7 +16,7 @@ from kubeloop.client.transport import Transport
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import settle
-from tests.kubeloop.cache.objects import pod
+from tests.kubeloop.cache.informing import pod
 
 pytestmark = pytest.mark.virtual_time
 

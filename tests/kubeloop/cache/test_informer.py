@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -16,8 +17,8 @@ from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.scripted_server import Reply, listing, watch
 from kubeloop.testing.scripted_steps import added, bookmark, hang
 from kubeloop.testing.virtual_time import settle
-from tests.kubeloop.cache.informing import FIRST, NO_KIND, NOT_SERVED, REFUSED, running, sent
-from tests.kubeloop.cache.objects import Event, Recorder, at, pod
+from tests.decisions import sentences
+from tests.kubeloop.cache.informing import FIRST, NO_KIND, NOT_SERVED, REFUSED, Recorder, at, pod, running, sent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,124 +34,88 @@ def listed(shared: Informer, *pods: Pod) -> None:
     shared._processor.replaced({each.key: each for each in pods}, {})
 
 
-def delete(i: Informer, obj: Pod) -> None:
-    i._processor.deleted(obj.metadata, obj)
+Step = Callable[[Informer], None]
 
 
-# From a store that holds a@1 and b@1.
-STORIES: dict[str, tuple[Callable[[Informer], object], list[Event], list[str]]] = {
-    "a new object is an addition": (
-        lambda i: i._processor.changed(pod("c", "2")),
-        [("add", "ns/c@2", False)],
-        ["ns/a@1", "ns/b@1", "ns/c@2"],
+def changed(name: str, version: str = "1", uid: str | None = None) -> Step:
+    return lambda i: i._processor.changed(pod(name, version, uid=uid))
+
+
+def deleted(name: str, version: str, *, uid: str | None = None, decodes: bool = True) -> Step:
+    last = pod(name, version, uid=uid)
+    return lambda i: i._processor.deleted(last.metadata, last if decodes else None)
+
+
+def relisted(*pods: Pod) -> Step:
+    return lambda i: listed(i, *pods)
+
+
+class Story(NamedTuple):
+    """What comes for a store with a@1 and b@1; what a handler is told, and what is held then."""
+
+    steps: list[Step]
+    told: str
+    held: str
+
+
+STORIES: dict[str, Story] = {
+    "a new object is an addition": Story([changed("c", "2")], "added c@2", "a@1 b@1 c@2"),
+    "a changed object is an update": Story([changed("a", "2")], "updated a@1 to a@2", "a@2 b@1"),
+    "a deletion hands over the final state": Story([deleted("a", "3")], "deleted a@3", "b@1"),
+    "an object that did not change is nothing": Story([changed("a")], "", "a@1 b@1"),
+    "a DELETED of something unknown is nothing": Story([deleted("c", "4")], "", "a@1 b@1"),
+    "a DELETED twice is told once": Story([deleted("a", "3")] * 2, "deleted a@3", "b@1"),
+    "a DELETED that does not decode hands out the cached object, as of unknown final state": Story(
+        [deleted("a", "9", decodes=False)], "missed a@1", "b@1"
     ),
-    "a changed object is an update": (
-        lambda i: i._processor.changed(pod("a", "2")),
-        [("update", "ns/a@1", "ns/a@2")],
-        ["ns/a@2", "ns/b@1"],
+    "one of a predecessor does not": Story([deleted("a", "9", uid="another", decodes=False)], "", "a@1 b@1"),
+    "an object that does not decode on a relist stays as it was and is no deletion": Story(
+        [lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata})], "missed b@1", "a@1"
     ),
-    "a deletion hands over the final state": (
-        lambda i: delete(i, pod("a", "3")),
-        [("delete", "ns/a@3", False)],
-        ["ns/b@1"],
+    "another uid under the same name is a deletion and an addition": Story(
+        [changed("a", "5", "second")], "missed a@1, added a@5", "a@5 b@1"
     ),
-    "an object that did not change is nothing": (
-        lambda i: i._processor.changed(pod("a", "1")),
-        [],
-        ["ns/a@1", "ns/b@1"],
+    "another uid with the same version is still another life": Story(
+        [changed("a", "1", "second")], "missed a@1, added a@1", "a@1 b@1"
     ),
-    "a DELETED of something unknown is nothing": (lambda i: delete(i, pod("c", "4")), [], ["ns/a@1", "ns/b@1"]),
-    "a DELETED twice is told once": (
-        lambda i: [delete(i, pod("a", "3")), delete(i, pod("a", "3"))],
-        [("delete", "ns/a@3", False)],
-        ["ns/b@1"],
+    "where a uid is missing it is the same": Story([changed("a", "5", "")], "updated a@1 to a@5", "a@5 b@1"),
+    "a late DELETED of the predecessor leaves the successor alone": Story(
+        [changed("a", "5", "second"), deleted("a", "4")], "missed a@1, added a@5", "a@5 b@1"
     ),
-    "a DELETED that does not decode hands out the cached object, as of unknown final state": (
-        lambda i: i._processor.deleted(pod("a", "9").metadata, None),
-        [("delete", "ns/a@1", True)],
-        ["ns/b@1"],
+    "a replayed stretch ends where it ended the first time": Story(
+        [changed("a", version) for version in "2323"],
+        "updated a@1 to a@2, updated a@2 to a@3, updated a@3 to a@2, updated a@2 to a@3",
+        "a@3 b@1",
     ),
-    "one of a predecessor does not": (
-        lambda i: i._processor.deleted(pod("a", "9", uid="another").metadata, None),
-        [],
-        ["ns/a@1", "ns/b@1"],
+    "a relist of the same versions is nothing": Story([relisted(pod("a"), pod("b"))], "", "a@1 b@1"),
+    "a relist finds what came, changed and went": Story(
+        [relisted(pod("c", "8"), pod("b", "7"))], "added c@8, updated b@1 to b@7, missed a@1", "b@7 c@8"
     ),
-    "an object that does not decode on a relist stays as it was and is no deletion": (
-        lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata}),
-        [("delete", "ns/b@1", True)],
-        ["ns/a@1"],
+    "a relist finds another uid": Story(
+        [relisted(pod("a", "8", uid="second"), pod("b"))], "missed a@1, added a@8", "a@8 b@1"
     ),
-    "another uid under the same name is a deletion and an addition": (
-        lambda i: i._processor.changed(pod("a", "5", uid="second")),
-        [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],
-        ["ns/a@5", "ns/b@1"],
+    "a relist of an older state (etcd restored) is believed": Story(
+        [relisted(pod("a", "0"))], "updated a@1 to a@0, missed b@1", "a@0"
     ),
-    "another uid with the same version is still another life": (
-        lambda i: i._processor.changed(pod("a", "1", uid="second")),
-        [("delete", "ns/a@1", True), ("add", "ns/a@1", False)],
-        ["ns/a@1", "ns/b@1"],
-    ),
-    "where a uid is missing it is the same": (
-        lambda i: i._processor.changed(pod("a", "5", uid="")),
-        [("update", "ns/a@1", "ns/a@5")],
-        ["ns/a@5", "ns/b@1"],
-    ),
-    "a late DELETED of the predecessor leaves the successor alone": (
-        lambda i: [i._processor.changed(pod("a", "5", uid="second")), delete(i, pod("a", "4"))],
-        [("delete", "ns/a@1", True), ("add", "ns/a@5", False)],
-        ["ns/a@5", "ns/b@1"],
-    ),
-    "a replayed stretch ends where it ended the first time": (
-        lambda i: [i._processor.changed(pod("a", v)) for v in ("2", "3", "2", "3")],
-        [
-            ("update", "ns/a@1", "ns/a@2"),
-            ("update", "ns/a@2", "ns/a@3"),
-            ("update", "ns/a@3", "ns/a@2"),
-            ("update", "ns/a@2", "ns/a@3"),
-        ],
-        ["ns/a@3", "ns/b@1"],
-    ),
-    "a relist of the same versions is nothing": (lambda i: listed(i, pod("a"), pod("b")), [], ["ns/a@1", "ns/b@1"]),
-    "a relist finds what came, changed and went": (
-        lambda i: listed(i, pod("c", "8"), pod("b", "7")),
-        [("add", "ns/c@8", False), ("update", "ns/b@1", "ns/b@7"), ("delete", "ns/a@1", True)],
-        ["ns/b@7", "ns/c@8"],
-    ),
-    "a relist finds another uid": (
-        lambda i: listed(i, pod("a", "8", uid="second"), pod("b")),
-        [("delete", "ns/a@1", True), ("add", "ns/a@8", False)],
-        ["ns/a@8", "ns/b@1"],
-    ),
-    "a relist of an older state (etcd restored) is believed": (
-        lambda i: listed(i, pod("a", "0")),
-        [("update", "ns/a@1", "ns/a@0"), ("delete", "ns/b@1", True)],
-        ["ns/a@0"],
-    ),
-    "an empty relist deletes everything": (
-        lambda i: listed(i),
-        [("delete", "ns/a@1", True), ("delete", "ns/b@1", True)],
-        [],
-    ),
-    "an object without a version is always news": (
-        lambda i: [i._processor.changed(pod("a", "")), i._processor.changed(pod("a", ""))],
-        [("update", "ns/a@1", "ns/a@"), ("update", "ns/a@", "ns/a@")],
-        ["ns/a@", "ns/b@1"],
+    "an empty relist deletes everything": Story([relisted()], "missed a@1, missed b@1", ""),
+    "an object without a version is always news": Story(
+        [changed("a", "")] * 2, "updated a@1 to a@, updated a@ to a@", "a@ b@1"
     ),
 }
 
 
-@pytest.mark.parametrize(("story", "told", "held"), STORIES.values(), ids=STORIES)
-def test_what_a_handler_is_told(story: Callable[[Informer], object], told: list[Event], held: list[str]) -> None:
+@sentences(STORIES)
+def test_what_a_handler_is_told(case: Story) -> None:
     shared = informer()
     listed(shared, pod("a"), pod("b"))
-    first, second = Recorder(), Recorder()
-    shared.add_event_handler(first)
-    shared.add_event_handler(second)
-    first.take(), second.take()
-    story(shared)
-    assert first.take() == told
-    assert second.take() == told
-    assert sorted(at(obj) for obj in shared.indexer.list()) == held
+    handlers = Recorder(), Recorder()
+    for each in handlers:
+        shared.add_event_handler(each)
+        each.take()
+    for step in case.steps:
+        step(shared)
+    assert [each.take() for each in handlers] == [case.told] * 2
+    assert at(*shared.indexer.list()) == case.held
 
 
 def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
@@ -158,7 +123,7 @@ def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
     shared.add_event_handler(recorder)
     listed(shared, pod("a"), pod("b"))
     listed(shared, pod("a"), pod("b"), pod("c"))
-    assert recorder.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True), ("add", "ns/c@1", False)]
+    assert recorder.take() == "initial a@1, initial b@1, added c@1"
 
 
 def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> None:
@@ -189,8 +154,8 @@ def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None
     shared._processor.changed(pod("a", "2"))
     registration = shared.add_event_handler(late)
     assert registration.has_synced()
-    delete(shared, pod("b", "3"))
-    assert late.take() == [("add", "ns/a@2", True), ("add", "ns/b@1", True), ("delete", "ns/b@3", False)]
+    deleted("b", "3")(shared)
+    assert late.take() == "initial a@2, initial b@1, deleted b@3"
 
 
 def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
@@ -204,9 +169,9 @@ def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
     listed(shared, pod("a"), pod("b"))
-    assert late.take() == [("add", "ns/a@1", True), ("add", "ns/b@1", True)]
+    assert late.take() == "initial a@1, initial b@1"
     shared._processor.changed(pod("c"))
-    assert late.take() == [("add", "ns/c@1", False)]
+    assert late.take() == "added c@1"
 
 
 def test_a_removed_handler_hears_nothing_more() -> None:
@@ -215,8 +180,8 @@ def test_a_removed_handler_hears_nothing_more() -> None:
     shared.add_event_handler(stays)
     shared.remove_event_handler(registration)
     shared._processor.changed(pod("a"))
-    assert gone.take() == []
-    assert stays.take() == [("add", "ns/a@1", False)]
+    assert gone.take() == ""
+    assert stays.take() == "added a@1"
 
 
 def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> None:
@@ -224,7 +189,7 @@ def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more() -> 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration)))
     registration = shared.add_event_handler(gone)
     listed(shared, pod("a"), pod("b"))
-    assert gone.take() == []
+    assert gone.take() == ""
 
 
 async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
@@ -263,8 +228,8 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
     shared.add_event_handler(recorder)
     listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
-    delete(shared, pod("a", "3"))
-    assert [kind for kind, *_ in recorder.take()] == ["add", "add", "update", "delete"]
+    deleted("a", "3")(shared)
+    assert recorder.take() == "initial a@1, initial b@1, updated a@1 to a@2, deleted a@3"
     assert shared.has_synced()
     assert caplog.text.count("RuntimeError: broken handler") == 4
     assert "pods ns/a" in caplog.text
@@ -289,8 +254,9 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     shared._processor.changed(pod("b", labels={"x": "y"}))
     shared._processor.changed(pod("b", "2", labels={"x": "y"}))
     assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
-    delete(shared, pod("b", "3", labels={"x": "y"}))
-    assert [at(obj) for obj in told] == ["ns/a@1", "ns/b@1", "ns/b@2", "ns/b@3"]
+    last = pod("b", "3", labels={"x": "y"})
+    shared._processor.deleted(last.metadata, last)
+    assert [at(obj) for obj in told] == ["a@1", "b@1", "b@2", "b@3"]
     assert all(obj.labels == {} for obj in told)
 
 
@@ -330,14 +296,13 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     late = Recorder()
     shared.add_event_handler(late, resync_period=40.0)
     await asyncio.sleep(64)
-    resync: Event = ("update", "ns/a@1", "ns/a@1")
-    assert default.take() == [("add", "ns/a@1", False), resync]
-    assert own.take() == [("add", "ns/a@1", False), resync, resync]
-    assert never.take() == [("add", "ns/a@1", False)]
-    assert late.take() == [("add", "ns/a@1", True), resync]
+    assert default.take() == "added a@1, updated a@1 to a@1"
+    assert own.take() == "added a@1, updated a@1 to a@1, updated a@1 to a@1"
+    assert never.take() == "added a@1"
+    assert late.take() == "initial a@1, updated a@1 to a@1"
     await shared.stop()
     await asyncio.sleep(600)
-    assert own.take() == []
+    assert own.take() == ""
 
 
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
@@ -370,11 +335,10 @@ async def test_start_and_stop() -> None:
 
 async def test_a_task_that_ended_is_a_problem() -> None:
     shared = informer()
-    async with asyncio.TaskGroup() as tasks:
-        shared.start(tasks)
-        await settle()
-        assert shared.healthy() == []
-        for task in asyncio.all_tasks():
-            if task.get_name() == "informer pods":
-                task.cancel()
+    shared.start()
+    await settle()
+    assert shared.healthy() == []
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "informer pods")
+    task.cancel()
+    await settle()
     assert shared.healthy() == ["pods: the informer's task ended"]

@@ -8,10 +8,12 @@ import itertools
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.registry import PODS
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.client.namespaces import Namespaces
 from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, listing, refuse, silent, status, watch
-from kubeloop.testing.scripted_steps import added, bookmark, drop, error, hang, modified
+from kubeloop.testing.scripted_steps import added, bookmark, deleted, drop, error, hang, modified, obj
 from tests.kubeloop.cache.informing import DISCOVERY, FIRST, NO_KIND, NOT_SERVED, PATH, REFUSED, SERVED, running, sent
 
 pytestmark = pytest.mark.virtual_time
@@ -28,7 +30,7 @@ async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> No
         await asyncio.sleep(1)
         assert run.asked() == ["WATCH initial", "GET", "GET t1", "GET", "WATCH 9"]
         assert "limit" not in run.server.seen(LIST, PATH)[2].query
-        assert run.held() == ["ns/b@1"]
+        assert run.held() == "b@1"
 
 
 async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> None:
@@ -53,7 +55,7 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request(
         await asyncio.sleep(60)
         assert run.asked() == ["WATCH initial", "WATCH 5", "WATCH 5"]
         assert 30 <= run.times()[2] <= 34
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
 
 
 async def test_bookmarks_alone_keep_a_watch_alive() -> None:
@@ -111,7 +113,7 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
         run.server.always(GET, DISCOVERY, SERVED)
         await asyncio.sleep(72)
         assert run.informer.installed
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
 
 
 async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_not_cost_a_whole_poll() -> None:
@@ -122,7 +124,7 @@ async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_no
         assert run.discoveries() == 2
         run.server.always(GET, DISCOVERY, SERVED)
         await asyncio.sleep(2)
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
 
 
 @pytest.mark.parametrize("served", [SERVED, NO_KIND], ids=["discovery still lists the kind", "discovery is a 404 too"])
@@ -130,7 +132,7 @@ async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: Reply) 
     async with running([watch(*FIRST, 3.0)], served=served) as run:
         run.server.always(WATCH, PATH, NO_KIND)
         await asyncio.sleep(900)
-        assert (run.held(), run.informer.installed) == (["ns/a@1"], True)
+        assert (run.held(), run.informer.installed) == ("a@1", True)
         assert run.problems() != []
 
 
@@ -139,7 +141,7 @@ async def test_a_404_at_the_start_that_nothing_confirms_is_no_missing_kind() -> 
         await asyncio.sleep(0.5)
         assert run.informer.installed
         await asyncio.sleep(10)
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
 
 
 # -- objects that do not decode
@@ -152,9 +154,9 @@ async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_wat
     lists = [listing([sent("a")], "5"), listing([NAMELESS], "6"), listing([], "7")]
     async with running([REFUSED, watch(EXPIRED), watch(30.0)], lists) as run:
         await asyncio.sleep(20)
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
         await asyncio.sleep(20)
-        assert run.held() == []
+        assert run.held() == ""
         assert run.asked()[1:] == ["GET", "WATCH 5", "GET", "WATCH 6", "GET", "WATCH 7"]
 
 
@@ -165,9 +167,9 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
     options = ReflectorOptions(silence_limit=3600.0, min_watch_timeout=3600.0)  # no other reason to end a watch
     async with running(watches, lists, options=options) as run:
         await asyncio.sleep(29)
-        assert run.held() == ["ns/a@1"]
+        assert run.held() == "a@1"
         await asyncio.sleep(1000)
-        assert run.held() == ["ns/a@6"]
+        assert run.held() == "a@6"
         waits = [after.at - before.at for before, after in itertools.pairwise(run.server.seen(LIST, PATH))]
         assert len(waits) == 4
         for wait, shortest in zip(waits, (30, 60, 120, 240), strict=True):
@@ -257,3 +259,33 @@ async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_liste
         assert run.asked() == ["WATCH initial"] * 2
         assert "ValueError: bug" in caplog.text
         assert run.informer.healthy() == []
+
+
+# -- a part of the kind
+
+
+async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
+    lists = [listing([sent("a")], "5", "next"), listing([sent("b")], "5"), listing([sent("b")], "9")]
+    watches = [REFUSED, watch(EXPIRED), SILENT]
+    async with running(watches, lists, of=lambda pods: pods.select(label_selector="kubevirt.io=virt-launcher")) as run:
+        await asyncio.sleep(1)
+        assert run.held() == "b@1"
+        assert len(run.server.requests) == 6
+        assert {seen.query["labelSelector"] for seen in run.server.requests} == {"kubevirt.io=virt-launcher"}
+
+
+async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_stopped() -> None:
+    first, second = PODS.path("first"), PODS.path("second")
+    here, there = obj("a", "1", "first"), obj("b", "2", "second")
+    async with running([], of=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])) as run:
+        run.server.script(LIST, first, listing([here], "5"))
+        run.server.script(LIST, second, listing([there], "7"))
+        # Whichever ends, the other is ended with it, and may have more to say.
+        ends = watch(added(obj("c", "9", "first")))
+        run.server.script(WATCH, first, REFUSED, ends, SILENT, SILENT)
+        run.server.script(WATCH, second, SILENT, watch(deleted(obj("b", "8", "second"))), SILENT)
+        await asyncio.sleep(5)
+        assert run.informer.indexer.list_keys() == ["first/a", "first/c"]
+        asked = [(seen.path, seen.query.get("resourceVersion")) for seen in run.server.seen(WATCH)]
+        assert [version for path, version in asked if path == first] == [None, "5", "9", "9"]
+        assert [version for path, version in asked if path == second] == ["7", "7", "8"]
