@@ -22,7 +22,7 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.facts import Cache, Facts, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers
-from tests.decisions import EXACT
+from tests.decisions import EXACT, applied
 from tests.objects import attachment, quota
 from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
@@ -276,15 +276,7 @@ class Cluster:
         memory = self.memories.get(rq.name, Timers())
         decided = plan(self._observed(seen, rq, memory), EXACT)
         if decided:
-            merged = msgspec.structs.replace(
-                rq,
-                metadata=msgspec.structs.replace(
-                    rq.metadata,
-                    annotations={k: v for k, v in {**rq.annotations, **decided.annotations}.items() if v is not None},
-                ),
-                spec=msgspec.structs.replace(rq.spec, hard={**rq.hard, **decided.hard}),
-            )
-            again = plan(self._observed(seen, merged, decided.timers), EXACT)
+            again = plan(self._observed(seen, applied(rq, decided), decided.timers), EXACT)
             if changes_more_than_a_touch(again):
                 raise BrokenInvariant(f"a second patch for one observation: {decided} then {again}")
         self.memories[rq.name] = decided.timers

@@ -1,10 +1,12 @@
-"""The claim of a VM's persistent state, of which a migration's target gets another: raised by it, and given back."""
+"""Claims that are there twice: that of a VM's persistent state, of which a migration's target gets another, and those
+of its disks while its volumes move, where an administrator lets that be added."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,17 +17,21 @@ from pkg.api.kubevirt import (
     EFI,
     Bootloader,
     ChangedBlockTracking,
+    ClaimInfo,
     Firmware,
+    HotplugSource,
     KubeVirtConfiguration,
+    MigratedVolume,
     MigrationState,
+    VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
+    Volume,
 )
 from pkg.util.kubevirt.claims import state_claims_concerning
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.resourcequota.policy import Policy
-from tests.decisions import EXACT, after, by_value, entry, namespace, sentences
+from tests.decisions import after, by_value, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     MARKS,
@@ -34,8 +40,10 @@ from tests.objects import (
     claim,
     launcher,
     limits_text,
+    moving,
     quota,
     running_vmi,
+    vm,
     vmim,
     with_state,
 )
@@ -113,15 +121,19 @@ def of(release: str, **configuration: Any) -> Rendering:
 
 @dataclass(frozen=True)
 class Case:
-    """What the entry says of storage where these claims are there."""
+    """What the entry says of storage where these claims are there; `asking`: the VM."""
 
     claims: Sequence[PersistentVolumeClaim]
     entry: dict[str, str]
-    migration: VirtualMachineInstanceMigration = MOVE
+    migration: VirtualMachineInstanceMigration | None = MOVE
     instance: VirtualMachineInstance = HOME
     rendering: Rendering = AT_1_5
-    policy: Policy = EXACT
+    asking: VirtualMachine | None = None
+    allowed: bool = False
+    """Storage migrations are."""
 
+
+# ---- of its state --------------------------------------------------------------------------------------------
 
 BIG = {name: "522Mi" if "requests" in name else amount for name, amount in ONE.items()}
 DONE, FAILED = finished("Succeeded", MOVE), finished("Failed", MOVE)
@@ -163,23 +175,91 @@ CASES = {
 }
 
 
-def seen(case: Case, **more: Any) -> Any:
+# ---- of its disks --------------------------------------------------------------------------------------------
+
+OLD, NEW = claim("old", "400Mi"), claim("new", "400Mi", storage_class="other")
+BOTH = {"requests.storage": "400Mi", "persistentvolumeclaims": "1", "count/persistentvolumeclaims": "1"}
+"""What quota counts of a disk's claim, whatever its class."""
+CLASS = {f"local.storageclass.storage.k8s.io/{name}": amount for name, amount in list(BOTH.items())[:2]}
+MOVES = moving(running_vmi())
+
+
+def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
+    """The VM or its VMI with one disk in that claim."""
+    disk = Volume(name="root", persistent_volume_claim=HotplugSource(claim_name=claim))
+    if isinstance(obj, VirtualMachineInstance):
+        return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, volumes=[disk]))
+    template = msgspec.structs.replace(
+        obj.spec.template, spec=msgspec.structs.replace(obj.spec.template.spec, volumes=[disk])
+    )
+    return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, template=template, **spec))
+
+
+def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
+    moved = [MigratedVolume(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
+    return changed(running_vmi(), migrated_volumes=moved)
+
+
+AT_HOME = with_volumes(running_vmi(), "old")
+ASKS = with_volumes(vm(), "new", update_volumes_strategy="Migration")
+moved = partial(Case, instance=MOVES, migration=None, allowed=True)
+STATE = {n: "410Mi" if "requests" in n else "2" for n in BOTH} | {n: q for n, q in ONE.items() if "storageclass" in n}
+DOUBLED = {
+    "both are there: the base pays for the new class": moved([OLD, NEW], BOTH),
+    "with its migration": moved([OLD, NEW], BOTH, migration=vmim()),
+    "within one class": moved([OLD, claim("new", "400Mi")], BOTH | CLASS),
+    "the new one is to come": moved([OLD], BOTH | CLASS),
+    "no annotation": moved([OLD, NEW], {}, allowed=False),
+    "no annotation, and the new one is to come": moved([OLD], {}, allowed=False),
+    "the old one is gone": moved([NEW], {}),
+    "a new one that is larger": moved([OLD, claim("new", "900Mi", storage_class="other")], BOTH),
+    "a new one that is smaller": moved(
+        [OLD, claim("new", "100Mi", storage_class="other")], BOTH | {"requests.storage": "100Mi"}
+    ),
+    "volumes of a VM that does not run": moved([OLD], {}, instance=changed(MOVES, phase="Scheduled")),
+    "the VM asks for it": moved([OLD], BOTH | CLASS, instance=AT_HOME, asking=ASKS),
+    "the VM asks, and the new one is there": moved([OLD, NEW], BOTH, instance=AT_HOME, asking=ASKS),
+    "the VM asks, and KubeVirt says that it moves": moved(
+        [OLD, NEW], BOTH, instance=with_volumes(MOVES, "new"), asking=ASKS, migration=vmim()
+    ),
+    "the VM asks for another strategy": moved(
+        [OLD], {}, instance=AT_HOME, asking=with_volumes(vm(), "new", update_volumes_strategy="Replacement")
+    ),
+    "the VM asks for nothing": moved([OLD], {}, instance=AT_HOME, asking=with_volumes(ASKS, "old")),
+    "done": moved([OLD, NEW], {}, instance=with_volumes(running_vmi(), "new"), asking=ASKS),
+    "one claim moves to several": moved([OLD, NEW], BOTH, instance=pairs(("old", "new"), ("old", "more"))),
+    "several move to one": moved([OLD, NEW, claim("own")], BOTH, instance=pairs(("old", "new"), ("own", "new"))),
+    "one moves to itself": moved([OLD], {}, instance=pairs(("old", "old"))),
+    "more than the base once more": moved(
+        [claim("old", "9Gi")], (BOTH | CLASS) | {n: "1Gi" for n in BOTH | CLASS if "requests" in n}
+    ),
+    "beside the claim of its state": moved(
+        [OLD, NEW, claim("state-1")], STATE, instance=with_state(MOVES), migration=vmim()
+    ),
+}
+
+
+# ---- what is added for them -----------------------------------------------------------------------------------
+
+
+@sentences(CASES | DOUBLED)
+def test_an_entry_has_what_is_there_twice(case: Case) -> None:
     facts = namespace(
         quota(HARD, MARKS),
-        [case.migration],
+        [case.migration] if case.migration else [],
         [launcher(case.instance)],
         [case.instance],
         limits=BASE,
         rendering=case.rendering,
         now=1767225910.0,
-        **more,
     )
-    return dataclasses.replace(facts, claims={each.name: each for each in case.claims})
-
-
-@sentences(CASES)
-def test_an_entry_has_what_the_second_claim_counts(case: Case) -> None:
-    found, _made = after(seen(case), case.policy)
+    facts = dataclasses.replace(
+        facts,
+        claims={each.name: each for each in case.claims},
+        machines={case.asking.name: case.asking} if case.asking else {},
+        storage_migration=case.allowed,
+    )
+    found, _made = after(facts)
     written = entry(found.annotations.get(by_name(), "{}"))
     storage = {name: amount for name, amount in written.items() if name in HARD and name != "limits.cpu"}
     assert by_value(storage) == by_value(case.entry)
@@ -196,3 +276,14 @@ def test_nothing_is_read_where_no_quota_counts_claims() -> None:
     assert facts.claims is None
     found, _made = after(facts)
     assert set(entry(found.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
+
+
+def test_the_base_is_added_once_for_all_vms_together() -> None:
+    """Else the disks that fill what is added for one VM would be doubled for the next."""
+    names = [f"vm{number}" for number in range(4)]
+    instances = [moving(running_vmi(name), f"{name}-old", f"{name}-new") for name in names]
+    facts = namespace(quota(HARD, MARKS), [], [launcher(each) for each in instances], instances, limits=BASE)
+    claims = {f"{name}-old": claim(f"{name}-old", "400Mi") for name in names}
+    found, _made = after(dataclasses.replace(facts, claims=claims, storage_migration=True))
+    assert by_value(found.hard)["requests.storage"] == by_value({"q": "2Gi"})["q"]
+    assert by_value(found.hard)["persistentvolumeclaims"] == by_value({"q": "6"})["q"]
