@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.managedtenantquota.record import is_in_use, members_of, said_by
 
 EXAMPLE = """
@@ -64,20 +64,12 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
     assert not is_in_use(found)
 
 
-def test_one_in_the_middle_of_its_work() -> None:
+def test_one_in_the_middle_of_its_work_and_the_saved_specs_are_whole() -> None:
     found = read(IN_USE)
     assert members_of(found) == {"one": ["a", "b"], "two": []}
     records, unreadable = said_by(found)
     assert set(records) == {"a", "b"}
     assert records["b"].added == {"requests.memory": "512Mi", "pods": 2}
     assert (unreadable, is_in_use(found)) == ([], True)
-
-
-def test_a_saved_spec_comes_back_whole() -> None:
-    saved = read(IN_USE).status.original_blocking_resource_quotas
+    saved = found.status.original_blocking_resource_quotas
     assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]
-
-
-def test_where_it_lives() -> None:
-    path = VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS.path("ns1", "v", "status")
-    assert path == ("/apis/mtq.kubevirt.io/v1alpha1/namespaces/ns1/virtualmachinemigrationresourcequotas/v/status")

@@ -19,7 +19,7 @@ from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import EXACT, HARVESTER, Case, applied, by_value, charged, namespace, observed, sentences
+from tests.decisions import EXACT, HARVESTER, Case, after, applied, by_value, charged, namespace, observed, sentences
 from tests.objects import (
     COMPENSATION,
     DEFAULT_LABELS,
@@ -110,10 +110,7 @@ def moving(rq: ResourceQuota, *, over: bool = False) -> Facts:
 
 
 def settle(rq: ResourceQuota, policy: Policy, *, over: bool = False) -> ResourceQuota:
-    """One patch, after which there is nothing to do."""
-    after = applied(rq, plan(moving(rq, over=over), policy))
-    assert not plan(moving(after, over=over), policy)
-    return after
+    return after(moving(rq, over=over), policy)[0]
 
 
 @pytest.mark.parametrize("takeover", [EXACT, TAKEOVER], ids=lambda policy: policy.estimate.value)
@@ -194,9 +191,8 @@ def test_switched_off_it_is_given_back_at_once_as_release_does_and_then_left_alo
     assert expected
     if case.quota.labels.get(LABEL_DEFAULT_RESOURCE_QUOTA) is None:
         assert by_value(applied(case.quota, expected).hard) == by_value(HARD)
-    made = plan(seen, Policy(mode, estimate))
+    _done, made = after(seen, Policy(mode, estimate))
     assert made.patch(case.quota) == expected.patch(case.quota)
-    assert not plan(replace(seen, quota=applied(case.quota, made)), Policy(mode, estimate))
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -247,10 +243,7 @@ LEFT_TO_MTQ = {
 @sentences(LEFT_TO_MTQ)
 @both
 def test_a_default_quota_is_left_to_the_budget(case: Case, policy: Policy) -> None:
-    seen = replace(case.seen(), mtq=True)
-    after = applied(seen.quota, plan(seen, policy))
-    case.check(after)
-    assert not plan(replace(seen, quota=after), policy), "it does not come to rest"
+    case.check(after(replace(case.seen(), mtq=True), policy)[0])
 
 
 @pytest.mark.parametrize("why", [{"mtq": True}, {"namespace_off": True}, {}], ids=["budget", "off", "taken"])

@@ -19,15 +19,16 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.touch import Touched, last_touch
 from tests.decisions import applied, observed, sentences
-from tests.objects import DEFAULT_LABELS, ENTRY, RAISED, by_uid, quota, vmim
+from tests.objects import DEFAULT_LABELS, ENTRY, HARD, RAISED, Resources, by_uid, quota, vmim
 
 START = 1_700_000_000.0
 DELAYS = [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-def shown(given: ResourceQuota) -> ResourceQuota:
-    """The quota controller has copied spec.hard to status.hard."""
-    return msgspec.structs.replace(given, status=msgspec.structs.replace(given.status, hard=dict(given.hard)))
+def shown(given: ResourceQuota, hard: Resources | None = None) -> ResourceQuota:
+    """The quota controller has copied spec.hard, or what that was, to status.hard."""
+    status = msgspec.structs.replace(given.status, hard=dict(given.hard if hard is None else hard))
+    return msgspec.structs.replace(given, status=status)
 
 
 @dataclass
@@ -95,8 +96,7 @@ def test_nothing_is_touched(raised: Controller, migrations: list[VirtualMachineI
 
 
 def test_not_before_status_hard_shows_the_room(raised: Controller) -> None:
-    behind = msgspec.structs.replace(raised.quota.status, hard={"limits.cpu": "3", "limits.memory": "5000Mi"})
-    raised.quota = msgspec.structs.replace(raised.quota, status=behind)
+    raised.quota = shown(raised.quota, HARD)
     raised.run(100.0, [vmim(refused=True)])
     assert raised.touches == []
 
@@ -105,11 +105,7 @@ def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised:
     """Rancher reverts it every fifth of a second; each time it is raised again before KubeVirt is to be woken."""
     refused = [vmim(refused=True)]
     for tenth in range(20):
-        behind = tenth % 2 == 0
-        hard = {"limits.cpu": "3", "limits.memory": "5000Mi"} if behind else dict(raised.quota.hard)
-        raised.quota = msgspec.structs.replace(
-            raised.quota, status=msgspec.structs.replace(raised.quota.status, hard=hard)
-        )
+        raised.quota = shown(raised.quota, HARD if tenth % 2 == 0 else None)
         raised.look(tenth / 10, refused)
     assert len(raised.touches) == 2
 
@@ -118,7 +114,7 @@ def test_none_comes_before_quota_admission_may_know_what_changed_last(raised: Co
     refused = [vmim(refused=True)]
     raised.look(0.0, refused)
     now = raised.quota
-    raised.quota = msgspec.structs.replace(now, status=msgspec.structs.replace(now.status, hard={"limits.cpu": "3"}))
+    raised.quota = shown(now, {"limits.cpu": "3"})
     raised.look(0.2, refused)
     raised.quota = now
     for moment in (0.24, 0.26, 0.33, 0.48):
