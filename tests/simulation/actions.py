@@ -100,13 +100,11 @@ async def free(world: World, namespace: str) -> None:
 async def forge(world: World, vm: str, cpu: str) -> None:
     """the tenant creates a pod of {cpu} that looks like a migration target of {vm}"""
     namespace, _, name = vm.partition("/")
-    launcher, migration = world.launcher(vm), world.migration(vm)
-    if launcher is None:
-        return
-    metadata = {key: launcher["metadata"].get(key) or {} for key in ("labels", "annotations", "ownerReferences")}
-    job = migration["metadata"]["uid"] if migration else "none"
-    metadata["labels"] = {**metadata["labels"], LABEL_MIGRATION_JOB_UID: job}
-    await world.create_pod(namespace, cpu, {**metadata, "generateName": f"virt-launcher-{name}-"})
+    job = next((migration["metadata"]["uid"] for migration in world.migrations(vm)), "none")
+    for launcher in world.launchers(vm)[:1]:
+        metadata = {key: launcher["metadata"].get(key) or {} for key in ("labels", "annotations", "ownerReferences")}
+        metadata["labels"] = {**metadata["labels"], LABEL_MIGRATION_JOB_UID: job}
+        await world.create_pod(namespace, cpu, {**metadata, "generateName": f"virt-launcher-{name}-"})
 
 
 async def relabel(world: World, vm: str) -> None:
@@ -120,16 +118,14 @@ async def relabel(world: World, vm: str) -> None:
 
 async def shrink(world: World, vm: str, cpu: str) -> None:
     """the tenant resizes the launcher of {vm} in place to {cpu}"""
-    launcher = world.launcher(vm)
-    if launcher is not None:
+    for launcher in world.launchers(vm)[:1]:
         await world.resize(launcher, cpu)
 
 
 async def grow(world: World, namespace: str, cpu: str) -> None:
     """the tenant resizes a pod of its own in {namespace} to {cpu}"""
-    own = world.own_pods(namespace)
-    if own:
-        await world.resize(own[0], cpu)
+    for own in world.own_pods(namespace)[:1]:
+        await world.resize(own, cpu)
 
 
 async def enlarge(world: World, vm: str, cpu: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,10 +34,12 @@ from kubeloop.webhook.admission import (
     deny,
 )
 from pkg.util.quotacount.usage import pod_usage
-from tests.simulation import server
 from tests.simulation.cluster import Cluster
 from tests.simulation.process import Process
 from tests.simulation.server import Write
+
+if TYPE_CHECKING:
+    from tests.simulation.promises import Promises
 
 KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 RANCHER = "system:serviceaccount:cattle-system:cattle"
@@ -49,29 +51,19 @@ _POLICY = (Path(__file__).parents[2] / "deploy" / "policy.yaml").read_text()
 _RESIZES_ARE_COVERED = "pods/resize" in _POLICY
 
 
-class Witness(Protocol):
-    """Sees what the API servers do."""
+class Admission:
+    """One API server's. `replicas` are the processes behind headroom's Service; the promises see what it does."""
 
-    def reviewed(self, write: Write, path: str, decision: Decision | None) -> None:
-        """Headroom's answer on one of its paths; None: there was none."""
-
-    def admitted(self, write: Write) -> None:
-        """Nothing refuses it."""
-
-
-class Admission(server.Admission):
-    """One API server's. `replicas` are the processes behind headroom's Service."""
-
-    def __init__(self, cluster: Cluster, replicas: Sequence[Process], lag: float, witness: Witness) -> None:
+    def __init__(self, cluster: Cluster, replicas: Sequence[Process], lag: float, promises: Promises) -> None:
         self._cluster = cluster
         self._replicas = replicas
         self._lag = lag
-        self._witness = witness
+        self._promises = promises
         self._own: dict[str, Raw] = {}
         # Invariant: quotas as this server wrote them last, which its cache need not show yet.
 
     async def review(self, write: Write) -> Raw | None:
-        """Raises Forbidden, ServerError."""
+        """The object as it is to be stored. Raises Forbidden, ServerError."""
         if self._cluster.traits.policy:
             refuse_by_policy(write)
         new = write.new
@@ -83,7 +75,7 @@ class Admission(server.Admission):
         for decision in await asyncio.gather(*asked):
             if decision is not None and not decision.allowed:
                 raise Forbidden(f"admission webhook denied the request: {decision.message}", status=403)
-        self._witness.admitted(write)
+        self._promises.admitted(write)
         return new
 
     def _webhooks(self, kind: Any, write: Write) -> list[Raw]:
@@ -113,14 +105,14 @@ class Admission(server.Admission):
             if answering.done() and not answering.cancelled() and answering.exception() is None:
                 decision = answering.result()
             answering.cancel()
-        self._witness.reviewed(write, path, decision)
+        self._promises.reviewed(write, path, decision)
         if decision is None and webhook["failurePolicy"] == "Fail":
             raise ServerError(f'failed calling webhook "{webhook["name"]}": no answer', status=500)
         return decision
 
     def charge(self, write: Write) -> None:
-        """By the quotas as the cache has them; what fits there is written only to quotas that are still the same, so
-        it is decided again from those that are there."""
+        """Quota, just before it is stored: by the quotas as the cache has them; what fits there is written only
+        to quotas that are still the same, so it is decided again from those that are there. Raises Forbidden."""
         if write.resource is not PODS or write.new is None or write.subresource == "binding":
             return
         asked = pod_usage(msgspec.convert(write.new, Pod))

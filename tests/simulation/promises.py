@@ -85,7 +85,7 @@ class Promises:
             self._break("at rest nothing is locked", raw["metadata"]["name"])
 
     def reviewed(self, write: Write, path: str, decision: Decision | None) -> None:
-        """What headroom's webhooks have answered."""
+        """Headroom's answer on one of its webhooks' paths; None: there was none."""
         if path == "/lock" and decision is not None and write.resource is PODS:
             age = self._age_of_lock(write.namespace)
             strange = write.user not in (KUBEVIRT, HEADROOM)  # only KubeVirt creates targets

@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import gc
 import random
+import sys
 import time
 import types
 import uuid
@@ -49,7 +50,7 @@ def make_repeatable() -> None:
         _replace_defaults(function, replaced)
     time.time, time.monotonic = wall, monotonic
     datetime.datetime = _Datetime  # type: ignore[misc]
-    for module in [module for name, module in _modules() if name.startswith(_OURS)]:
+    for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
         if getattr(module, "datetime", None) is _RealDatetime:
             module.datetime = _Datetime  # type: ignore[attr-defined]
     random.Random = _Random  # type: ignore[misc, assignment]
@@ -79,12 +80,6 @@ class _Random(random.Random):
 
     def __init__(self, seed: object = None) -> None:
         super().__init__(random.getrandbits(64) if seed is None else seed)  # type: ignore[arg-type]
-
-
-def _modules() -> list[tuple[str, types.ModuleType]]:
-    import sys
-
-    return list(sys.modules.items())
 
 
 def _is_ours(function: types.FunctionType) -> bool:

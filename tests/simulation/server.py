@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from kubeloop.testing.fake.server import FakeTransport
 from tests.simulation.cluster import Cluster
 from tests.simulation.process import Process, outside
 from tests.simulation.repeatable import START, monotonic, wall
+
+if TYPE_CHECKING:
+    from tests.simulation.admission import Admission
 
 GRACE = 30
 _READS = ("GET", "HEAD")
@@ -50,17 +53,6 @@ class Write:
     @property
     def plural(self) -> str:
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
-
-
-class Admission:
-    """What an API server asks before it stores something. The real one is in admission.py."""
-
-    async def review(self, write: Write) -> Raw | None:
-        """The object as it is to be stored. Raises Forbidden."""
-        return write.new
-
-    def charge(self, write: Write) -> None:
-        """Quota, in the moment before it is stored. Raises Forbidden."""
 
 
 class ApiServer(FakeTransport):
@@ -186,6 +178,7 @@ class Connection(FakeTransport):
     ) -> None:
         super().__init__(servers[0].cluster)
         self._servers = servers
+        self._shared = servers[0].cluster
         self.user = user
         self._process = process
         self._life = process.life() if process else 0
@@ -228,12 +221,12 @@ class Connection(FakeTransport):
         if method not in _READS and self._before and not path.endswith("/selfsubjectreviews"):
             self._before()
         await self._latency()
-        server = self._cluster_random().choice(self._servers)
+        server = self._shared.random.choice(self._servers)
         # The server goes on with what it has begun, whether it is waited for or not.
         serving = outside(server.serve(self.user, method, path, params, body, content_type))
         serving.add_done_callback(_looked_at)
         answer = await asyncio.shield(serving)
-        self.server_clock.heard(format_datetime(datetime.fromtimestamp(START + monotonic(), UTC), usegmt=True))
+        self._hear_the_time()
         await self._latency()
         if self._process:
             await self._process.alive(self._life)
@@ -247,7 +240,7 @@ class Connection(FakeTransport):
         if self._process:
             await self._process.alive(self._life)
         await self._latency()
-        server = self._cluster_random().choice(self._servers)
+        server = self._shared.random.choice(self._servers)
         self._hear_the_time()
         async with server.stream(path, params, read_timeout, accept) as lines:
             yield lines
@@ -257,11 +250,8 @@ class Connection(FakeTransport):
         now = datetime.fromtimestamp(START + monotonic(), UTC)
         self.server_clock.heard(format_datetime(now, usegmt=True))
 
-    def _cluster_random(self) -> Any:
-        return self._servers[0].cluster.random
-
     async def _latency(self) -> None:
-        await asyncio.sleep(self._cluster_random().uniform(*self._servers[0].cluster.traits.latency))
+        await asyncio.sleep(self._shared.random.uniform(*self._shared.traits.latency))
 
 
 def client(

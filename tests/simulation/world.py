@@ -160,11 +160,9 @@ class World:
 
     async def abort(self, vm: str) -> None:
         """KubeVirt's finalizer is not played: a migration that is deleted is gone."""
-        for key, raw in list(self.cluster.raw(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).items()):
-            unfinished = raw.get("status", {}).get("phase") not in FINAL
-            if f"{key.partition('/')[0]}/{raw['spec']['vmiName']}" == vm and unfinished:
-                migrations = self.admin.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-                await migrations.delete(name=raw["metadata"]["name"], namespace=raw["metadata"]["namespace"])
+        migrations = self.admin.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        for raw in self.migrations(vm):
+            await migrations.delete(name=raw["metadata"]["name"], namespace=raw["metadata"]["namespace"])
 
     def launchers(self, vm: str) -> list[Raw]:
         """Of a VM that live, the oldest first."""
@@ -175,16 +173,14 @@ class World:
             if key.startswith(f"{namespace}/virt-launcher-{name}-") and raw["status"].get("phase") not in FINAL
         ]
 
-    def launcher(self, vm: str) -> Raw | None:
-        return next(iter(self.launchers(vm)), None)
-
-    def migration(self, vm: str) -> Raw | None:
-        """Under way."""
-        for key, raw in self.cluster.raw(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).items():
-            unfinished = raw.get("status", {}).get("phase") not in FINAL
-            if f"{key.partition('/')[0]}/{raw['spec']['vmiName']}" == vm and unfinished:
-                return raw
-        return None
+    def migrations(self, vm: str) -> list[Raw]:
+        """Under way, the oldest first."""
+        return [
+            raw
+            for key, raw in self.cluster.raw(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).items()
+            if f"{key.partition('/')[0]}/{raw['spec']['vmiName']}" == vm
+            and raw.get("status", {}).get("phase") not in FINAL
+        ]
 
     def own_pods(self, namespace: str) -> list[Raw]:
         """The tenant's."""

@@ -1,4 +1,5 @@
-"""What quota counts of a pod: the seed's numbers, and what is beside the record of Kubernetes' evaluators."""
+"""What quota counts of a pod, the seed's numbers and what is beside the record of Kubernetes' evaluators, and what the
+API server gives it first."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list
+from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import counted, is_extended, pod_usage, unnamed
+from tests.decisions import sentences
 from tests.pkg.util import vectors
 
 
@@ -63,27 +66,14 @@ def test_a_pod_stuck_in_deletion_counts_until_its_grace_is_over(
     assert pod_usage(made, now)["count/pods"] == Quantity.of(1)
 
 
-@pytest.mark.parametrize(
-    ("name", "extended"),
-    [
-        ("example.com/gpu", True),
-        ("devices.kubevirt.io/kvm", True),
-        ("cpu", False),
-        ("hugepages-2Mi", False),
-        ("kubernetes.io/thing", False),
-        ("sub.kubernetes.io/thing", False),
-        ("requests.example.com/gpu", False),
-        ("example.com/" + "a" * 63, True),
-        ("example.com/" + "a" * 64, False),
-        ("example.com/", False),
-        ("/gpu", False),
-        ("Example.com/gpu", False),
-        ("example.com/a/b", False),
-        ("a" * 244 + "/gpu", True),
-        ("a" * 245 + "/gpu", False),
-    ],
-)
-def test_extended_resources_are_qualified_names_outside_kubernetes(name: str, extended: bool) -> None:
+EXTENDED = ["example.com/gpu", "devices.kubevirt.io/kvm", "example.com/" + "a" * 63, "a" * 244 + "/gpu"]
+KUBERNETES_OWN = ["cpu", "hugepages-2Mi", "kubernetes.io/thing", "sub.kubernetes.io/thing", "requests.example.com/gpu"]
+NO_NAMES = ["example.com/", "/gpu", "Example.com/gpu", "example.com/a/b", "example.com/" + "a" * 64, "a" * 245 + "/gpu"]
+
+
+@pytest.mark.parametrize("name", [*EXTENDED, *KUBERNETES_OWN, *NO_NAMES])
+def test_extended_resources_are_qualified_names_outside_kubernetes(name: str) -> None:
+    extended = name in EXTENDED
     assert is_extended(name) is extended
     counts = f"requests.{name}" in pod_usage(pod({"name": "c", "resources": {"requests": {name: "1"}}}))
     assert counts is (extended or name in ("cpu", "hugepages-2Mi"))
@@ -129,7 +119,60 @@ UNNAMED: dict[str, tuple[Pod, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(UNNAMED.values()), ids=list(UNNAMED))
+@sentences(UNNAMED)
 def test_what_a_pod_has_to_name(case: tuple[Pod, list[str]]) -> None:
     asked, missing = case
     assert unnamed(asked, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"]) == missing
+
+
+# ---- what the API server and LimitRanges give a pod before quota looks at it ---------------------------------
+
+
+def ranges(*items: dict[str, Any]) -> list[LimitRange]:
+    return [msgspec.convert({"spec": {"limits": [{"type": "Container"} | item]}}, LimitRange) for item in items]
+
+
+def cpu(amount: str) -> dict[str, str]:
+    return {"cpu": amount}
+
+
+NOTHING: dict[str, Any] = {}
+TWO = {"limits": cpu("2")}
+USUAL = {"default": cpu("1"), "defaultRequest": cpu("100m")}
+EACH = {"cpu": "1", "memory": "1Gi"}
+COMPLETED: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, str] | None, dict[str, str] | None]] = {
+    "nothing asked for and no defaults": (NOTHING, [], None, None),
+    "a request becomes the limit": (TWO, [], cpu("2"), cpu("2")),
+    "unless it is given": (TWO | {"requests": cpu("1")}, [], cpu("2"), cpu("1")),
+    "default is the limit, defaultRequest the request": (NOTHING, [USUAL], cpu("1"), cpu("100m")),
+    "what the limit made the request comes before defaultRequest": (TWO, [USUAL], cpu("2"), cpu("2")),
+    "only what is missing is filled": ({"requests": cpu("5m")}, [{"default": EACH}], EACH, EACH | cpu("5m")),
+    "max is the default's default": (NOTHING, [{"max": cpu("4")}], cpu("4"), cpu("4")),
+    "min is defaultRequest's last default": (NOTHING, [{"min": cpu("50m")}], None, cpu("50m")),
+    "default stands before max and min": (
+        NOTHING,
+        [{"max": cpu("4"), "default": cpu("2"), "min": cpu("1")}],
+        cpu("2"),
+        cpu("2"),
+    ),
+    "of several the first that has one": (NOTHING, [{"default": cpu("1")}, {"default": EACH | cpu("9")}], EACH, EACH),
+    "limits of pods give no default": (NOTHING, [{"type": "Pod", "max": cpu("9")}], None, None),
+}
+
+
+@sentences(COMPLETED)
+def test_containers_are_completed(case: tuple[Any, ...]) -> None:
+    resources, items, limits, requests = case
+    made = pod({"name": "c", "resources": resources}, init=[{"name": "i", "resources": resources}])
+    before = msgspec.json.encode(made)
+    spec = apply_limit_ranges(made, ranges(*items)).spec
+    for completed in (*spec.containers, *(spec.init_containers or ())):
+        assert (completed.resources.limits, completed.resources.requests) == (limits, requests)
+    assert len(spec.init_containers or ()) == 1
+    assert msgspec.json.encode(made) == before
+
+
+def test_the_last_item_of_one_limit_range_wins() -> None:
+    items = [{"type": "Container", "default": cpu(amount)} for amount in ("1", "2")]
+    limit_range = msgspec.convert({"spec": {"limits": items}}, LimitRange)
+    assert apply_limit_ranges(pod({"name": "c"}), [limit_range]).spec.containers[0].resources.limits == cpu("2")

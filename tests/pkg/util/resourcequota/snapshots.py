@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import Snapshot
+from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT
 from tests.decisions import applied, charged, named
 from tests.objects import BASE
@@ -47,9 +49,5 @@ def cluster(
 
 def settled(snapshot: Snapshot) -> Snapshot:
     """The same cluster once headroom has run."""
-    from dataclasses import replace
-
-    from pkg.util.resourcequota.planner import plan
-
     done = [applied(rq, plan(snapshot.observe(rq), EXACT)) for rq in snapshot.quotas]
     return replace(snapshot, quotas=done)

@@ -128,43 +128,23 @@ def test_a_document_nested_beyond_reason_is_an_error_of_ours() -> None:
         parse_limits('{"limit":' + "[" * 100_000)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "limits.cpu",
-        "limits.memory",
-        "limits.ephemeral-storage",
-        "cpu",
-        "requests.cpu",
-        "memory",
-        "requests.memory",
-        "ephemeral-storage",
-        "requests.ephemeral-storage",
-        "hugepages-2Mi",
-        "requests.hugepages-1Gi",
-        "requests.devices.kubevirt.io/kvm",
-        "requests.nvidia.com/A100",
-        "pods",
-        "count/pods",
-    ],
-)
-def test_what_pods_use_up(name: str) -> None:
-    assert counts_of_pods(name)
+USED_UP_BY_PODS = {
+    "limits": "limits.cpu limits.memory limits.ephemeral-storage",
+    "requests": "requests.cpu requests.memory requests.ephemeral-storage",
+    "short names": "cpu memory ephemeral-storage",
+    "huge pages": "hugepages-2Mi requests.hugepages-1Gi",
+    "devices": "requests.devices.kubevirt.io/kvm requests.nvidia.com/A100",
+    "pods": "pods count/pods",
+}
+NOT_BY_PODS = {
+    "storage": "requests.storage gold.storageclass.storage.k8s.io/requests.storage persistentvolumeclaims",
+    "other objects": "services count/secrets count/deployments.apps",
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "requests.storage",
-        "gold.storageclass.storage.k8s.io/requests.storage",
-        "persistentvolumeclaims",
-        "services",
-        "count/secrets",
-        "count/deployments.apps",
-    ],
-)
-def test_what_pods_do_not_use_up(name: str) -> None:
-    assert not counts_of_pods(name)
+@sentences(USED_UP_BY_PODS | NOT_BY_PODS)
+def test_what_pods_use_up(case: str) -> None:
+    assert {counts_of_pods(name) for name in case.split()} == {case in USED_UP_BY_PODS.values()}
     assert not counts_of_pods("")
 
 

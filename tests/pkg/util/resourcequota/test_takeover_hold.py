@@ -47,11 +47,8 @@ POD = entry(POD_ENTRY)
 
 def done(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
     migration = vmim(phase)
-    if ended_at is None:
-        return migration
-    state = {"endTimestamp": ended_at, "completed": True}
-    status = msgspec.to_builtins(migration.status) | {"migrationState": state}
-    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+    state = MigrationState(end_timestamp=ended_at) if ended_at else None
+    return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))
 
 
 def told(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
@@ -245,9 +242,9 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
 
 def test_the_end_of_another_migration_does_not_count() -> None:
     """The source is left over since a moment ago; yesterday's migration named other pods."""
-    state = {"endTimestamp": "2025-12-31T12:00:00Z", "sourcePod": "elsewhere", "targetPod": SOURCE.name}
-    status = msgspec.convert({"phase": "Succeeded", "migrationState": state}, type(MIGRATION.status))
-    earlier = msgspec.structs.replace(vmim("Succeeded", name="earlier"), status=status)
+    state = MigrationState(end_timestamp="2025-12-31T12:00:00Z", source_pod="elsewhere", target_pod=SOURCE.name)
+    earlier = vmim("Succeeded", name="earlier")
+    earlier = msgspec.structs.replace(earlier, status=msgspec.structs.replace(earlier.status, migration_state=state))
     seen = namespace(quota(HARD, MARKS), [earlier, done()], [SOURCE, TARGET], [MOVED], now=NOON)
     found, made = after(seen)
     assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
