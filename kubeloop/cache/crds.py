@@ -25,7 +25,7 @@ class CustomResourceWatch:
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Register an informer to be woken. Idempotent."""
         informers = self._informers.setdefault(informer.resource.group_resource, [])
-        if informer.resource.group and informer not in informers:
+        if informer not in informers:
             informers.append(informer)
             informer.on_not_installed = self._start
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -49,7 +48,7 @@ class HealthServer:
         try:
             await web.TCPSite(runner, host or None, port).start()
         except OSError as error:
-            raise BindError(f"cannot listen on {bind_address}: {_reason(error)}") from error
+            raise BindError.of(bind_address, error) from error
         bound = runner.addresses[0]
         self.addresses.append((bound[0], bound[1]))
 
@@ -126,8 +125,3 @@ def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], lis
 async def _metrics(request: web.Request) -> web.Response:
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
-
-
-def _reason(error: OSError) -> str:
-    # asyncio puts its own sentence around the system's; the number is what tells.
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import ssl
 import time
@@ -96,8 +95,7 @@ class WebhookServer:
         try:
             self.address = await self._listener.start(host, port)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise BindError(f"cannot listen on {bind_address}: {reason}") from error
+            raise BindError.of(bind_address, error) from error
         log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self._hooks)))
 
     async def close(self) -> None:

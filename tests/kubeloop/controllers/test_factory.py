@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -390,6 +391,7 @@ def forbid(resource: Any) -> None:
 async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_readyz_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "kubeloop.controllers")
     cluster, calls = Cluster(), Calls()
     nodes_server = cluster.server.kind(registry.NODES)
     forbid(nodes_server)
@@ -414,8 +416,9 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     nodes_server.errors = {}
     nodes_server.put("n1")
     await asyncio.sleep(60)
-    assert counted
     assert set(counted) == {1}
+    said = [line for line in caplog.messages if line.startswith(("caches synced", "nodes: can be listed"))]
+    assert said == ["caches synced: resourcequotas", "nodes: can be listed now, calling every handler again"]
     assert cluster.management.synced()
 
 

@@ -50,8 +50,13 @@ def test_a_new_ca_and_what_it_signs() -> None:
     check(material)
     authority, serving = parse(material.authority.certificate), parse(material.serving.certificate)
     assert trusted(material.serving, material.bundle)
-    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert not serving.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    for certificate, constraints in (
+        (authority, x509.BasicConstraints(ca=True, path_length=0)),
+        (serving, x509.BasicConstraints(ca=False, path_length=None)),
+    ):
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+        assert (found.critical, found.value) == (True, constraints)
+    assert parse(material.serving.certificate + material.authority.certificate) == serving, "of a chain the first"
     signs = authority.extensions.get_extension_for_class(x509.KeyUsage)
     assert (signs.critical, signs.value) == (True, usage(signs=True))
     serves = serving.extensions.get_extension_for_class(x509.KeyUsage)

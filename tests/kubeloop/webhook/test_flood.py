@@ -216,7 +216,7 @@ async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not(
             reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
             await ask(reader, writer, key)
             await asyncio.sleep(1.5 * QUICK.head)
-            assert reader.at_eof() is not kept
+            assert (reader.at_eof(), peer.told.open) == (not kept, kept)
             writer.close()
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from kubeloop.webhook.registration import Endpoint, Registration, Webhook, rule, webhook
+from kubeloop.webhook.registration import Endpoint, Registration, Webhook, key_of, registered, rule, webhook
 from tests import kinds
+from tests.kubeloop.webhook.listening import KEY
 
 pytestmark = pytest.mark.virtual_time
 
@@ -120,6 +122,26 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     restarted = server.registration()
     await restarted.adopt()
     assert restarted.endpoint.key == key
+
+
+@pytest.mark.parametrize(
+    "endpoint", [replace(URL, key=KEY), Endpoint("", "ns", "webhook", key=KEY)], ids=["by URL", "by Service"]
+)
+def test_the_key_is_at_the_end_of_the_path(endpoint: Endpoint) -> None:
+    config = endpoint.client_config("/pods")
+    assert (config.get("url") or config["service"]["path"]).endswith(f"/pods/{KEY}")
+    without = webhook("a", {"service": {"path": "/pods"}}, [])
+    assert key_of([without, webhook("b", config, [])]) == KEY
+    assert key_of([without]) == ""
+
+
+async def test_a_write_says_whether_there_was_anything_to_write(server: Server) -> None:
+    registration, wanted = server.registration(), [made("pods", URL, b"ca")]
+    steps: list[tuple[list[Webhook], bool]] = [([], False), (wanted, True), (wanted, False), ([], True)]
+    for webhooks, writes in steps:
+        found = await registered(registration.client, VALIDATING_WEBHOOK_CONFIGURATIONS, NAME)
+        said = await registration.put(VALIDATING_WEBHOOK_CONFIGURATIONS, NAME, found, webhooks, {})
+        assert said is writes
 
 
 async def test_of_those_that_stand_some_are_kept(server: Server) -> None:

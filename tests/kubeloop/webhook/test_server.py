@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import ssl
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.controllers.errors import BindError
-from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny, time_left
 from kubeloop.webhook.listener import Limits
 from kubeloop.webhook.server import WebhookServer
 from kubeloop.webhook.serving_certificate import server_context
@@ -115,8 +116,9 @@ async def test_the_largest_review_is_taken() -> None:
         assert (await peer.post("/allow", filler))[0] == 200
 
 
-async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() -> None:
+async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     """Without an answer the failure policy would decide, and let a pod take what is reserved."""
+    caplog.set_level(logging.INFO, "kubeloop.webhook.server")
     filler = REVIEW[:-1] + b" " * LARGEST + b"}"
     parts = REVIEW.replace(b'"object":{}', b'"object":[' + b'"",' * 10_000 + b'""]')
     async with listening(HOOKS, limits=Limits(), key=lambda: KEY) as peer:
@@ -131,6 +133,23 @@ async def test_the_api_servers_own_review_is_denied_where_it_cannot_be_read() ->
             assert why in answer["status"]["message"]
         assert (await peer.post(f"/allow/{KEY}", filler * 8))[0] == 413
         assert (await peer.post(f"/allow/{KEY}", b" " * len(filler)))[0] == 413
+        assert (await peer.post(f"/allow/{KEY}"))[0] == 200
+    denied = [line for line in caplog.messages if ": denied to " in line]
+    assert denied == ["/unreadable: denied to : the request cannot be checked: object: no pod"]
+
+
+async def test_only_the_key_makes_a_review_the_api_servers_and_for_others_there_is_no_time_to_ask_it() -> None:
+    seen = []
+
+    async def hook(request: AdmissionRequest) -> Decision:
+        seen.append((request.authenticated, time_left() > 0))
+        return ALLOW
+
+    says_so = REVIEW.replace(b'"uid"', b'"authenticated":true,"uid"')
+    async with listening({"/pods": hook}, key=lambda: KEY) as peer:
+        paths = ["/pods", f"/pods/{KEY}", f"/pods/{'0' * 32}", f"/pods/{KEY[1:]}"]
+        assert [(await peer.post(path, says_so))[0] for path in paths] == [200, 200, 200, 404]
+    assert seen == [(False, False), (True, True), (False, False)]
 
 
 async def test_who_hangs_up_is_not_missed() -> None:
@@ -180,8 +199,11 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     after = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
     assert REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
-    seconds = "controller_runtime_webhook_latency_seconds_count"
-    assert (REGISTRY.get_sample_value(seconds, {"webhook": "/allow"}) or 0) >= 1
+    count, seconds = (
+        REGISTRY.get_sample_value(f"controller_runtime_webhook_latency_seconds_{each}", {"webhook": "/patch"}) or 0.0
+        for each in ("count", "sum")
+    )
+    assert 0 < seconds < 60 * count
 
 
 async def test_an_address_in_use_is_one_clear_line() -> None:

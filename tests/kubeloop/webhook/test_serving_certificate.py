@@ -1,22 +1,34 @@
-"""Another certificate in a listener that is in use."""
+"""The certificate that a listener serves: from cert-manager's files, or the Secret that replicas share; how it is
+loaded into a context that is in use."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import logging
 import ssl
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, issue
-from kubeloop.webhook.serving_certificate import load, server_context
+from kubeloop.api.core import Secret
+from kubeloop.api.registry import SECRETS
+from kubeloop.client.errors import ConfigError, NotFound
+from kubeloop.webhook.certificates import DAY, CertificateError, KeyPair, Material, issue
+from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates, load, server_context
+from tests.kinds import Clock, Kind
 
 pytestmark = pytest.mark.virtual_time
 
 
 def made() -> Material:
     return issue(["127.0.0.1"], time.time())
+
+
+# -- loaded into a context
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,3 +84,211 @@ async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> No
     _, writer = await connect(server.sockets[0].getsockname()[1], good)
     writer.close()
     server.close()
+
+
+# -- from files
+
+
+def write(folder: Path, material: Material, authority: str = "ca.crt") -> None:
+    (folder / "tls.crt").write_bytes(material.serving.certificate)
+    (folder / "tls.key").write_bytes(material.serving.key)
+    (folder / authority).write_bytes(material.bundle)
+
+
+def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
+    return CertificateFiles(server_context(), folder / "tls.crt", folder / "tls.key", authority)
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen", "registered"),
+    [("ca.crt", None, True), ("root.pem", "root.pem", True), ("root.pem", None, False)],
+    ids=["beside the certificate", "one's own choice", "none: an injector's affair"],
+)
+async def test_the_ca_that_is_registered(tmp_path: Path, there: str, chosen: str | None, registered: bool) -> None:
+    material = made()
+    write(tmp_path, material, there)
+    found = files(tmp_path, tmp_path / chosen if chosen else None)
+    assert not found.expires
+    await found.refresh()
+    assert found.expires
+    assert found.bundle == (material.bundle if registered else None)
+
+
+async def test_a_change_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, made())
+    found = files(tmp_path)
+    await found.refresh()
+    renewed = made()
+    write(tmp_path, renewed)
+    await found.refresh()
+    assert found.bundle == renewed.bundle
+    assert found.loaded == renewed.serving
+
+
+@pytest.mark.parametrize("half", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB"])
+async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half: bytes) -> None:
+    material = made()
+    write(tmp_path, material)
+    found = files(tmp_path)
+    await found.refresh()
+    (tmp_path / "tls.crt").write_bytes(half)
+    await found.refresh()
+    assert found.loaded == material.serving
+    (tmp_path / "tls.crt").unlink()
+    await found.refresh()
+    assert found.expires
+
+
+@pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])
+async def test_what_was_never_there_is_one_clear_line(tmp_path: Path, missing: str) -> None:
+    write(tmp_path, made())
+    (tmp_path / missing).unlink()
+    with pytest.raises(ConfigError, match=missing):
+        await files(tmp_path).refresh()
+
+
+async def test_a_key_of_another_certificate_is_one_clear_line(tmp_path: Path) -> None:
+    write(tmp_path, made())
+    (tmp_path / "tls.key").write_bytes(made().serving.key)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        await files(tmp_path).refresh()
+
+
+# -- from a Secret
+
+BUNDLE, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "authority.key", "tls.crt", "tls.key"
+NAME = "headroom-webhook-tls"
+AT = f"default/{NAME}"
+
+
+class Secrets(Kind[Secret]):
+    """Of which a test reads and spoils one."""
+
+    def __init__(self) -> None:
+        super().__init__(SECRETS)
+
+    def data(self) -> dict[str, bytes]:
+        return {name: base64.b64decode(text) for name, text in self.objects[AT]["data"].items()}
+
+    def spoil(self, **data: str | None) -> None:
+        self.edited(AT, {"data": {name.replace("_", "."): text for name, text in data.items()}})
+
+
+@pytest.fixture
+def secrets() -> Secrets:
+    return Secrets()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Replicas = Callable[..., SharedCertificates]
+
+
+@pytest.fixture
+def replica(secrets: Secrets, clock: Clock) -> Replicas:
+    """Makes one."""
+
+    def made(*hosts: str) -> SharedCertificates:
+        return SharedCertificates(server_context(), secrets.client, "default", NAME, hosts or ("127.0.0.1",), clock)
+
+    return made
+
+
+async def refreshed(*replicas: SharedCertificates) -> tuple[bytes, bytes]:
+    """All at once: the bundle and the certificate, which all of them have then."""
+    await asyncio.gather(*(each.refresh() for each in replicas))
+    (agreed,) = {(each.bundle, each.loaded and each.loaded.certificate) for each in replicas}
+    assert all(agreed)
+    return agreed  # type: ignore[return-value]
+
+
+async def test_the_first_replica_writes_what_a_listener_can_load_and_the_others_read(
+    secrets: Secrets, replica: Replicas
+) -> None:
+    replicas = [replica() for _ in range(5)]
+    bundle, certificate = await refreshed(*replicas)
+    data = secrets.data()
+    assert (data[BUNDLE], data[CERTIFICATE]) == (bundle, certificate)
+    for key in (KEY, AUTHORITY_KEY):
+        assert data[key].startswith(b"-----BEGIN PRIVATE KEY-----")
+    ssl.create_default_context(cadata=bundle.decode())
+    before = len(secrets.calls)
+    await refreshed(replicas[0])
+    assert [verb for verb, _, _ in secrets.calls[before:]] == ["get"]
+    assert len(secrets.asked("patch")) == 0
+
+
+async def test_of_replicas_that_renew_together_one_wins_also_beside_a_foreign_writer(
+    secrets: Secrets, clock: Clock, replica: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    replicas = [replica() for _ in range(5)]
+    bundle, certificate = await refreshed(*replicas)
+    assert [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")] == ["created"]
+    caplog.clear()
+    clock.now += 244 * DAY
+    secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
+    assert await refreshed(*replicas) == (bundle, secrets.data()[CERTIFICATE])
+    assert secrets.data()[CERTIFICATE] != certificate
+    told = [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")]
+    assert told == ["certificates renewed"]
+
+
+async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica: Replicas) -> None:
+    replicas = [replica() for _ in range(2)]
+    before, _ = await refreshed(*replicas)
+    secrets.gone(AT)
+    bundle, certificate = await refreshed(*replicas)
+    assert bundle == secrets.data()[BUNDLE] != before
+    assert certificate == secrets.data()[CERTIFICATE]
+
+
+async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal(
+    secrets: Secrets, clock: Clock, replica: Replicas
+) -> None:
+    one = replica()
+    before, _ = await refreshed(one)
+    secrets.spoil(staged_crt="eA==", staged_key="eA==", activate_at="eA==")
+    clock.now += 244 * DAY
+    assert (await refreshed(one))[0] == before
+    assert secrets.data().keys() == {BUNDLE, "authority.crt", AUTHORITY_KEY, CERTIFICATE, KEY}
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"tls_crt": None},
+        {"tls_key": "!"},
+        {"tls_key": base64.b64encode(b"x").decode()},
+        {"ca_crt": ""},
+        {"authority_key": None},
+    ],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["by one that knew it", "by one that did not"])
+async def test_a_secret_that_is_garbage_is_replaced(
+    spoiled: dict[str, str | None], known: bool, secrets: Secrets, replica: Replicas
+) -> None:
+    """As it was, if that is known: the other replicas, and the locks that stand, have its CA."""
+    one = replica()
+    await refreshed(one)
+    before = secrets.data()
+    secrets.spoil(**spoiled)
+    await refreshed(one if known else replica())
+    assert (secrets.data() == before) is known
+    await refreshed(replica(), one)
+
+
+async def test_another_host_keeps_the_ca(replica: Replicas) -> None:
+    one, other = replica(), replica("localhost")
+    bundle, _ = await refreshed(one)
+    assert (await refreshed(other))[0] == bundle
+    await refreshed(one, other)
+
+
+async def test_a_namespace_that_is_not_there_is_one_clear_line(secrets: Secrets, replica: Replicas) -> None:
+    secrets.errors["create"] = [NotFound('namespaces "default" not found', status=404)]
+    with pytest.raises(ConfigError, match="namespace default for the certificate's secret"):
+        await replica().refresh()

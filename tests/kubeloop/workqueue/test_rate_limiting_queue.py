@@ -49,6 +49,10 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
         queue.add("a")
         queue.done(await queue.get())
     assert sum(map(len, queue._lines.values())) < 200
+    queue.add("beside it")
+    for priority in range(200):
+        queue.add("a", priority)
+    assert [await queue.get(), await queue.get()] == ["a", "beside it"]
 
 
 async def test_what_is_held_goes_by_the_highest_priority_that_it_was_added_with() -> None:
