@@ -21,7 +21,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import RancherAgent
 from lab.demo import seed
-from lab.demo.checks import Check, Report
+from lab.demo.lines import Check, Report
 from lab.headroom import Headroom, in_cluster
 from lab.namespace import Namespace
 from lab.record import Amounts, Record
@@ -42,7 +42,7 @@ RUNNING_SECONDS = 2.5
 EARLY_PHASE_SECONDS = 0.4
 """How long a migration's phases last at speed 1: Running, and each one before."""
 HELD_BACK = 3600.0
-"""Seconds: a migration stays in Running until `finish` lets it go on."""
+"""Seconds: a migration stays in Running until it is told to hurry."""
 
 
 class Stopped(Exception):
@@ -119,9 +119,6 @@ class Driver:
         running = HELD_BACK if held_back else RUNNING_SECONDS / self.speed
         early, linger = EARLY_PHASE_SECONDS / self.speed, max(linger / self.speed, least)
         await self.namespace.migrate(vm, name, running=running, phase=early, linger=linger)
-
-    async def finish(self, migration: str) -> None:
-        await self.namespace.hurry(migration)
 
     async def restart_rancher(self) -> None:
         """Kill Rancher's agent and start it again. Raises ClusterError."""

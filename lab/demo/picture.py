@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kubeloop.api.quantity import Quantity
 from lab import plot, questions
-from lab.demo.checks import Check, Report
+from lab.demo.lines import Check, Report
 from lab.plot import BAD, DIM, GOOD, GUTTER, HARD, ON_BAR, TITLE, USED, Canvas, Sample, Scale
 from lab.record import Amounts, Mark, Record, Track
 from pkg.util import constants

@@ -20,9 +20,8 @@ from kubeloop.testing.cluster.guard import ending_on_sigterm
 from kubeloop.testing.cluster.progress import Lines as Progress
 from lab.cluster import EmbeddedCluster
 from lab.demo import seed
-from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
-from lab.demo.lines import Lines, is_terminal
+from lab.demo.lines import Check, Lines, Report, is_terminal
 from lab.demo.picture import show, write
 from lab.demo.scenario import SCENARIO, Step
 from lab.questions import refused_after_raise

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kubeloop.api import registry
-from lab import questions
+from lab import bodies, questions
 from lab.demo import seed
 from lab.demo.driver import Driver
 from lab.headroom import WEBHOOK
@@ -43,7 +43,7 @@ async def refused(driver: Driver) -> None:
     """(a) Two launcher pods do not fit, and the quota stays as it is."""
     record = driver.record
     await driver.create(SETTINGS, seed.setting())
-    await driver.create(registry.NAMESPACES, seed.namespace())
+    await driver.create(registry.NAMESPACES, bodies.namespace(seed.NAMESPACE, seed.LIMIT))
     await _hard(driver, "Rancher renders the namespace's limit", seed.BASE)
     await _runs(driver, _VM, seed.FIRST_DOMAIN)
     await _used(driver, f"what quota counts of {_VM}'s pod", seed.POD)
@@ -91,7 +91,7 @@ async def reverted(driver: Driver) -> None:
     _tell_how_fast(driver, repaired_since)
     await driver.stop_headroom()
     await _guarded(driver, seed.SECOND_RAISED)
-    await driver.finish("m2")
+    await driver.namespace.hurry("m2")
     await _succeeds(driver, "m2")
     _never_more(driver, seed.SECOND_RAISED)
 
@@ -150,7 +150,7 @@ SCENARIO: tuple[Step, ...] = (
 
 
 async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
-    await driver.create(VIRTUAL_MACHINES, seed.machine(vm, domain))
+    await driver.create(VIRTUAL_MACHINES, bodies.machine(vm, {"domain": dict(domain)}, strategy="Always"))
     await driver.expect(f"{vm} is started", "Running", lambda: _status(driver, vm))
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-from lab import bodies
 from lab.record import Amounts
 from pkg.util import constants
 
@@ -66,13 +65,3 @@ def forged() -> dict[str, Any]:
 def setting() -> dict[str, Any]:
     """Harvester's overhead ratio."""
     return {"metadata": {"name": constants.SETTING_OVERHEAD_RATIO}, "value": RATIO, "default": RATIO}
-
-
-def namespace() -> dict[str, Any]:
-    """The namespace with the limit that a person set in Rancher."""
-    return bodies.namespace(NAMESPACE, LIMIT)
-
-
-def machine(name: str, domain: Mapping[str, Any]) -> dict[str, Any]:
-    """A VirtualMachine that is to run."""
-    return bodies.machine(name, {"domain": dict(domain)}, strategy="Always")

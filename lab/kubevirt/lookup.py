@@ -35,9 +35,7 @@ class Pods:
         pods.add_indexer(_BY_INSTANCE, instance_keys)
         pods.add_indexer(_BY_JOB, _job_uids)
         pods.add_indexer(_BY_OWNER, _owning_launchers)
-        pods.add_indexer(
-            _BY_NODE, lambda pod: [pod.spec.node_name or ""] if is_launcher(pod) and not pod.terminal else []
-        )
+        pods.add_indexer(_BY_NODE, _nodes)
         pods.add_indexer(_TARGETS, lambda pod: [_ALL] if _job_uids(pod) and not pod.terminal else [])
 
     def get(self, key: str) -> Pod | None:

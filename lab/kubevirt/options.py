@@ -2,7 +2,6 @@
 
 Annotations (prefix `testcluster.headroom.harvesterhci.io/`):
 `source-linger-seconds`   how long the source pod keeps counting after Succeeded
-`target-linger-seconds`   how long the target pod of a failed or aborted migration keeps counting (KubeVirt issue 5373)
 `phase-seconds`           how long a phase lasts: `2`, or by phase `Running=10,Scheduling=0.5`
 `fail-at-phase`           the phase in which the migration fails
 """
@@ -48,7 +47,6 @@ class Options:
     """
 
     source_linger: float = 31.0
-    target_linger: float = 0.0
     phase_delay: float = 0.2
     overhead_profile: str = "1.8"
     parallel_migrations: int = USUAL_LIMITS.per_cluster
@@ -70,7 +68,6 @@ class MigrationOptions:
     """The options that hold for one migration."""
 
     source_linger: float
-    target_linger: float
     phase_delay: float
     by_phase: Mapping[str, float]
     fail_at_phase: str
@@ -95,7 +92,6 @@ class MigrationOptions:
         pairs = [pair.partition("=") for pair in paced.split(",") if "=" in pair]
         return cls(
             seconds(said("source-linger-seconds"), options.source_linger),
-            seconds(said("target-linger-seconds"), options.target_linger),
             delay if pairs else seconds(paced, delay),
             {phase.strip(): seconds(text.strip(), delay) for phase, _, text in pairs},
             said("fail-at-phase"),

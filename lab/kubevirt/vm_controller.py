@@ -29,15 +29,9 @@ class Action(Enum):
 
 
 _FAILED, _SUCCEEDED = constants.PHASE_FAILED, constants.PHASE_SUCCEEDED
-STARTING: Mapping[str, tuple[str, ...]] = {
-    "Always": (_FAILED, _SUCCEEDED),
-    "RerunOnFailure": (_FAILED,),
-    "Manual": (),
-    "Once": (),
-}
-"""The run strategies that start a VM, and after which final phases of its VMI again."""
-_ONLY_ONCE = ("Manual", "Once")
-"""Of these, which leave a VM alone that has run and was stopped."""
+STARTING: Mapping[str, tuple[str, ...]] = {"Always": (_FAILED, _SUCCEEDED), "RerunOnFailure": (_FAILED,), "Once": ()}
+"""The run strategies that start a VM, and after which final phases of its VMI again. The others leave it alone; Manual
+is started through KubeVirt's own API, which is not served here."""
 _STOPPING = ("WaitAsReceiver", constants.RUN_STRATEGY_HALTED)
 _NEVER_RAN = (None, "", "Starting", "ErrorUnschedulable")
 
@@ -53,7 +47,7 @@ def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Actio
     if strategy not in (*STARTING, *_STOPPING) or (vmi is not None and vmi.deleting):
         return Action.LEAVE
     if vmi is None:
-        ran = strategy in _ONLY_ONCE and vm.status.printable_status not in _NEVER_RAN
+        ran = strategy == "Once" and vm.status.printable_status not in _NEVER_RAN
         return Action.START if strategy in STARTING and not vm.deleting and not ran else Action.LEAVE
     stops = strategy in _STOPPING or vm.deleting or vmi.phase in STARTING[strategy]
     return Action.STOP if stops else Action.LEAVE

@@ -22,7 +22,6 @@ from lab.kubevirt.lookup import Migrations, Pods, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from lab.kubevirt.options import Ages, MigrationOptions, Options
 from lab.kubevirt.pod import hotplugged
-from pkg.util import constants
 from pkg.util.kubevirt.claims import keeps_state
 from pkg.util.kubevirt.migration import is_finished
 
@@ -75,12 +74,12 @@ class Ending:
         return migration is not None and not is_finished(migration)
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
+        """Seconds that a source keeps counting; a target of a migration that failed goes at once."""
+        if instance.ended_as(vmi, pod) != "Succeeded":
+            return 0.0
         state = vmi.status.migration_state
-        left_well = instance.ended_as(vmi, pod) == "Succeeded"
-        own = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
-        uid = (state.migration_uid or "") if left_well and state else own
-        asked = MigrationOptions.of(self.options, self.migrations.by_uid(vmi.key, uid))
-        return asked.source_linger if left_well else asked.target_linger
+        migration = self.migrations.by_uid(vmi.key, (state and state.migration_uid) or "")
+        return MigrationOptions.of(self.options, migration).source_linger
 
     async def _end(self, vmi: VirtualMachineInstance, pod: Pod) -> None:
         await self.delete(self.pods.attachments(pod))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kubeloop.api.quantity import NANOS, ZERO, Quantity
 from lab import plot
-from lab.counters import Counts
+from lab.headroom import Counts
 from lab.plot import Sample, Scale
 from lab.scale.measurements import Figures, Measurements, percentile
 from lab.scale.plan import Settings

@@ -22,8 +22,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
 from kubeloop.testing.cluster.progress import Lines
-from lab.counters import added, process_cpu, process_memory, requests_of_client, requests_of_server
-from lab.headroom import Headroom
+from lab.headroom import Headroom, added, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
 from lab.scale.measurements import Measurements

@@ -13,7 +13,7 @@ import pytest
 from kubeloop.api import registry
 from lab import bodies
 from lab.bodies import quota_text
-from lab.counters import samples
+from lab.headroom import samples
 from lab.namespace import NAMESPACES, PODS, Namespace
 from pkg.util import constants
 from pkg.util.constants import LOCK_PATH, WEBHOOK_CONFIGURATION_NAME

@@ -19,7 +19,7 @@ from kubeloop.testing.polling import eventually
 from lab import bodies
 from lab.cluster import CRDS as CRD_FILES
 from lab.cluster import EmbeddedCluster, Options
-from lab.counters import samples
+from lab.headroom import samples
 from tests.e2e.api import CORE, Api
 from tests.e2e.tenant import HARD
 from tests.program import COMMAND, ROOT, environment, run

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import Event, Pod, ResourceQuota
-from lab.demo.checks import Report
 from lab.demo.driver import Driver
+from lab.demo.lines import Report
 from lab.record import Record
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants

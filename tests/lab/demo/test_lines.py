@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from lab.demo.checks import Check, Report
-from lab.demo.lines import Lines, is_terminal
+from lab.demo.lines import Check, Lines, Report, is_terminal
 from lab.demo.picture import show
 from tests.lab.builder import BASE, ENTRY, ONE, REFUSAL, RecordBuilder, sample
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lab.demo.checks import Check, Report
+from lab.demo.lines import Check, Report
 from lab.demo.picture import LINGERING, PENDING, Span, bar, rancher, runs_of_headroom, spans_of, svg, view
 from lab.plot import BAD, GOOD, GUTTER, Scale
 from tests.lab.builder import REFUSAL, RecordBuilder, sample

@@ -10,8 +10,8 @@ from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.fake.server import FakeCluster
 from lab.demo import driver as drivers
 from lab.demo import seed
-from lab.demo.checks import Check, Report
 from lab.demo.driver import Driver, Stopped
+from lab.demo.lines import Check, Report
 from lab.demo.run import run_steps
 from lab.demo.scenario import Step
 from lab.record import Amounts

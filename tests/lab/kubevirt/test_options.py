@@ -29,8 +29,8 @@ LINGERS = {
 
 @pytest.mark.parametrize(("migration", "seconds"), LINGERS.values(), ids=LINGERS.keys())
 def test_source_linger_and_what_no_annotation_says(migration: Any, seconds: float) -> None:
-    found = MigrationOptions.of(Options(source_linger=3, target_linger=4, phase_delay=5), migration)
-    assert found == MigrationOptions(seconds, 4, 5, {}, "")
+    found = MigrationOptions.of(Options(source_linger=3, phase_delay=5), migration)
+    assert found == MigrationOptions(seconds, 5, {}, "")
 
 
 HOLDS = {
@@ -51,10 +51,10 @@ def test_phase_seconds(text: str, expected: dict[str, float]) -> None:
 def test_the_command_line_is_the_options() -> None:
     assert parse_arguments([])[1] == Options()
     argv = (
-        "--source-linger 1 --target-linger 2 --phase-delay 0 --overhead-profile main --parallel-migrations 9"
+        "--source-linger 1 --phase-delay 0 --overhead-profile main --parallel-migrations 9"
         " --parallel-outbound 8 --first-retry 0.5 --max-retry 7 --finished-linger 6 --drained-bucket"
     )
-    expected = Options(1.0, 2.0, 0.0, "main", 9, 8, 0.5, 7.0, 6.0, drained_bucket=True)
+    expected = Options(1.0, 0.0, "main", 9, 8, 0.5, 7.0, 6.0, drained_bucket=True)
     assert parse_arguments(argv.split())[1] == expected
 
 

@@ -27,9 +27,10 @@ def flagged(running: bool | None) -> VirtualMachine:
 CASES: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action, str]] = {
     "Always starts": (vm(strategy="Always"), None, START, "Starting"),
     "RerunOnFailure starts": (vm(strategy="RerunOnFailure"), None, START, "Starting"),
-    "Manual starts a VM that never ran": (vm(strategy="Manual"), None, START, "Starting"),
-    "Manual goes on with a start that was refused": (ran("Manual", "ErrorUnschedulable"), None, START, "Starting"),
-    "Manual leaves a VM alone that was stopped": (ran("Manual"), None, LEAVE, "Stopped"),
+    "Once starts a VM that never ran": (vm(strategy="Once"), None, START, "Starting"),
+    "Once goes on with a start that was refused": (ran("Once", "ErrorUnschedulable"), None, START, "Starting"),
+    "Once keeps a failed VMI": (vm(strategy="Once"), FAILED, LEAVE, "Stopped"),
+    "Manual neither starts nor stops": (ran("Manual"), running(), LEAVE, "Running"),
     "Once leaves a VM alone that ran": (ran("Once"), None, LEAVE, "Stopped"),
     "Always starts again what was stopped": (ran("Always"), None, START, "Starting"),
     "Halted does not start": (vm(strategy="Halted"), None, LEAVE, "Stopped"),
@@ -51,7 +52,6 @@ CASES: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action, st
     "Always clears a VMI away that shut down": (vm(strategy="Always"), SUCCEEDED, STOP, "Stopped"),
     "RerunOnFailure clears a failed VMI away": (vm(strategy="RerunOnFailure"), FAILED, STOP, "Stopped"),
     "RerunOnFailure keeps a VMI that shut down": (vm(strategy="RerunOnFailure"), SUCCEEDED, LEAVE, "Stopped"),
-    "Manual keeps a failed VMI": (vm(strategy="Manual"), FAILED, LEAVE, "Stopped"),
     "a VM that is being deleted is stopped": (DELETED, running(), STOP, "Terminating"),
     "and not started": (DELETED, None, LEAVE, "Terminating"),
 }

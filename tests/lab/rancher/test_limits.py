@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.rancher.limits import Unreadable, differs, render
+from lab.rancher.namespace_controller import Unreadable, differs, render
 
 
 def annotation(**limit: Any) -> str:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lab.counters import added, requests_of_client, requests_of_server
+from lab.headroom import added, requests_of_client, requests_of_server
 from lab.scale import report as reports
 from lab.scale.measurements import Measurements
 from lab.scale.plan import SIZES, Plan, Settings
