@@ -20,9 +20,10 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import ManifestError, read_objects, reading
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.report.collect import ABOUT, MORE, OBJECTS, files, merged, restored
+from pkg.report.collect import ABOUT, MORE, files, merged, restored
 from pkg.report.reader import Absent, Assumed, own_namespaces, take
 from pkg.report.snapshot import Snapshot
+from pkg.util.constants import COLLECTED
 
 _ARCHIVE = ".tar.gz"
 _LOG_LINES = "2000"
@@ -100,7 +101,7 @@ def load(folder: str) -> Snapshot:
     if not (path / ABOUT).is_file():
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
     objects: list[Mapping[str, Any]] = []
-    for name in (OBJECTS, MORE):
+    for name in (COLLECTED, MORE):
         with reading(str(path / name)) as stream:
             objects += [document for _place, document in read_objects(stream)]
     try:

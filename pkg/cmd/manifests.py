@@ -18,9 +18,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kubeloop.errors import ReportedError, one_line
+from pkg.util.constants import COLLECTED
 
-COLLECTED = "objects.jsonl"
-"""The objects around VMs in what `headroom collect` wrote."""
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"\s*")
 

@@ -31,8 +31,6 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 T = TypeVar("T", bound=Object)
 
-OBJECTS: Final = "objects.jsonl"
-"""What `headroom delta -f` reads."""
 MORE: Final = "more.jsonl"
 """All other objects."""
 ABOUT: Final = "about.json"
@@ -101,7 +99,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
     of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {
         ABOUT: json.dumps(document, indent=2).encode() + b"\n",
-        OBJECTS: _lines(every, of_delta),
+        constants.COLLECTED: _lines(every, of_delta),
         MORE: _lines(every, [kind for kind in LISTS.values() if kind not in of_delta]),
     }
 

@@ -168,3 +168,6 @@ MEMORY: Final = "memory"
 
 TRUE: Final = "true"
 FALSE: Final = "false"
+
+COLLECTED: Final = "objects.jsonl"
+"""The file in what `headroom collect` writes that the offline commands read."""

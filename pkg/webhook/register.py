@@ -46,7 +46,7 @@ class Webhooks:
     async def server(self, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
         own = self.options.namespace or client.transport.config.namespace
-        endpoint = replace(self.endpoint, service_namespace="" if self.endpoint.url else own)
+        endpoint = replace(self.endpoint, service_namespace=own)
         options = replace(self.options, own_user=await own_user(client), namespace=own)
         view = View(client, Observer(management.source(claims=False), options.profile), management.clock)
         secrets = client.resource(SECRETS)

@@ -65,7 +65,7 @@ def decide(
         return ALLOW
     try:
         need = storage_of(new) - _storage_before(old)
-        if old is not None and need <= ZERO:
+        if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
         short = any(_balance(quota, limit).short({REQUESTS_STORAGE: need}) for quota in quotas)
     except ResourceQuotaError as exc:

@@ -10,6 +10,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import Quantity
+from kubeloop.webhook.admission import Decision
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.webhook.resources.virtualmachine.validator import decide, storage_of, validate
@@ -101,6 +102,11 @@ def test_garbage_blocks_nothing_but_is_told(case: Case) -> None:
     decision = decide(case.new, case.old, case.limits, case.found)
     assert decision.allowed
     assert decision.warnings
+
+
+@pytest.mark.parametrize("old", [machine("1Gi"), machine("2Gi")], ids=["as much", "less"])
+def test_who_asks_for_no_more_is_not_told(old: VirtualMachine) -> None:
+    assert decide(machine("1Gi"), old, LIMIT, UNREADABLE["an entry"].found) == Decision()
 
 
 @pytest.mark.parametrize("text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]"])
