@@ -265,16 +265,6 @@ def test_the_addon_comes_with_its_namespace_as_harvesters_own_do(tmp_path: Path)
     assert "registry.example.org/headroom:" in helm("template", "headroom", str(CHART), "--values", str(values))
 
 
-def test_roles_are_there_alone() -> None:
-    objects = list(yaml.safe_load_all((CHART.parents[1] / "rbac.yaml").read_text("utf-8")))
-    accounts = [each["metadata"] for each in objects if each["kind"] == "ServiceAccount"]
-    assert [(each["name"], each["namespace"]) for each in accounts] == [
-        ("headroom", "headroom-system"),
-        ("headroom-webhook", "headroom-system"),
-    ]
-    assert {e["metadata"]["namespace"] for e in objects if e["kind"] in ("Role", "RoleBinding")} == {"headroom-system"}
-
-
 WITHOUT_LOCKS = "controller.neverLock={*}"
 CONFIGURATION_RIGHTS = {
     "locks have names of their own": ((), {"headroom", "headroom-webhook"}, {"headroom"}),

@@ -21,6 +21,8 @@ def test_every_binding_is_for_a_service_account_that_is_made() -> None:
     accounts = [subject for subject in subjects if subject not in everybody]
     assert {subject["name"] for subject in accounts} == made
     assert {subject["namespace"] for subject in accounts} == {"headroom-system"}
+    own = [body for body in found if body["kind"] in ("Role", "RoleBinding", "ServiceAccount")]
+    assert {body["metadata"]["namespace"] for body in own} == {"headroom-system"}
 
 
 def test_every_user_may_read_how_headroom_runs_and_nothing_else() -> None:

@@ -14,6 +14,8 @@ from tests.objects import annotated_namespace
 from tests.pkg.cmd.rig import ThreadedServer, running
 from tests.pkg.cmd.waiting import NAMESPACES, QUOTA, QUOTAS, built, has, quota, seed
 
+DRY = ("--dry-run", "--leader-elect", "--render-default-quota")
+
 
 @pytest.fixture(autouse=True)
 def version(server: ThreadedServer) -> None:
@@ -98,22 +100,6 @@ def test_the_metrics_may_have_an_address_of_their_own(kubeconfig: str, tmp_path:
         assert program.text().count("serving on 127.0.0.1:") == 2
 
 
-def test_one_json_patch_bound_to_what_it_saw(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
-    seed(server)
-    with running(kubeconfig, tmp_path, "--mode", "assist", "--estimate", "harvester") as program:
-        program.until(lambda: server.seen(PATCH, QUOTA))
-        request = server.seen(PATCH, QUOTA)[0]
-        assert request.headers["Content-Type"] == "application/json-patch+json"
-        assert {"op": "test", "path": "/spec/hard", "value": quota()["spec"]["hard"]} in request.json
-        assert {op["path"].replace("~1", "/"): op["value"] for op in request.json if op["op"] == "add"} == {
-            "/metadata/annotations/harvesterhci.io/migratingUID-uid-vm1": (
-                '{"limits.cpu":"2","limits.memory":"4737464313"}'
-            ),
-            "/spec/hard/limits.cpu": "5",
-            "/spec/hard/limits.memory": "9980344313",
-        }
-
-
 def test_a_dry_run_with_webhooks_writes_nothing(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     """No quota, event, Secret, configuration or Lease."""
     seed(server)
@@ -121,7 +107,7 @@ def test_a_dry_run_with_webhooks_writes_nothing(server: ThreadedServer, kubeconf
     has(server, NAMESPACES, built(annotated_namespace()), built(annotated_namespace("{nope", "ns2")))
     has(server, QUOTAS, quota(), elsewhere)
     webhook = ["--webhook", "--bind-address", "127.0.0.1:0", "--webhook-url", "https://127.0.0.1:1"]
-    with running(kubeconfig, tmp_path, "--dry-run", "--estimate", "harvester", *webhook) as program:
+    with running(kubeconfig, tmp_path, *DRY, "--estimate", "harvester", *webhook) as program:
         program.until(lambda: "would write" in program.text())
         program.until(lambda: "dry run: Warning InvalidResourceQuotaAnnotation" in program.text())
         program.until(lambda: "serving certificate loaded" in program.text())

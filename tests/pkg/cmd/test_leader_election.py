@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +42,6 @@ def test_a_lost_lease_ends_it_with_1_and_one_line(server: ThreadedServer, kubeco
         assert "Traceback" not in program.text()
 
 
-def test_a_standby_is_ready_writes_nothing_and_ends_with_0(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
-    server.server.always(GET, LEASE, body(lease("other", seconds=3600)))
-    with running(kubeconfig, tmp_path, *ELECTED) as program:
-        program.wait_ready()
-        time.sleep(1)
-        assert program.stop() == 0
-    assert [seen.path for seen in server.server.requests if seen.verb not in ("GET", "WATCH")] == []
-
-
 def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
@@ -67,17 +55,6 @@ def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so
     (event,) = [seen.json for seen in server.seen(POST, registry.EVENTS.path("own"))]
     assert (event["reason"], event["involvedObject"]["name"]) == ("LeaseNotAcquired", "headroom")
     assert why in event["message"]
-
-
-def test_a_signal_releases_the_lease(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
-    server.server.always(POST, LEASES, body(lease("me")))
-    server.server.always(PATCH, LEASE, body(lease("me")))
-    with running(kubeconfig, tmp_path, *ELECTED) as program:
-        program.until(lambda: server.seen(PATCH, LEASE))
-        mine = server.seen(POST, LEASES)[0].json["spec"]["holderIdentity"]
-        server.server.always(GET, LEASE, body(lease(mine)))
-        assert program.stop() == 0
-    assert server.seen(PATCH, LEASE)[-1].json["spec"]["holderIdentity"] is None
 
 
 @pytest.mark.parametrize("arguments", [(), ("--leader-elect", "--dry-run")], ids=["outside a cluster", "dry run"])

@@ -17,7 +17,8 @@ from tests.pkg.cmd.rig import Call, ThreadedServer
 
 QUOTAS = registry.RESOURCE_QUOTAS.path()
 LOCKS = registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path()
-MARKS = {"harvesterhci.io/skipResourceQuotaAutoScaling": "true", "headroom.harvesterhci.io/owner": "headroom"}
+SKIP = "harvesterhci.io/skipResourceQuotaAutoScaling"
+MARKS = {SKIP: "true", "headroom.harvesterhci.io/owner": "headroom"}
 LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi"}}'
 
 
@@ -47,6 +48,7 @@ def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, 
     raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
     entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
     quotas = {"a": quota("a", MARKS), "b": quota("b", {}), "c": quota("c", MARKS | entry, raised)}
+    quotas["d"] = quota("d", {SKIP: "true"})
     given(server, *quotas.values())
     result = call("release", "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err

@@ -37,17 +37,6 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-async def test_only_ours_are_given_back(cluster: Cluster) -> None:
-    cluster.quota("a", dict(MARKS))
-    cluster.quota("b", {SKIP: "true"})
-    cluster.quota("c", {})
-    cluster.quota("d", dict(MARKS))
-    assert sorted(await release_all(cluster.client())) == ["a/q", "d/q"]
-    assert cluster.quotas.now("a/q").annotations == {RESYNC: "true"}
-    assert cluster.quotas.now("b/q").annotations == {SKIP: "true"}
-    assert len(cluster.quotas.asked("patch")) == 2
-
-
 async def test_a_migration_under_way_goes_over_in_one_patch(cluster: Cluster) -> None:
     cluster.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
     cluster.kinds["virtualmachineinstances"].given(vmi())
@@ -56,14 +45,6 @@ async def test_a_migration_under_way_goes_over_in_one_patch(cluster: Cluster) ->
     quota = cluster.quotas.now("ns1/q")
     assert quota.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(quota.hard) == by_value(RAISED)
-
-
-async def test_without_kubevirt_entries_are_leftovers(cluster: Cluster) -> None:
-    cluster.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
-    for kind in ("virtualmachineinstances", "virtualmachineinstancemigrations"):
-        cluster.install(cluster.kinds[kind].resource, installed=False)
-    await release_all(cluster.client())
-    assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(HARD)
 
 
 async def test_what_another_process_released_meanwhile_is_nothing_to_do(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Every controller is registered, each on its own kind."""
+"""Every controller is registered, each on its own kind; which objects they do anything about."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from kubeloop.controllers.controller import Controller
+from pkg.api.kubevirt import KUBEVIRTS
 from pkg.config.management import Management
+from pkg.controller.kubevirt_version import register
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.kinds import Server
+from tests.decisions import sentences
+from tests.kinds import Events, Server
+from tests.pkg.controller.wired import Wired
 
 QUOTAS = {
     ("kubevirts", "kubevirtVersionController"),
@@ -42,3 +46,40 @@ def test_every_controller_is_registered(
     options = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT, render=True), dry_run=dry_run)
     register_all(management, management.recorder("headroom"), options)
     assert registered == expected
+
+
+SELECTED = {
+    "all of them, unless some are chosen": ([], "any/quota", True),
+    "an object of a chosen namespace": (["mine", "test-*"], "test-1/quota", True),
+    "an object of another namespace": (["mine", "test-*"], "tenant/quota", False),
+    "a chosen namespace itself": (["test-*"], "test-1", True),
+    "another namespace itself": (["test-*"], "tenant", False),
+    "the lock of a chosen namespace": (["test-*"], "lock.test-1.com", True),
+    "the lock of another namespace": (["test-*"], "lock.tenant.com", False),
+}
+
+
+@sentences(SELECTED)
+def test_what_is_selected(case: tuple[list[str], str, bool]) -> None:
+    only, key, selected = case
+    assert Options(only_namespaces=only).selects(key) is selected
+
+
+async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    management = Wired(server)
+    register(management, Events().recorder, Options())
+    await management.handle(KUBEVIRTS, "kubevirt")
+    for version, phase in (
+        ("v1.9.4", "Deployed"),
+        ("v1.11.0", "Deploying"),
+        ("v1.11.0", "Deployed"),
+        ("v1.11.0", "Deployed"),
+        ("v1.12.1", "Deployed"),
+        ("v1.11.0", "Deployed"),
+    ):
+        server.kind(KUBEVIRTS).put("kubevirt", status={"phase": phase, "observedKubeVirtVersion": version})
+        await management.handle(KUBEVIRTS, "kubevirt")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        f"KubeVirt {version} is newer than the releases that headroom knows" for version in ("v1.11.0", "v1.12.1")
+    ]

@@ -13,7 +13,7 @@ from kubeloop.api import registry
 from kubeloop.controllers.controller import Controller
 from kubeloop.testing.virtual_time import settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
-from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
@@ -22,6 +22,7 @@ from pkg.util import constants
 from tests.decisions import sentences
 from tests.kinds import Server
 
+CLAIMS = registry.PERSISTENT_VOLUME_CLAIMS
 RATIO = "additional-guest-memory-overhead-ratio"
 HANDLED = ("resourcequotas", "virtualmachineinstances")
 
@@ -49,9 +50,10 @@ class Cluster:
         self.management = Management(self.server.client(), workers=1)
         register_all(self.management, self.management.recorder("headroom"), options)
         for name in ("ns1", "ns2"):
-            self.put(registry.NAMESPACES, name)
-            self.put(registry.RESOURCE_QUOTAS, "q", name)
-        self.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1")
+            self.put(registry.RESOURCE_QUOTAS, "q", name, spec={"hard": {"requests.storage": "1Gi"}})
+        self.put(registry.NAMESPACES, "ns1", metadata={"annotations": {constants.ANNOTATION_STORAGE_MIGRATION: "true"}})
+        self.put(registry.NAMESPACES, "ns2")
+        self.put_vm1()
         self.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2")
         self.put_migration()
         self.put_pod(phase="Pending")
@@ -67,6 +69,9 @@ class Cluster:
             spec={"vmiName": "vm1"},
             status={"phase": phase, "conditions": conditions},
         )
+
+    def put_vm1(self, **fields: Any) -> None:
+        self.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1", **fields)
 
     def put_pod(self, name: str = "x", labels: dict[str, str] | None = None, **status: Any) -> None:
         """A launcher pod; x is there."""
@@ -112,27 +117,12 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "a migration gets a condition that is not read": (lambda c: c.put_migration("Pending", "Ready"), []),
     "nothing but a migration's resourceVersion changes": (lambda c: c.put_migration(), []),
     "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), BOTH),
-    "a VMI that migrates changes": (
-        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "vm1", "ns1", status={"nodeName": "node-2"}),
-        BOTH,
-    ),
+    "a VMI that migrates changes": (lambda c: c.put_vm1(status={"nodeName": "node-2"}), BOTH),
     "a VMI shows the state of its migration": (
-        lambda c: c.put(
-            VIRTUAL_MACHINE_INSTANCES,
-            "vm1",
-            "ns1",
-            metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}},
-        ),
-        ["ns1/vm1"],
+        lambda c: c.put_vm1(metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}}), ["ns1/vm1"]
     ),
     "a VMI that migrates gets a condition that is not read": (
-        lambda c: c.put(
-            VIRTUAL_MACHINE_INSTANCES,
-            "vm1",
-            "ns1",
-            status={"conditions": [{"type": "LiveMigratable", "status": "True"}]},
-        ),
-        ["ns1/vm1"],
+        lambda c: c.put_vm1(status={"conditions": [{"type": "LiveMigratable", "status": "True"}]}), ["ns1/vm1"]
     ),
     "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), ["ns2/still"]),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
@@ -148,8 +138,18 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "a pod's node is put among its labels": (lambda c: c.put_pod(labels={"kubevirt.io/nodeName": "n"}), []),
     "a pod is marked as a target": (lambda c: c.put_pod(labels={constants.LABEL_MIGRATION_JOB_UID: "uid"}), ["ns2/q"]),
     "a pod is over": (lambda c: c.put_pod(phase="Succeeded"), ["ns2/q"]),
+    "a claim of a VM's state changes": (lambda c: c.put(CLAIMS, "persistent-state-for-vm", "ns2"), ["ns2/q"]),
+    "another claim changes": (lambda c: c.put(CLAIMS, "data", "ns2"), []),
+    "another claim changes, where volumes may move": (lambda c: c.put(CLAIMS, "data", "ns1"), ["ns1/q"]),
+    "a claim of devices changes": (lambda c: c.put(registry.RESOURCE_CLAIMS, "gpu", "ns2"), ["ns2/q"]),
+    "a VM changes": (lambda c: c.put(VIRTUAL_MACHINES, "still", "ns2"), []),
+    "a VM changes, where volumes may move": (lambda c: c.put(VIRTUAL_MACHINES, "vm1", "ns1"), ["ns1/q"]),
+    "a VMI that stays where it is changes, where volumes may move": (
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "other", "ns1"),
+        ["ns1/other", "ns1/q"],
+    ),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
-}
+}  # fmt: skip
 
 
 @sentences(CHANGES)

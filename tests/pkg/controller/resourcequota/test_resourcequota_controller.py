@@ -26,7 +26,7 @@ from pkg.util.constants import (
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Server
-from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, quota, vmi, vmim
+from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, limits_text, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired
 
 KEY = "ns1/default-abc"
@@ -127,6 +127,14 @@ async def test_any_number_that_turn_pending_together_cost_one_patch(cluster: Clu
     await cluster.look()
     assert cluster.patches == 1
     assert by_value(cluster.now.hard)["limits.cpu"].value() == 203
+
+
+async def test_of_a_quota_that_we_render_every_limit_is_kept() -> None:
+    cluster = Cluster(Mode.TAKEOVER, render=True)
+    cluster.base(limits_text("4", "5000Mi", pods="20"))
+    cluster.quotas.given(quota(HARD | {"pods": "10"}))
+    await cluster.look()
+    assert by_value(cluster.now.hard) == by_value({"limits.cpu": "4", "limits.memory": "5000Mi", "pods": "20"})
 
 
 async def test_a_quota_that_is_gone_is_forgotten(cluster: Cluster) -> None:
