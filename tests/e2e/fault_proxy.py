@@ -20,6 +20,7 @@ from aiohttp import web
 from yarl import URL
 
 from tests.e2e.api import Api
+from tests.pkg.cmd.rig import kubeconfig_for
 
 _BUFFER = 64 * 1024 * 1024
 EXPIRED = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
@@ -89,7 +90,7 @@ class FaultProxy:
     """`with FaultProxy(api, folder) as proxy`; `proxy.kubeconfig` is what a program gets instead of the server's."""
 
     def __init__(self, api: Api, folder: Path) -> None:
-        self.kubeconfig = folder / "fault-proxy.kubeconfig"
+        self._folder = folder
         self._server = f"https://{api.address}"
         self._tls = api.tls
         self._fault = WELL
@@ -131,7 +132,7 @@ class FaultProxy:
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.kubeconfig.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{self._runner.addresses[0][1]}")))
+        self.kubeconfig = kubeconfig_for(f"http://127.0.0.1:{self._runner.addresses[0][1]}", self._folder)
 
     async def _stop(self) -> None:
         await self._change(WELL)
@@ -178,14 +179,3 @@ class FaultProxy:
         finally:
             del self._watches[response]
         return response
-
-
-def _kubeconfig(url: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }

@@ -3,9 +3,7 @@ KubeVirt stand-in, quota by Kubernetes."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 
 import pytest
 
@@ -14,8 +12,7 @@ from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.polling import until
 from lab import bodies
 from lab.bodies import quota_text
-from lab.namespace import LASTING, NAMESPACES, PODS, QUOTAS, VMS, becomes, by_value
-from pkg.controller.namespace.holding_controller import LONGEST_SETTLE
+from lab.namespace import LASTING, NAMESPACES, PODS, QUOTAS, VMS, by_value
 from pkg.util import constants
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, LIMITS, RANCHER, Admin, refused
@@ -105,7 +102,7 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     assert by_value(corrected.hard) == raised
 
 
-async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namespace(admin: Admin) -> None:
+async def test_a_quota_is_not_deleted_under_a_migration(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     alice = namespace.by(admin.by("alice"))
     migration = await namespace.migrating()
@@ -113,8 +110,6 @@ async def test_a_quota_is_not_deleted_under_a_migration_but_goes_with_its_namesp
     said = await refused(alice.delete(QUOTAS, quota.name))
     assert "it can be deleted when they are done" in said
     assert await namespace.phase(migration) == "Running"
-    await admin.client.resource(NAMESPACES).delete(name=namespace.name)
-    await becomes(lambda: namespace.items(QUOTAS), [])
     empty = await admin.namespace(HARD)
     await empty.by(alice.client).delete(QUOTAS, (await empty.quota()).name)
     assert await empty.items(QUOTAS) == []
@@ -166,23 +161,6 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
     await namespace.until_hard(HARD)
 
 
-async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(admin: Admin) -> None:
-    namespace = await admin.namespace(HARD)
-    assert not await namespace.is_labelled()
-    await namespace.machine()
-    await until(namespace.is_labelled, "the label")
-    await asyncio.sleep(LONGEST_SETTLE)  # a VM is there for longer than this before it migrates
-    began = time.monotonic()
-    await namespace.migrate(running=LASTING)
-    raised = Quantity.parse("3") + TARGET_CPU
-
-    async def is_raised() -> bool:
-        return (await namespace.hard())["limits.cpu"] == raised
-
-    await until(is_raised, "the raise", pause=0.002)
-    print(f"the first migration of a namespace was raised after {(time.monotonic() - began) * 1000:.0f} ms")
-
-
 async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> None:
     namespace = await admin.namespace(HARD)
 
@@ -193,31 +171,3 @@ async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> 
     assert not await namespace.is_labelled()
     await namespace.by(admin.by("tenant")).create(PODS, bodies.pod())
     assert asked() == before
-
-
-async def test_a_vm_that_cannot_start_is_told_so_and_the_reason_goes_when_it_runs(admin: Admin) -> None:
-    namespace = await admin.namespace(HARD)
-    await namespace.create_machine(cpu="3")  # 3 CPU fit, with the console log's 15m they do not
-    reason = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
-
-    async def halted() -> bool:
-        machine = await namespace.get(VMS, "vm1")
-        return machine.spec.run_strategy == "Halted" and reason in machine.annotations
-
-    await until(halted, "the VM to be halted")
-    machine = await namespace.get(VMS, "vm1")
-    assert machine.annotations[reason] == "cpu insufficient resources due to resource quota"
-
-    said = await until(lambda: namespace.events("InsufficientResourceQuota"), "the event")
-    assert [event.message for event in said] == [
-        "Set runStrategy to Halted: cpu insufficient resources due to resource quota"
-    ]
-    await namespace.annotate(quota_text({**LIMITS, "limitsCpu": "4"}))
-    await namespace.until_hard({**HARD, "limits.cpu": "4"})
-    await namespace.patch(VMS, "vm1", {"spec": {"runStrategy": "Always"}})
-
-    async def cleared() -> bool:
-        machine = await namespace.get(VMS, "vm1")
-        return machine.status.printable_status == "Running" and reason not in machine.annotations
-
-    await until(cleared, "the reason to go")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -158,12 +156,12 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     await server.start(f"127.0.0.1:{port}")
     tasks: list[asyncio.Task[None]] = []
     try:
-        await until(async_(lambda: not server.unready()), "the webhook")
+        await until(lambda: not server.unready(), "the webhook")
         callers = Callers(admin.client, url, registrar.endpoint.key)
         tasks.append(asyncio.create_task(callers.follow_the_bundle()))
-        await until(async_(lambda: callers.ready), "the bundle")
+        await until(lambda: callers.ready, "the bundle")
         tasks.append(asyncio.create_task(callers.call_for_ever()))
-        await until(async_(lambda: callers.served), "the first call")
+        await until(lambda: callers.served, "the first call")
         began = time.monotonic()
         for number in range(RENEWALS):
             seen, calls = len(callers.served), callers.answered + RATE // 4
@@ -172,7 +170,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
             def renewed(seen: int = seen, calls: int = calls) -> bool:
                 return len(callers.served) > seen and callers.answered >= calls
 
-            await until(async_(renewed), f"renewal {number}", seconds=10)
+            await until(renewed, f"renewal {number}", seconds=10)
             # And one through the API server, which must not let the write pass without an answer (failurePolicy Fail).
             await namespace.annotate(quota_text({**LIMITS, "limitsCpu": f"{number + 4}"}))
         took = time.monotonic() - began
@@ -186,28 +184,6 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     print(f"{callers.answered} calls in {took:.1f} s, {len(callers.served)} certificates, {callers.failures}")
     assert not callers.failures
     assert len(callers.served) > RENEWALS
-
-
-async def test_two_replicas_started_together_agree_on_one_ca(cluster: Cluster, admin: Admin) -> None:
-    one, other = (program(cluster, "webhook", "--secret-name", "e2e-replicas") for _ in range(2))
-    try:
-        for replica in (one, other):
-            replica.start(ready=False)
-        for replica in (one, other):
-            replica.wait_ready()
-        bundle = await registered_bundle(admin.client)
-        assert len(x509.load_pem_x509_certificates(bundle)) == 1
-        for replica in (one, other):
-            assert await trusts(replica.url, bundle)
-        # Each is registered by a URL of its own, and they do not take it from each other.
-        configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-        before = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
-        await asyncio.sleep(11)
-        after = await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)
-        assert after.metadata.resource_version == before.metadata.resource_version
-    finally:
-        one.stop()
-        other.stop()
 
 
 async def test_a_webhook_that_is_down_blocks_nothing_and_drift_is_repaired(cluster: Cluster, admin: Admin) -> None:
@@ -235,30 +211,6 @@ async def cpu_of(namespace: Namespace) -> Quantity:
     return (await namespace.hard())["limits.cpu"]
 
 
-async def registered_bundle(client: Client) -> bytes:
-    found = await client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)
-    return bundle_of(found)
-
-
 def bundle_of(found: ValidatingWebhookConfiguration | None) -> bytes:
     webhooks = found.webhooks if found is not None else None
     return base64.b64decode(webhooks[0]["clientConfig"]["caBundle"]) if webhooks else b""
-
-
-async def trusts(url: str, bundle: bytes) -> bool:
-    """Whether a handshake with that server succeeds by the bundle."""
-    context = ssl.create_default_context(cadata=bundle.decode())
-    with contextlib.suppress(ssl.SSLError):
-        _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port, ssl=context)
-        writer.close()
-        return True
-    return False
-
-
-def async_(condition):  # type: ignore[no-untyped-def]
-    """A plain condition for `until`."""
-
-    async def ask() -> bool:
-        return bool(condition())
-
-    return ask

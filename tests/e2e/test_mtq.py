@@ -17,7 +17,7 @@ from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.e2e.admin import Admin, refused
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import controller_reference
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, hanging, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, made, watched
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
@@ -169,12 +169,3 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster,
         return namespace.name not in {each.name for each in await namespace.client.resource(NAMESPACES).list()}
 
     await until(gone, "the end of the namespace", seconds=40)
-
-
-async def test_another_webhook_that_hangs_and_is_ignored_delays_a_migration(namespace: Budgeted) -> None:
-    hard = await namespace.fill()
-    labels = {"kubernetes.io/metadata.name": namespace.name}
-    async with hanging(namespace.client, "virtualmachinemigrationresourcequotas/status", labels, "Ignore"):
-        await namespace.budget()
-        await namespace.succeed(await namespace.migrate(), seconds=60.0)
-    await namespace.at_rest(hard)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kubeloop.api.quantity import Quantity
-from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.testing.polling import until
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,
@@ -74,15 +73,3 @@ async def test_it_is_admitted_with_a_warning_and_given_back_at_once(
     await until(is_ours, "the marks to come back")
     assert list(await namespace.entries()) == [f"{ANNOTATION_MIGRATING_NAME_PREFIX}vm1"]
     assert (await namespace.hard())["limits.cpu"] == RAISED
-
-
-async def test_a_quota_without_rancher_is_at_its_base_again_at_once(admin: Admin, api: Api) -> None:
-    namespace = await admin.namespace()
-    await namespace.make_quota("team", HARD, labels={LABEL_MANAGED: "true"})
-    await namespace.migrating()
-    assert (await namespace.hard("team"))["limits.cpu"] == RAISED
-    off = {"metadata": {"labels": {LABEL_MANAGED: "false"}}}
-    path = RESOURCE_QUOTAS.path(namespace.name, "team")
-    (warning,) = await asyncio.to_thread(warnings_of_patch, api, path, off)
-    assert "the migrations of vm1" in warning
-    await namespace.until_hard(HARD, "team")
