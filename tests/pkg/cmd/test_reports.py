@@ -448,28 +448,13 @@ def published(
     server.server.always(GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data}))
 
 
-BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], dict[str, Any]]] = {
-    "nothing is known": (None, [], {"mode": "takeover", "estimate": "exact", "source": None}),
-    "the controller's ConfigMap": (
-        ("assist", "harvester"),
-        [],
-        {"mode": "assist", "estimate": "harvester", "source": "ConfigMap headroom-system/headroom"},
-    ),
-    "a flag beats it": (
-        ("assist", "harvester"),
-        ["--mode", "takeover"],
-        {"mode": "takeover", "estimate": "exact", "source": "flags"},
-    ),
-    "an estimate for the running mode": (
-        ("assist", "harvester"),
-        ["--estimate", "exact"],
-        {"mode": "assist", "estimate": "exact", "source": "flags"},
-    ),
-    "what is no installation is not believed": (
-        ("both", "neither"),
-        [],
-        {"mode": "takeover", "estimate": "exact", "source": None},
-    ),
+IN_ASSIST = ("assist", "harvester")
+BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], tuple[str, str, str | None]]] = {
+    "nothing is known": (None, [], ("takeover", "exact", None)),
+    "the controller's ConfigMap": (IN_ASSIST, [], ("assist", "harvester", "ConfigMap headroom-system/headroom")),
+    "a flag beats it": (IN_ASSIST, ["--mode", "takeover"], ("takeover", "exact", "flags")),
+    "an estimate for the running mode": (IN_ASSIST, ["--estimate", "exact"], ("assist", "exact", "flags")),
+    "what is no installation is not believed": (("both", "neither"), [], ("takeover", "exact", None)),
 }
 
 
@@ -477,17 +462,17 @@ BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], dict[str, Any]]] = 
 @sentences(BASES)
 @pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"], ["plan", "-n", NS]], ids=lambda c: c[0])
 def test_what_a_report_goes_by(
-    case: tuple[tuple[str, str] | None, list[str], dict[str, Any]],
+    case: tuple[tuple[str, str] | None, list[str], tuple[str, str, str | None]],
     command: list[str],
     server: ThreadedServer,
     call: Call,
 ) -> None:
-    said, flags, basis = case
+    said, flags, (mode, estimate, source) = case
     if said:
         published(server, *said)
     found = json.loads(call(*command, *flags, "-o", "json").out)["basis"]
-    assert found == basis | {"kubernetes": ["v1.37.2"]}
-    assert ("are assumed" in call(*command, *flags).out) is (basis["source"] is None)
+    assert found == {"mode": mode, "estimate": estimate, "source": source, "kubernetes": ["v1.37.2"]}
+    assert ("are assumed" in call(*command, *flags).out) is (source is None)
 
 
 DIFFER = "API servers differ (v1.36.3, v1.37.2): the larger count holds\n"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
@@ -201,14 +201,9 @@ def test_explain(case: Asked) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": case.caps} if case.caps else {}
     seen = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
     seen = replace(settled(seen) if case.settled else seen, installed=case.installed, failures=case.failures)
-    metadata = (msgspec.structs.replace(each.metadata, labels=dict(case.labels)) for each in seen.namespaces)
-    seen = replace(
-        seen,
-        namespaces=[
-            msgspec.structs.replace(each, metadata=labelled)
-            for each, labelled in zip(seen.namespaces, metadata, strict=True)
-        ],
-    )
+    (there,) = seen.namespaces
+    metadata = msgspec.structs.replace(there.metadata, labels=dict(case.labels))
+    seen = replace(seen, namespaces=[msgspec.structs.replace(there, metadata=metadata)])
     found = explain(seen, HERE)
     assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
     assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
@@ -242,10 +237,7 @@ def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> 
 
 
 def test_the_quota_that_is_in_the_way_is_named_among_several() -> None:
-    tight = msgspec.structs.replace(
-        quota({"pods": "1"}, labels={"a": "b"}),
-        metadata=msgspec.structs.replace(quota({"pods": "1"}, labels={"a": "b"}).metadata, name="tight"),
-    )
+    tight = quota({"pods": "1"}, labels={"a": "b"}, name="tight")
     seen = cluster([quota(ROOMY, MARKS), tight], [REFUSED], [SOURCE], [HERE], limits=GRANTS_MUCH)
     found = explain(seen, HERE)
     assert found.summary == "migration-of-vm1 does not fit: tight lacks 1 of pods"
@@ -304,13 +296,9 @@ def test_a_vm_that_does_not_run() -> None:
 
 
 def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:
-    elsewhere = vmim("Running")
-    elsewhere = msgspec.structs.replace(
-        elsewhere, metadata=msgspec.structs.replace(elsewhere.metadata, namespace="ns2")
-    )
-    seen: Any = cluster([quota(HARD, MARKS)], [elsewhere], [SOURCE], [HERE])
-    instance: VirtualMachineInstance = HERE
-    assert explain(replace(seen), instance).migration is None
+    here = vmim("Running")
+    elsewhere = msgspec.structs.replace(here, metadata=msgspec.structs.replace(here.metadata, namespace="ns2"))
+    assert explain(cluster([quota(HARD, MARKS)], [elsewhere], [SOURCE], [HERE]), HERE).migration is None
 
 
 def test_a_vm_that_has_grown_waits_for_room_in_the_base() -> None:

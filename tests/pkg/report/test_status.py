@@ -191,9 +191,8 @@ def test_a_migration_that_waits_for_a_cap_is_a_problem(capped: bool) -> None:
 
 
 def test_quotas_are_in_order() -> None:
-    rq = quota(HARD, MARKS)
-    other = msgspec.structs.replace(rq, metadata=msgspec.structs.replace(rq.metadata, name="another"))
-    assert [each.name for each in status(cluster([rq, other]))] == ["another", "default-abc"]
+    found = status(cluster([quota(HARD, MARKS), quota(HARD, MARKS, name="another")]))
+    assert [each.name for each in found] == ["another", "default-abc"]
 
 
 def test_a_report_changes_nothing() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kubeloop.api.registry import PODS
-from kubeloop.client.errors import Invalid
+from kubeloop.client.errors import Invalid, NotFound
 from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -205,8 +205,6 @@ async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(clus
 
 
 async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Cluster) -> None:
-    from kubeloop.client.errors import NotFound
-
     cluster.migrations.errors["list"] = [NotFound("no such kind", status=404)]
     cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
     await cluster.look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
@@ -24,7 +25,7 @@ from pkg.util.constants import (
     LABEL_MANAGED,
 )
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import by_value
+from tests.decisions import by_value, sentences
 from tests.kinds import Clock, Events, Server
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, limits_text, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired
@@ -147,33 +148,35 @@ async def test_a_quota_that_is_gone_is_forgotten(cluster: Cluster) -> None:
     assert by_value(cluster.now.hard) == by_value(RAISED)
 
 
+ROOM = ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
+OF_ENTRY = "/metadata/annotations/" + by_uid().replace("/", "~1")
+FOREIGN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "an annotation is no concern of ours, and read and gone again at once": (
+        {"metadata": {"annotations": {"example.com/other": "new"}}}, ["patch", "get", "patch"], [OF_ENTRY, *ROOM]
+    ),
+    "our entry is there already: only spec.hard is left to write": (
+        {"metadata": {"annotations": {by_uid(): ENTRY}}}, ["patch", "get", "patch"], ROOM
+    ),
+    "the quota controller counts with every pod that comes or goes, which is no conflict": (
+        {"status": {"used": {"limits.cpu": "1"}}}, ["patch"], [OF_ENTRY, *ROOM]
+    ),
+}  # fmt: skip
+
+
 class TestConflicts:
-    async def test_a_foreign_writer_in_between_is_read_and_gone_again_at_once(self, cluster: Cluster) -> None:
+    @sentences(FOREIGN)
+    async def test_what_another_client_wrote_in_between(
+        self, case: tuple[dict[str, Any], list[str], list[str]], cluster: Cluster
+    ) -> None:
+        edit, verbs, written = case
         cluster.migrate("vm1")
         cluster.quotas.lagging = True
-        cluster.quotas.edited(KEY, {"metadata": {"annotations": {"example.com/other": "new"}}})
+        there = cluster.quotas.edited(KEY, edit).annotations
         assert await cluster.look() is None
-        assert [verb for verb, *_ in cluster.quotas.calls] == ["patch", "get", "patch"]
+        assert [verb for verb, *_ in cluster.quotas.calls] == verbs
+        assert [op["path"] for op in cluster.quotas.asked("patch")[-1] if op["op"] != "test"] == written
         assert by_value(cluster.now.hard) == by_value(RAISED)
-        assert cluster.now.annotations == {"example.com/other": "new", by_uid(): ENTRY}
-
-    async def test_what_the_foreign_writer_did_is_decided_on_anew(self, cluster: Cluster) -> None:
-        """It put our entry there already: only spec.hard is left to write."""
-        cluster.migrate("vm1")
-        cluster.quotas.lagging = True
-        cluster.quotas.edited(KEY, {"metadata": {"annotations": {by_uid(): ENTRY}}})
-        await cluster.look()
-        changed = [op["path"] for op in cluster.quotas.asked("patch")[-1] if op["op"] != "test"]
-        assert changed == ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
-
-    async def test_counting_pods_is_no_conflict(self, cluster: Cluster) -> None:
-        """The quota controller writes status.hard and status.used with every pod that comes or goes."""
-        cluster.migrate("vm1")
-        cluster.quotas.lagging = True
-        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": "1"}}})
-        await cluster.look()
-        assert cluster.patches == 1
-        assert by_value(cluster.now.hard) == by_value(RAISED)
+        assert cluster.now.annotations == {**there, by_uid(): ENTRY}
 
     async def test_without_end_the_queue_has_to_wait(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
@@ -223,18 +226,8 @@ class TestOurOwnWrites:
     async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
-        again = quota(version="1")
-        cluster.quotas.given(
-            {
-                "metadata": {
-                    "name": "default-abc",
-                    "namespace": "ns1",
-                    "uid": "uid-of-the-next",
-                    "labels": dict(again.labels),
-                }
-            }
-            | {"spec": {"hard": dict(HARD)}}
-        )
+        fresh = {"metadata": {"uid": "uid-of-the-next", "annotations": None}, "spec": {"hard": dict(HARD)}}
+        cluster.quotas.edited(KEY, fresh)
         cluster.clock.now += 1
         await cluster.look()
         assert by_value(cluster.now.hard) == by_value(RAISED)
@@ -264,16 +257,8 @@ class TestOurOwnWrites:
     async def test_versions_that_are_no_numbers_are_left_to_the_cache(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
-        raised = cluster.now
-        strange = raised.metadata.__class__(
-            name="default-abc",
-            namespace="ns1",
-            uid=raised.uid,
-            resource_version="abc",
-            labels=dict(raised.labels),
-            annotations=dict(raised.annotations),
-        )
-        cluster.quotas.indexer.update(ResourceQuota(metadata=strange, spec=raised.spec))
+        metadata = msgspec.structs.replace(cluster.now.metadata, resource_version="abc")
+        cluster.quotas.indexer.update(msgspec.structs.replace(cluster.now, metadata=metadata))
         assert await cluster.look() is None
         assert cluster.patches == 1
 
@@ -478,16 +463,16 @@ class TestWhatPeopleAreTold:
         assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
         assert not cluster.patches
 
-    async def test_a_problem_that_changes_is_told_anew(self, cluster: Cluster) -> None:
-        cluster.base("{nope")
-        await cluster.look()
-        cluster.base('{"limit":{"limitsCpu":"x"}}')
-        await cluster.look()
-        assert len(cluster.events.recorded) == 2
-
-    @pytest.mark.parametrize(("pause", "told"), [(1.0, 1), (61.0, 2)], ids=["at once", "after a minute"])
-    async def test_a_problem_that_comes_back_is_told_again(self, pause: float, told: int, cluster: Cluster) -> None:
-        for annotation in ("{nope", BASE, "{nope"):
+    @pytest.mark.parametrize(
+        ("then", "pause", "told"),
+        [
+            pytest.param('{"limit":{"limitsCpu":"x"}}', 0.0, 2, id="one that changes is told anew"),
+            pytest.param(BASE, 1.0, 1, id="one that comes back at once is not"),
+            pytest.param(BASE, 61.0, 2, id="after a minute it is"),
+        ],
+    )
+    async def test_a_problem_is_told_again(self, then: str, pause: float, told: int, cluster: Cluster) -> None:
+        for annotation in ("{nope", then, "{nope"):
             cluster.base(annotation)
             await cluster.look()
             cluster.clock.now += pause
