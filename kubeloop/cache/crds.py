@@ -27,7 +27,7 @@ class CustomResourceWatch:
         informers = self._informers.setdefault(informer.resource.group_resource, [])
         if informer not in informers:
             informers.append(informer)
-            informer.on_not_installed = self._start
+            informer.on_not_installed(self._start)
 
     async def stop(self) -> None:
         """Ends the watch, if there is one."""

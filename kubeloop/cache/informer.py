@@ -50,13 +50,8 @@ class SharedIndexInformer(Generic[T]):
         """False while the server does not know this kind (its CRD is missing)."""
         return self._reflector.installed
 
-    @property
-    def on_not_installed(self) -> Callable[[], object] | None:
-        """Called whenever the server says that it does not know the kind."""
-        return self._processor.on_not_installed
-
-    @on_not_installed.setter
     def on_not_installed(self, call: Callable[[], object]) -> None:
+        """Call it whenever the server says that it does not know the kind."""
         self._processor.on_not_installed = call
 
     @property

@@ -105,13 +105,22 @@ def _text(part: Path | str | None) -> str | None:
 
 
 def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
-    # The ssl module loads a key from a file only: a private folder that exists for this moment.
-    with tempfile.TemporaryDirectory(prefix="client-tls-") as folder:
-        cert_file, key_file = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        cert_file.write_text(certificate.certificate)
-        key_file.write_text(certificate.key)
-        try:
-            # With a password at hand OpenSSL does not ask the terminal for one.
-            context.load_cert_chain(cert_file, key_file, password="")
-        except (ssl.SSLError, ValueError) as err:
-            raise ConfigError(f"the client certificate and key are not valid or don't belong together: {err}") from err
+    try:
+        load_pair(certificate.certificate.encode(), certificate.key.encode(), context)
+    except (ssl.SSLError, ValueError) as err:
+        raise ConfigError(f"the client certificate and key are not valid or don't belong together: {err}") from err
+
+
+def load_pair(certificate: bytes, key: bytes, *contexts: ssl.SSLContext) -> None:
+    """A certificate and its key, PEM, into one context after the other. Raises SSLError, ValueError."""
+    # The ssl module reads files only; these are gone before another process can look for them, in a folder of ours.
+    with tempfile.TemporaryDirectory(prefix="tls-") as folder:
+        file = Path(folder, "pem")
+        file.write_bytes(key + b"\n" + certificate)
+        for context in contexts:
+            context.load_cert_chain(file, password=_no_password)
+
+
+def _no_password() -> str:
+    """Without this a key with a password makes OpenSSL ask on the terminal."""
+    raise ValueError("the key is encrypted")

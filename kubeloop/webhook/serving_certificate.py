@@ -7,7 +7,6 @@ import base64
 import contextlib
 import logging
 import ssl
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +19,7 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
+from kubeloop.client.tls import load_pair
 from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, check, expiry, issue, parse_bundle, step
 
 log = logging.getLogger(__name__)
@@ -185,20 +185,10 @@ def load(context: ssl.SSLContext, pair: KeyPair) -> None:
 
     Raises CertificateError; the context is untouched then.
     """
-    # The ssl module reads files only; these are gone before another process can look for them, in a folder of ours.
-    with tempfile.TemporaryDirectory(prefix="webhook-") as folder:
-        file = Path(folder, "pem")
-        file.write_bytes(pair.key + b"\n" + pair.certificate)
-        try:
-            for target in (server_context(), context):
-                target.load_cert_chain(file, password=_no_password)
-        except (ssl.SSLError, ValueError) as exc:
-            raise CertificateError(f"certificate and key cannot be used: {_reason(exc)}") from exc
-
-
-def _no_password() -> str:
-    """Without this a key with a password makes OpenSSL ask on the terminal."""
-    raise ValueError("the key is encrypted")
+    try:
+        load_pair(pair.certificate, pair.key, server_context(), context)
+    except (ssl.SSLError, ValueError) as exc:
+        raise CertificateError(f"certificate and key cannot be used: {_reason(exc)}") from exc
 
 
 def _reason(exc: Exception) -> str:

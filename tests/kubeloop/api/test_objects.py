@@ -1,4 +1,4 @@
-"""Objects that differ: edit, and the merge patch between two of them."""
+"""Objects that differ: edit, and the merge patch between two of them; the kinds' definitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kubeloop.api import registry
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import Condition, Object, ObjectMeta, Struct
 from kubeloop.api.objects import (
@@ -21,6 +22,7 @@ from kubeloop.api.objects import (
     owner_reference,
     set_condition,
 )
+from kubeloop.api.registry import Resource
 from kubeloop.client.decode import decoder_for
 
 
@@ -252,3 +254,15 @@ def test_annotations_and_labels_of_cached_objects_cannot_be_changed_by_accident(
         assert not hasattr(seen, method)
     assert getattr(obj, field) == before
     assert {**seen, "more": "1"} == before | {"more": "1"}, "a copy may be changed"
+
+
+KINDS: list[Resource[Any]] = [each for each in vars(registry).values() if isinstance(each, Resource)]
+WITHOUT_STATUS = """limitranges configmaps secrets events storageclasses leases validatingwebhookconfigurations
+mutatingwebhookconfigurations"""
+CLUSTER_WIDE = """namespaces nodes storageclasses customresourcedefinitions validatingwebhookconfigurations
+mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings"""
+
+
+def test_which_have_no_status_and_which_no_namespace() -> None:
+    assert {each.plural for each in KINDS if each.status_subresource is False} == set(WITHOUT_STATUS.split())
+    assert {each.plural for each in KINDS if not each.namespaced} == set(CLUSTER_WIDE.split())

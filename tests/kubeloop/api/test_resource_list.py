@@ -16,48 +16,32 @@ from kubeloop.api.resource_list import (
     total,
     unmarshal,
 )
+from tests.decisions import sentences
 
 
 def of(**quantities: str) -> ResourceList:
     return parse_resource_list(quantities)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "added", "subtracted", "larger"),
-    [
-        pytest.param({}, {}, {}, {}, {}, id="nothing and nothing is nothing"),
-        pytest.param(
-            {"cpu": "2"},
-            {"cpu": "500m"},
-            {"cpu": "2500m"},
-            {"cpu": "1500m"},
-            {"cpu": "2"},
-            id="a name of both sides is computed with",
-        ),
-        pytest.param(
-            {"cpu": "2"},
-            {"memory": "1Gi"},
-            {"cpu": "2", "memory": "1Gi"},
-            {"cpu": "2", "memory": "-1Gi"},
-            {"cpu": "2", "memory": "1Gi"},
-            id="a name of one side keeps that side's quantity",
-        ),
-        pytest.param(
-            {"cpu": "0"},
-            {"cpu": "1"},
-            {"cpu": "1"},
-            {"cpu": "-1"},
-            {"cpu": "1"},
-            id="zero is a quantity, not an absence",
-        ),
+ARITHMETIC: dict[str, list[dict[str, str]]] = {
+    # a, b; their sum, their difference, the larger of both
+    "nothing and nothing is nothing": [{}, {}, {}, {}, {}],
+    "a name of both sides is computed with": [
+        *({"cpu": "2"}, {"cpu": "500m"}),
+        *({"cpu": "2500m"}, {"cpu": "1500m"}, {"cpu": "2"}),
     ],
-)
-def test_arithmetic(
-    a: dict[str, str], b: dict[str, str], added: dict[str, str], subtracted: dict[str, str], larger: dict[str, str]
-) -> None:
-    assert format_resource_list(add(of(**a), of(**b))) == added
-    assert format_resource_list(subtract(of(**a), of(**b))) == subtracted
-    assert format_resource_list(maximum(of(**a), of(**b))) == larger
+    "a name of one side keeps that side's quantity": [
+        *({"cpu": "2"}, {"memory": "1Gi"}),
+        *({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "-1Gi"}, {"cpu": "2", "memory": "1Gi"}),
+    ],
+    "zero is a quantity, not an absence": [{"cpu": each} for each in ("0", "1", "1", "-1", "1")],
+}
+
+
+@sentences(ARITHMETIC)
+def test_arithmetic(case: list[dict[str, str]]) -> None:
+    a, b = (of(**each) for each in case[:2])
+    assert [format_resource_list(each) for each in (add(a, b), subtract(a, b), maximum(a, b))] == case[2:]
 
 
 def test_arithmetic_leaves_its_operands_alone() -> None:

@@ -125,8 +125,7 @@ TOGETHER: dict[str, tuple[BaseException | None, BaseException | None, list[float
 async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -> None:
     first, second, times = TOGETHER[case]
     kind, one, two = Quotas(), Calls(first), Calls(second)
-    kind.controller.on_change("one", one)
-    await kind.start(two=two)
+    await kind.start(one=one, two=two)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(1000)
     assert one.times == two.times
@@ -286,11 +285,8 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
         seen.append(obj and obj.labels)
         return "not an object"
 
-    kind.controller.on_change("writer", writer)
-    kind.controller.on_change("reader", reader)
-    kind.controller.on_change("another reader", reader)
     kind.put("a", "ns")
-    await kind.start()
+    await kind.start(writer=writer, reader=reader, another_reader=reader)
     assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
 
 
@@ -308,10 +304,8 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
     async def reader(key: str, obj: ResourceQuota | None) -> None:
         seen.append(obj and obj.labels)
 
-    kind.controller.on_change("writer", slow_writer)
-    kind.controller.on_change("reader", reader)
     kind.put("a", "ns")
-    await kind.start()
+    await kind.start(writer=slow_writer, reader=reader)
     await asyncio.sleep(2)
     assert seen[0] == {"by": "another"}
 
@@ -392,12 +386,11 @@ async def test_the_first_listing_does_not_hold_up_live_events() -> None:
 
 async def test_enqueue_takes_keys_and_a_delay() -> None:
     kind, calls = Quotas(workers=1), Calls()
-    kind.controller.on_change("handler", calls)
     kind.controller.queue.add("ns/low", LOW_PRIORITY)
     kind.controller.enqueue("ns/namespaced", immediately=True)
     kind.controller.enqueue("cluster-scoped", immediately=True)
     kind.controller.enqueue_after("ns/later", 3)
-    await kind.start()
+    await kind.start(handler=calls)
     await asyncio.sleep(2)
     assert calls.keys == ["ns/namespaced", "cluster-scoped", "ns/low"]
     await asyncio.sleep(2)
@@ -488,8 +481,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(
         clock.now += 2.0
         await asyncio.sleep(0)
 
-    kind.controller.on_change("waits", waits)
-    await kind.start(blocks=blocks)
+    await kind.start(waits=waits, blocks=blocks)
     kind.controller.enqueue("ns/a", immediately=True)
     await kind.stop()
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

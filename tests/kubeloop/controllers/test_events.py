@@ -41,16 +41,23 @@ class Recording:
     def written(self) -> list[dict[str, Any]]:
         return list(self.events.objects.values())
 
+    def event(self) -> None:
+        self.recorder.event(quota(), "Normal", "A", "m")
+
     def counts(self) -> list[int]:
         return [event["count"] for event in self.written()]
+
+
+@pytest.fixture
+def recording() -> Recording:
+    return Recording()
 
 
 def quota(name: str = "default-abcde", uid: str = "uid-1") -> ResourceQuota:
     return ResourceQuota(metadata=ObjectMeta(name=name, namespace="ns", uid=uid, resource_version="42"))
 
 
-async def test_an_event_carries_who_what_and_when() -> None:
-    recording = Recording()
+async def test_an_event_carries_who_what_and_when(recording: Recording) -> None:
     recording.recorder.event(quota(), "Warning", "BadBase", "the annotation is not JSON")
     await settle()
     (event,) = recording.written()
@@ -90,8 +97,7 @@ def test_reference(case: str) -> None:
     assert (reference["apiVersion"], reference["kind"]) == (api_version, kind)
 
 
-async def test_events_about_cluster_scoped_objects_live_in_default() -> None:
-    recording = Recording()
+async def test_events_about_cluster_scoped_objects_live_in_default(recording: Recording) -> None:
     namespace = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
     for _ in range(2):
         recording.recorder.event(namespace, "Normal", "Seen", "hello")
@@ -122,9 +128,8 @@ REPEATS: dict[str, tuple[list[tuple[float, str, str, str, str]], list[int]]] = {
 
 
 @pytest.mark.parametrize("case", REPEATS)
-async def test_repeats(case: str) -> None:
+async def test_repeats(case: str, recording: Recording) -> None:
     steps, counts = REPEATS[case]
-    recording = Recording()
     for later, uid, type_, reason, message in steps:
         if later:
             await asyncio.sleep(later)
@@ -134,30 +139,27 @@ async def test_repeats(case: str) -> None:
     assert recording.recorder.dropped == 0
 
 
-async def test_a_repeat_patches_the_count_and_the_time_alone() -> None:
-    recording = Recording()
+async def test_a_repeat_patches_the_count_and_the_time_alone(recording: Recording) -> None:
     for _ in range(2):
-        recording.recorder.event(quota(), "Normal", "A", "m")
+        recording.event()
         await asyncio.sleep(60)
     assert recording.events.asked("patch") == [{"count": 2, "lastTimestamp": "2025-06-15T15:07:40Z"}]
     (event,) = recording.written()
     assert event["firstTimestamp"] == "2025-06-15T15:06:40Z"
 
 
-async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one() -> None:
-    recording = Recording()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+async def test_a_repeat_of_an_event_that_was_deleted_is_a_new_one(recording: Recording) -> None:
+    recording.event()
     await settle()
     recording.events.server.raw(EVENTS).clear()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+    recording.event()
     await settle()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+    recording.event()
     await settle()
     assert recording.counts() == [2]
 
 
-async def test_names_fit_and_are_never_the_same() -> None:
-    recording = Recording()
+async def test_names_fit_and_are_never_the_same(recording: Recording) -> None:
     long = quota(name="a" * 230 + "." + "b" * 22)
     for number in range(3):
         recording.recorder.event(long, "Normal", "A", f"message {number}")
@@ -169,8 +171,9 @@ async def test_names_fit_and_are_never_the_same() -> None:
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), RuntimeError("odd")])
-async def test_a_refused_event_is_dropped_and_the_next_is_written(error: Any, caplog: pytest.LogCaptureFixture) -> None:
-    recording = Recording()
+async def test_a_refused_event_is_dropped_and_the_next_is_written(
+    error: Any, caplog: pytest.LogCaptureFixture, recording: Recording
+) -> None:
     recording.events.errors["create"] = [error]
     recording.recorder.event(quota(), "Normal", "Refused", "m")
     recording.recorder.event(quota(), "Normal", "Written", "m")
@@ -183,8 +186,7 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written(error: Any, ca
 PASSING = [Unreachable("connection refused"), ServerError("etcd is away"), TooManyRequests("slow down")]
 
 
-async def test_an_event_outlives_a_restart_of_the_server() -> None:
-    recording = Recording()
+async def test_an_event_outlives_a_restart_of_the_server(recording: Recording) -> None:
     recording.events.errors["create"] = list(PASSING)
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
@@ -196,8 +198,7 @@ async def test_an_event_outlives_a_restart_of_the_server() -> None:
     assert recording.counts() == [2]
 
 
-async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
-    recording = Recording()
+async def test_an_event_whose_answer_was_lost_is_not_written_twice(recording: Recording) -> None:
     recording.events.errors["create"] = [Unreachable("connection reset"), AlreadyExists("exists")]
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
@@ -206,8 +207,7 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice() -> None:
     assert recording.recorder.dropped == 0
 
 
-async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one() -> None:
-    recording = Recording()
+async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one(recording: Recording) -> None:
     hung, create = asyncio.Event(), recording.recorder._events.create
 
     async def by_namespace(body: dict[str, Any]) -> object:
@@ -226,8 +226,7 @@ async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_on
     assert recording.recorder.dropped == QUEUE_LIMIT + 20
 
 
-async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    recording = Recording()
+async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFixture, recording: Recording) -> None:
     recording.events.errors["create"] = [Unreachable("connection refused")] * 6
     recording.recorder.event(quota(), "Warning", "Lost", "m")
     recording.recorder.event(quota(), "Warning", "Next", "m")
@@ -239,8 +238,7 @@ async def test_a_server_that_stays_away_is_given_up(caplog: pytest.LogCaptureFix
     assert caplog.messages == ["event Lost on ns/default-abcde not written: Unreachable: connection refused"]
 
 
-async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
-    recording = Recording()
+async def test_a_server_that_hangs_fills_the_queue_and_no_more(recording: Recording) -> None:
     recording.events.answering.clear()
     recording.recorder.event(quota(), "Normal", "First", "being written")
     await settle()
@@ -255,11 +253,10 @@ async def test_a_server_that_hangs_fills_the_queue_and_no_more() -> None:
     assert recording.counts()[1] == 101
 
 
-async def test_what_cannot_be_recorded_is_dropped_without_an_error() -> None:
+async def test_what_cannot_be_recorded_is_dropped_without_an_error(recording: Recording) -> None:
     class Unknown(Object):
         pass
 
-    recording = Recording()
     recording.recorder.event(Unknown(), "Normal", "A", "m")
     recording.recorder.event(cast(Object, None), "Normal", "A", "m")
     await settle()
@@ -267,14 +264,12 @@ async def test_what_cannot_be_recorded_is_dropped_without_an_error() -> None:
     assert recording.recorder.dropped == 2
 
 
-def test_outside_a_loop_an_event_is_dropped_without_an_error() -> None:
-    recording = Recording()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+def test_outside_a_loop_an_event_is_dropped_without_an_error(recording: Recording) -> None:
+    recording.event()
     assert recording.recorder.dropped == 1
 
 
-async def test_a_stop_writes_what_waits() -> None:
-    recording = Recording()
+async def test_a_stop_writes_what_waits(recording: Recording) -> None:
     for number in range(5):
         recording.recorder.event(quota(), "Normal", "A", str(number))
     await recording.recorder.stop()
@@ -285,8 +280,7 @@ async def test_a_stop_writes_what_waits() -> None:
     assert recording.recorder.dropped == 1
 
 
-async def test_a_stop_gives_up_after_its_time() -> None:
-    recording = Recording()
+async def test_a_stop_gives_up_after_its_time(recording: Recording) -> None:
     recording.events.answering.clear()
     for number in range(5):
         recording.recorder.event(quota(), "Normal", "A", str(number))
@@ -294,8 +288,7 @@ async def test_a_stop_gives_up_after_its_time() -> None:
     assert recording.recorder.dropped == 5
 
 
-async def test_similar_events_are_aggregated_into_one() -> None:
-    recording = Recording()
+async def test_similar_events_are_aggregated_into_one(recording: Recording) -> None:
     for number in range(30):
         recording.recorder.event(quota(), "Warning", "Failed", f"try {number} failed")
         await asyncio.sleep(1)
@@ -310,8 +303,7 @@ async def test_similar_events_are_aggregated_into_one() -> None:
     assert [event["message"] for event in recording.written()][11:] == ["on another object", "much later"]
 
 
-async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter() -> None:
-    recording = Recording()
+async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(recording: Recording) -> None:
     for number in range(100):
         recording.recorder.event(quota(), "Normal", f"Reason{number}", "m")
         recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Other", "m")
@@ -327,25 +319,23 @@ async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(
     assert len(recording.written()) == 100 + events.SPAM_BURST + 1
 
 
-async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written() -> None:
-    recording = Recording()
+async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written(recording: Recording) -> None:
     for _ in range(events.SPAM_BURST + 10):
-        recording.recorder.event(quota(), "Normal", "A", "m")
+        recording.event()
         await settle()
     assert recording.counts() == [events.SPAM_BURST]
     await asyncio.sleep(events.SPAM_SECONDS + 1)
-    recording.recorder.event(quota(), "Normal", "A", "m")
+    recording.event()
     await settle()
     assert recording.counts() == [events.SPAM_BURST + 11]
 
 
-async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost() -> None:
-    recording = Recording()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost(recording: Recording) -> None:
+    recording.event()
     await settle()
     recording.events.server.raw(EVENTS).clear()
     recording.events.answering.clear()
-    recording.recorder.event(quota(), "Normal", "A", "m")
+    recording.event()
     await asyncio.sleep(events.AGGREGATION_SECONDS + 1)
     recording.events.answering.set()
     await settle()

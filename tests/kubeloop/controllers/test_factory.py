@@ -58,10 +58,7 @@ class Cluster:
 
 async def test_one_watch_serves_every_handler_of_a_kind() -> None:
     cluster = Cluster()
-    for name in ("one", "two", "three"):
-        cluster.management.resource_quotas.on_change(name, Calls())
-    await cluster.management.start()
-    await settle()
+    await cluster.start(one=Calls(), two=Calls(), three=Calls())
     assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
 
 
@@ -109,12 +106,11 @@ async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_a
 
 async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster, calls = Cluster(), Calls()
-    cluster.management.resource_quotas.on_change("handler", calls)
     pods = cluster.management.pods.cache()
     cluster.quotas.put("a", "ns")
     cluster.pods.put("p", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
     cluster.pods.answering.clear()
-    await cluster.management.start()
+    await cluster.start(handler=calls)
     await asyncio.sleep(100)
     assert calls.keys == []
     assert not cluster.management.synced()
@@ -131,10 +127,9 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
 async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
     cluster, quotas, settings = Cluster(), Calls(), Calls()
     cluster.server.install(SETTINGS, installed=False)
-    cluster.management.resource_quotas.on_change("quotas", quotas)
     cluster.management.settings.on_change("settings", settings)
     cluster.quotas.put("a", "ns")
-    await cluster.management.start()
+    await cluster.start(quotas=quotas)
     await asyncio.sleep(60)
     assert quotas.keys == ["ns/a"]
     assert cluster.management.synced()
@@ -236,10 +231,9 @@ async def test_readiness_names_a_handler_that_hangs() -> None:
     async def hangs(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.Event().wait()
 
-    cluster.management.resource_quotas.on_change("hangs", hangs)
     cluster.quotas.put("q1", "ns")
     await asyncio.sleep(100)
-    await cluster.management.start()
+    await cluster.start(hangs=hangs)
     await asyncio.sleep(360)
     assert cluster.management.unready() == ["resourcequotas: hangs has been running for 360 s on ns/q1"]
     assert (cluster.management.stale(), cluster.management.healthy()) == ([], [])
@@ -401,10 +395,8 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     async def needs_nodes(key: str, obj: ResourceQuota | None) -> None:
         counted.append(len(nodes.cache().list()))
 
-    cluster.management.resource_quotas.on_change("needs no nodes", calls)
-    cluster.management.resource_quotas.on_change("needs nodes", needs_nodes)
     cluster.quotas.put("a", "ns")
-    await cluster.management.start()
+    await cluster.start(needs_no_nodes=calls, needs_nodes=needs_nodes)
     await asyncio.sleep(60)
     assert set(calls.keys) == {"ns/a"}
     assert counted == []
@@ -426,10 +418,9 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     cluster, calls = Cluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     management = cluster.management
-    management.resource_quotas.on_change("handler", calls)
     management.require(management.settings, management.resource_quotas)
     cluster.quotas.put("a", "ns")
-    await management.start()
+    await cluster.start(handler=calls)
     await asyncio.sleep(60)
     assert calls.keys == []
     assert not management.settings.cache().installed

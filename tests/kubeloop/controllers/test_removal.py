@@ -19,11 +19,11 @@ FINALIZER = "wrangler.cattle.io/cleanup"
 DELETED = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
-async def started(calls: Calls) -> Quotas:
-    kind = Quotas()
+async def started(*script: BaseException) -> tuple[Quotas, Calls]:
+    kind, calls = Quotas(), Calls(*script)
     kind.controller.on_remove("cleanup", calls)
     await kind.start()
-    return kind
+    return kind, calls
 
 
 def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
@@ -40,8 +40,7 @@ def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
     ],
 )
 async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
-    calls = Calls()
-    kind = await started(calls)
+    kind, calls = await started()
     kind.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
     await settle()
     assert finalizers(kind) == after
@@ -49,8 +48,7 @@ async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, 
 
 
 async def test_finalizers_of_others_stay() -> None:
-    calls = Calls()
-    kind = await started(calls)
+    kind, calls = await started()
     kind.put("a", "ns", metadata={"finalizers": ["first", FINALIZER, "last"]})
     await settle()
     kind.edited("ns/a", DELETED)
@@ -60,8 +58,7 @@ async def test_finalizers_of_others_stay() -> None:
 
 
 async def test_while_the_handler_fails_the_object_stays() -> None:
-    calls = Calls(ValueError("x"), ValueError("x"))
-    kind = await started(calls)
+    kind, calls = await started(ValueError("x"), ValueError("x"))
     kind.put("a", "ns")
     await settle()
     kind.edited("ns/a", DELETED)
@@ -73,8 +70,7 @@ async def test_while_the_handler_fails_the_object_stays() -> None:
 
 
 async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
-    calls = Calls()
-    kind = await started(calls)
+    kind, calls = await started()
     kind.put("a", "ns", metadata={"finalizers": ["other"], **DELETED["metadata"]})
     await settle()
     assert finalizers(kind) == ["other"]
@@ -84,8 +80,7 @@ async def test_an_object_that_is_being_deleted_gets_no_finalizer() -> None:
 
 async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
     """Two finalizers set at the same time: the second writer must not replace the first one's list."""
-    calls = Calls()
-    kind = await started(calls)
+    kind, _ = await started()
     kind.answering.clear()
     kind.put("a", "ns")
     await settle()  # the patch is under way, for an object without finalizers
@@ -96,7 +91,7 @@ async def test_a_foreign_write_in_between_is_not_overwritten() -> None:
 
 
 async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
-    kind = await started(Calls())
+    kind, _ = await started()
     kind.answering.clear()
     kind.put("a", "ns")
     await settle()
@@ -108,10 +103,8 @@ async def test_an_object_that_vanishes_before_the_patch_is_no_failure() -> None:
 
 
 async def test_a_refused_patch_is_retried() -> None:
-    kind = Quotas()
+    kind, _ = await started()
     kind.errors["patch"] = [Forbidden("no")]
-    kind.controller.on_remove("cleanup", Calls())
-    await kind.start()
     kind.put("a", "ns")
     await settle()
     assert finalizers(kind) is None

@@ -98,15 +98,27 @@ class Race:
             await asyncio.sleep(0.25)
 
 
-async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_period() -> None:
+def two() -> tuple[Race, Candidate, Candidate]:
+    """a and b, which begin at once."""
     race = Race()
-    alone = race.candidate("a").start()
-    await race.lasts(1)
+    return race, race.candidate("a").start(), race.candidate("b").start()
+
+
+async def alone(seconds: float) -> tuple[Race, Candidate]:
+    """For so long."""
+    race = Race()
+    candidate = race.candidate("a").start()
+    await race.lasts(seconds)
+    return race, candidate
+
+
+async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_period() -> None:
+    race, leader = await alone(1)
     acquired = race.server.lease.spec.acquire_time
     await race.lasts(6)
-    assert alone.led == [0]
+    assert leader.led == [0]
     assert [when for when, _ in race.server.written] == [0, 2, 4, 6]
-    assert alone.link.gets == [0]  # renewals read nothing
+    assert leader.link.gets == [0]  # renewals read nothing
     spec = race.server.lease.spec
     assert (spec.holder_identity, spec.lease_duration_seconds, spec.lease_transitions) == ("a", 15, 0)
     assert spec.acquire_time == acquired is not None
@@ -134,8 +146,7 @@ async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
 
 
 async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_jitter() -> None:
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(60)
     assert (first.led, second.led) == ([0], [])
     tries = second.link.gets[2:]
@@ -143,8 +154,7 @@ async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_j
 
 
 async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(21)
     await first.kill()
     await race.lasts(18)
@@ -166,8 +176,7 @@ async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -
 
 async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.leaderelection")
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(21)
     assert await first.end()
     ended = now()
@@ -193,8 +202,7 @@ async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_see
 
 
 async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(5)
     race.server.remove(LEASES, KEY)
     await race.lasts(30)
@@ -203,8 +211,7 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
 
 @pytest.mark.parametrize(("fault", "said"), [("cut", "cut off"), ("hangs", "no answer in time")])
 async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault: str, said: str) -> None:
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(20.5)
     setattr(first.link, fault, True)
     await race.lasts(30)
@@ -214,8 +221,7 @@ async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault:
 
 @pytest.mark.parametrize(("fault", "seconds"), [("cut", 7), ("answers_lost", 5)])
 async def test_a_short_outage_costs_nothing(fault: str, seconds: float) -> None:
-    race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b").start()
+    race, first, second = two()
     await race.lasts(20.5)
     for candidate in race.candidates:
         setattr(candidate.link, fault, True)
@@ -241,27 +247,21 @@ async def test_a_leader_that_was_stopped_for_longer_than_the_lease_writes_nothin
 
 
 async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
-    race = Race()
-    first = race.candidate("a").start()
-    await race.lasts(3)
+    race, first = await alone(3)
     race.server.set(OTHER)
     await race.lasts(2)
     assert first.lost == [(4, "lost the lease ns/headroom: other holds it")]
 
 
 async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
-    race = Race()
-    first = race.candidate("a").start()
-    await race.lasts(3)
+    race, first = await alone(3)
     race.server.set(race.server.lease.spec)  # a label, say: only the version moves
     await race.lasts(30)
     assert first.lost == []
 
 
 async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_answer() -> None:
-    race = Race()
-    first = race.candidate("a").start()
-    await race.lasts(1)
+    race, first = await alone(1)
     first.link.delay = 4.0
     await race.lasts(6)  # sent at 2, answered at 6
     first.link.cut = True
