@@ -30,7 +30,7 @@ class Traits:
     """deploy/policy.yaml is in force."""
     latency: tuple[float, float] = (0.002, 0.008)
     watch_lag: tuple[float, float] = (0.0, 0.02)
-    """Of each kind's watches, drawn once for each API server."""
+    """Of each kind's watches, drawn once."""
     admission_lag: float = 0.02
     """By which an API server's own caches (namespaces, quotas, webhook configurations) are behind, at most."""
     counted: tuple[float, float] = (0.02, 0.1)
@@ -66,7 +66,7 @@ class Cluster(FakeCluster):
         self._written: dict[int, float] = {}
         self._past: defaultdict[str, defaultdict[str, list[tuple[float, Raw | None]]]]
         self._past = defaultdict(lambda: defaultdict(list))
-        self._lags: dict[tuple[str, str], float] = {}
+        self._lags: dict[str, float] = {}
         self._stored = asyncio.Event()
         self._stored.set()
         self._stalled: dict[str, asyncio.Event] = {}
@@ -135,16 +135,13 @@ class Cluster(FakeCluster):
 
     # Watches.
 
-    def lag(self, server: str, plural: str) -> float:
-        if (server, plural) not in self._lags:
-            self._lags[server, plural] = self.random.uniform(*self.traits.watch_lag)
-        return self._lags[server, plural]
-
     async def events(
-        self, resource: Resource[Any], matches: Matches, params: Mapping[str, str], server: str = ""
+        self, resource: Resource[Any], matches: Matches, params: Mapping[str, str]
     ) -> AsyncGenerator[Raw, None]:
         """Later than it happened, and not while the kind is stalled or its reader frozen."""
-        lag = self.lag(server, resource.plural)
+        if resource.plural not in self._lags:
+            self._lags[resource.plural] = self.random.uniform(*self.traits.watch_lag)
+        lag = self._lags[resource.plural]
         reader: Any = MACHINE.get()
         life = reader.life() if reader else 0
         async with contextlib.aclosing(super().events(resource, matches, params)) as events:

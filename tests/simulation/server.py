@@ -38,7 +38,6 @@ class Write:
     """A write before it is stored; `old` None: it creates, `new` None: it deletes."""
 
     user: str
-    server: str
     resource: Resource[Any]
     subresource: str
     namespace: str
@@ -58,9 +57,8 @@ class Write:
 class ApiServer(FakeTransport):
     """Answers requests; `user` is who sends them."""
 
-    def __init__(self, name: str, cluster: Cluster, admission: Admission) -> None:
+    def __init__(self, cluster: Cluster, admission: Admission) -> None:
         super().__init__(cluster)
-        self.name = name
         self.cluster = cluster
         self.admission = admission
 
@@ -86,7 +84,7 @@ class ApiServer(FakeTransport):
         event = msgspec.json.decode(body or b"{}")
         resource, namespace, _, _ = self._parsed(path)
         event["metadata"] |= {"name": "event", "namespace": namespace, "uid": str(uuid.uuid4())}
-        new = await self.admission.review(Write(user, self.name, resource, "", namespace, "event", None, event))
+        new = await self.admission.review(Write(user, resource, "", namespace, "event", None, event))
         return msgspec.json.encode(new)
 
     async def _write_object(self, user: str, method: str, path: str, body: bytes | None, content_type: str) -> bytes:
@@ -100,7 +98,7 @@ class ApiServer(FakeTransport):
         if subresource == "binding":
             sent, content_type = {"spec": {"nodeName": sent["target"]["name"]}}, "merge"
         new = None if method == "DELETE" else _changed(old, sent, method, content_type)
-        write = Write(user, self.name, resource, subresource, namespace, name, old, new)
+        write = Write(user, resource, subresource, namespace, name, old, new)
         admitted = await self.admission.review(write)
         await self.cluster.storage()
         current = self.cluster.existing(resource, namespace, name)
@@ -108,7 +106,7 @@ class ApiServer(FakeTransport):
             return msgspec.json.encode(self._delete_pod(current, sent))
         if subresource in ("resize", "binding"):
             new = _changed(current, sent, method, content_type)
-            self.admission.charge(Write(user, self.name, resource, subresource, namespace, name, current, new))
+            self.admission.charge(Write(user, resource, subresource, namespace, name, current, new))
             return msgspec.json.encode(self.cluster.store(resource, key_of(namespace, name), current, new))
         if admitted != new:
             body = msgspec.json.encode(admitted)
@@ -124,7 +122,7 @@ class ApiServer(FakeTransport):
             sent["metadata"]["namespace"] = namespace
         if resource is PODS:
             self._complete(sent)
-        write = Write(user, self.name, resource, "", namespace, name, None, sent)
+        write = Write(user, resource, "", namespace, name, None, sent)
         await self.admission.review(write)
         await self.cluster.storage()
         key = key_of(namespace, name)

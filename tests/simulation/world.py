@@ -63,7 +63,7 @@ class World:
         self.quota_controller = QuotaController(cluster)
         self.kubelets = Kubelets(cluster)
         replicas: list[Process] = []
-        self.servers = [self._server(f"server-{n}", replicas) for n in range(traits.servers)]
+        self.servers = [self._server(replicas) for _ in range(traits.servers)]
         self.programs = Programs(self.servers, traits.source_linger)
         numbers = range(traits.replicas)
         replicas.extend(Process(f"headroom-{number}", self.programs.headroom) for number in numbers)
@@ -108,10 +108,9 @@ class World:
             await asyncio.sleep(10.0)
         await asyncio.sleep(100.0)
 
-    def _server(self, name: str, replicas: Sequence[Process]) -> ApiServer:
+    def _server(self, replicas: Sequence[Process]) -> ApiServer:
         lag = self.random.uniform(0.0, self.cluster.traits.admission_lag)
-        admission = Admission(self.cluster, replicas, lag, self.promises)
-        return ApiServer(name, self.cluster, admission)
+        return ApiServer(self.cluster, Admission(self.cluster, replicas, lag, self.promises))
 
     def _note(self, resource: Resource[Any], key: str, _old: Raw | None, new: Raw | None) -> None:
         version = new["metadata"]["resourceVersion"] if new else "gone"

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.quantity import QuantityError
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.overhead import overhead_of
 from pkg.util.kubevirt.profiles import PROFILES
@@ -19,12 +19,10 @@ from tests.decisions import sentences
 from tests.pkg.util import vectors
 
 
-def render(domain: dict[str, Any], annotations: dict[str, str] | None = None, **options: Any) -> PodSpec:
-    spec = {"domain": domain, "networks": options.pop("networks", None)}
-    vmi = msgspec.convert(
-        {"metadata": {"name": "vm1", "annotations": annotations}, "spec": spec}, VirtualMachineInstance
-    )
-    return render_containers(vmi, Rendering(**options), overhead=300 * 1024**2)
+def render(domain: dict[str, Any], annotations: dict[str, str] | None = None) -> PodSpec:
+    metadata = {"name": "vm1", "annotations": annotations}
+    vmi = msgspec.convert({"metadata": metadata, "spec": {"domain": domain}}, VirtualMachineInstance)
+    return render_containers(vmi, Rendering(), overhead=300 * 1024**2)
 
 
 def without_image(containers: list[Container] | None) -> list[Container]:
@@ -59,37 +57,6 @@ def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None
 def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None]) -> None:
     domain, request = case
     assert (render(domain).containers[0].resources.requests or {}).get("cpu") == request
-
-
-DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
-    "a pod interface that is attached by itself": ({}, {}, {"kvm", "tun"}),
-    "no interface at all": ({"devices": {"autoattachPodInterface": False}}, {}, {"kvm"}),
-    "a virtio interface": ({"devices": {"interfaces": [{"name": "a"}]}}, {}, {"kvm", "tun", "vhost-net"}),
-    "another model": ({"devices": {"interfaces": [{"name": "a", "model": "e1000"}]}}, {}, {"kvm", "tun"}),
-    "software emulation": (
-        {"devices": {"interfaces": [{"name": "a"}]}},
-        {"developerConfiguration": {"useEmulation": True}},
-        {"tun"},
-    ),
-    "a vsock": ({"devices": {"autoattachVSOCK": True}}, {}, {"kvm", "tun", "vhost-vsock"}),
-    "SEV": ({"launchSecurity": {"sev": {}}}, {}, {"kvm", "tun", "sev"}),
-    "SEV-SNP": ({"launchSecurity": {"snp": {}}}, {}, {"kvm", "tun", "sev"}),
-    "TDX up to 1.8": ({"launchSecurity": {"tdx": {}}}, {}, {"kvm", "tun"}),
-    "a reserved LUN": (
-        {"devices": {"disks": [{"name": "d", "lun": {"reservation": True}}]}},
-        {},
-        {"kvm", "tun", "pr-helper"},
-    ),
-}
-
-
-@sentences(DEVICES)
-def test_devices_of_kubevirt(case: tuple[dict[str, Any], dict[str, Any], set[str]]) -> None:
-    domain, config, names = case
-    resources = render(domain, kubevirt=msgspec.convert(config, KubeVirtConfiguration)).containers[0].resources
-    for counted in (resources.limits or {}, resources.requests or {}):
-        devices = {name: value for name, value in counted.items() if "/" in name}
-        assert devices == {f"devices.kubevirt.io/{name}": "1" for name in names}
 
 
 HOOKS = {"two": ('[{"image": "a"}, {"image": "b"}]', 2), "none": ("[]", 0), "no list": ("{}", 0), "no JSON": ("[", 0)}

@@ -198,8 +198,7 @@ PASST = {
         pytest.param("main", {}, "", BASE + 20 * MI, id="main: larger qemu"),
         pytest.param("0.59", {}, "2.0", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="0.59 knows no ratio"),
         pytest.param("1.0", QOS, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.0 adds nothing for QoS"),
-        pytest.param("1.7", {"launchSecurity": {"snp": {}}}, "", BASE + 256 * MI, id="1.7 knows SEV-SNP"),
-        pytest.param("1.6", {"launchSecurity": {"snp": {}}}, "", BASE, id="1.6 does not"),
+        pytest.param("1.6", {"launchSecurity": {"snp": {}}}, "", BASE, id="1.6 does not know SEV-SNP"),
         pytest.param(
             "1.5",
             {"devices": {"tpm": {"enabled": False}}},
@@ -208,7 +207,6 @@ PASST = {
             id="1.5 counts a TPM even when it is off",
         ),
         pytest.param("1.2", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16 + 800) * MI, id="1.2 counts passt's ports"),
-        pytest.param("1.3", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16) * MI, id="1.3 does not"),
         pytest.param(
             "1.7", {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, "", BASE, id="1.7 knows no reserve"
         ),

@@ -1,25 +1,24 @@
-"""What quota will count of a target pod, against recorded pods and against pods rendered anew."""
+"""What quota will count of a target pod, against recorded pods and, beside KubeVirt's own renderings (test_rendered),
+against pods of a release that is not known."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity, QuantityError
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.overhead import rendered_overhead
 from pkg.util.kubevirt.profiles import MI, PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, launcher_usage, target_usage
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
-from tests.objects import AT_1_5, AT_4_5, launcher, vmi
-from tests.pkg.util.resourcequota.vm_shapes import ALL_MEMORY, UNSCOPED, quotas, shapes
+from tests.objects import AT_1_5, AT_4_5, BOTH, launcher, vmi
+from tests.pkg.util.kubevirt.vm_shapes import ALL_MEMORY, UNSCOPED, shapes
 from tests.pkg.util.vectors import recorded
 
 
@@ -69,49 +68,7 @@ def test_a_ratio_changed_since_a_recorded_pod(case: tuple[str, str, int], profil
     }
 
 
-# ---- shapes of VMs, rendered before and after
-
-LIMITING = msgspec.convert(
-    {"developerConfiguration": {"featureGates": ["AutoResourceLimitsGate"]}}, KubeVirtConfiguration
-)
-"""Up to 1.4 quotas make KubeVirt set limits only by this gate."""
-
-
-@shapes
-@quotas
-@pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
-def test_with_the_ratio_unchanged_the_source_is_the_answer_to_the_byte(
-    instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool
-) -> None:
-    """Whichever release the KubeVirt CR says; one that knows no ratio must be said."""
-    then = Rendering("1.5", kubevirt=LIMITING, quota_limits=limited)
-    for profile, rendered in PROFILES.items():
-        source = launcher(instance, rendering=then, profile=rendered, annotated=annotated, limited=limited)
-        now = then if rendered.has_ratio else replace(then, profile=rendered)
-        assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source), profile
-
-
-CHANGES = [("1.5", "4.5"), ("", "1.5"), ("1.25", "2.75"), ("4.5", "1.5")]
-"""The ratio when the source was rendered, and now."""
-
-
-@shapes
-@quotas
-@pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
-def test_a_changed_ratio_is_never_below_and_at_most_128_mi_above(
-    instance: VirtualMachineInstance, limited: frozenset[str], annotated: bool
-) -> None:
-    """Of every known release, whichever the KubeVirt CR says; under every name that quota counts."""
-    for profile, ratios in itertools.product(["1.6.4", "1.7", "1.8", "main"], CHANGES):
-        render: dict[str, Any] = {"profile": PROFILES[profile], "limited": limited}
-        then, now = (Rendering(ratio, kubevirt=LIMITING, quota_limits=limited) for ratio in ratios)
-        source = launcher(instance, rendering=then, annotated=annotated, **render)
-        real = pod_usage(launcher(instance, rendering=now, **render))
-        predicted = launcher_usage(instance, Side(source), now, UNSCOPED)
-        assert predicted.keys() == real.keys(), (profile, ratios)
-        for name, amount in real.items():
-            most = amount + Quantity.parse("128Mi" if "memory" in name else 0)
-            assert amount <= predicted[name] <= most, (profile, ratios, name)
+# ---- shapes of VMs, rendered by a release that came after ours -----------------------------------------------
 
 
 @pytest.mark.parametrize("grown", [-4, 4, 10, 13], ids=lambda mib: f"constants grown by {mib} MiB")
@@ -146,13 +103,8 @@ def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_re
 # ---- how the overhead of a pod is found ----------------------------------------------------------------------
 
 
-def test_the_annotation_beats_what_the_container_says() -> None:
-    source = launcher(overhead=300000000)
-    assert rendered_overhead(vmi(), source, Rendering()) == 300000000
-
-
 @shapes
-@quotas
+@pytest.mark.parametrize("limited", [BOTH, frozenset()], ids=["limits of cpu and memory", "requests only"])
 def test_without_annotation_the_compute_container_tells(
     instance: VirtualMachineInstance, limited: frozenset[str]
 ) -> None:

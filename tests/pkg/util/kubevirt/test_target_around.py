@@ -23,7 +23,7 @@ from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
 from tests.objects import AT_1_5, BOTH, attachment, launcher, limit_range, machine, vmi
-from tests.pkg.util.resourcequota.vm_shapes import LIMITED, SEED, SHAPES, UNSCOPED, USUAL, shape
+from tests.pkg.util.kubevirt.vm_shapes import LIMITED, SEED, SHAPES, UNSCOPED, USUAL, shape
 
 # ---- LimitRanges ---------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -190,48 +190,36 @@ def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byt
 # ---- LimitRanges, the KubeVirt CR, no source pod -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Defaulted:
-    """What the source pod was created with under a LimitRange ("" for none), the default when its VM migrates, and
-    what the entry has of it: the launcher and its support container."""
-
-    then: str
-    now: str
-    entry: str | None
-
-
 DEFAULTED = {
-    "a default under which the source was created counts": Defaulted("1Gi", "1Gi", "2Gi"),
-    "the source tells, whatever the default is now": Defaulted("1Gi", "2560Gi", "2Gi"),
-    "where there is none any longer the target has none": Defaulted("1Gi", "", None),
-    "what comes after the source the base pays for": Defaulted("", "2560Gi", None),
+    "a default under which the source was created counts": ("1Gi", "1Gi", "2Gi"),
+    "the source tells, whatever the default is now": ("1Gi", "2560Gi", "2Gi"),
+    "where there is none any longer the target has none": ("1Gi", "", None),
+    "what comes after the source the base pays for": ("", "2560Gi", None),
 }
+"""What the source pod was created with under a LimitRange ("" for none), the default when its VM migrates, and what the
+entry has of it: the launcher and its support container."""
 
 
 @sentences(DEFAULTED)
 @pytest.mark.parametrize("instance", [SEED, RESIZED], ids=["as it was", "with a plugged cpu"])
 def test_a_limit_ranges_default_counts_as_far_as_the_source_has_it(
-    instance: VirtualMachineInstance, case: Defaulted
+    instance: VirtualMachineInstance, case: tuple[str, str, str | None]
 ) -> None:
+    then, now, expected = case
     name = "limits.ephemeral-storage"
     base = annotation({"requestsMemory": "8Gi", "extended": {name: "10Gi"}})
 
     def ranges(default: str) -> list[LimitRange]:
         return [limit_range({"ephemeral-storage": default})] if default else []
 
-    source = apply_limit_ranges(launcher(SEED), ranges(case.then))
+    source = apply_limit_ranges(launcher(SEED), ranges(then))
     rq = quota({"requests.memory": "8Gi", name: "10Gi"}, MARKS)
-    rendering = Rendering("1.5", limit_ranges=ranges(case.now))
+    rendering = Rendering("1.5", limit_ranges=ranges(now))
     found, _made = after(namespace(rq, [vmim()], [source], [instance], limits=base, rendering=rendering))
-    assert entry(found.annotations[by_name()]).get(name) == case.entry
+    assert entry(found.annotations[by_name()]).get(name) == expected
 
 
 # ---- scopes --------------------------------------------------------------------------------------------------
-
-
-def scoped(spec: Mapping[str, Any]) -> ResourceQuota:
-    plain = quota(HARD, MARKS)
-    return msgspec.structs.replace(plain, spec=msgspec.convert({"hard": plain.spec.hard, **spec}, ResourceQuotaSpec))
 
 
 def of_class(*names: str) -> dict[str, Any]:
@@ -239,33 +227,27 @@ def of_class(*names: str) -> dict[str, Any]:
     return {"scopeSelector": {"matchExpressions": [expression]}}
 
 
-@dataclass(frozen=True)
-class Scoped:
-    """A quota's scopes and the VMs that migrate; the VMs whose entry it gets."""
-
-    spec: Mapping[str, Any]
-    scaled_for: Sequence[str]
-
-
 HIGH = machine({"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, "high", priorityClassName="high")
 LOW = machine({"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, "low")
 SCOPES = {
-    "no scopes count both": Scoped({}, ["high", "low"]),
-    "the priority class of one": Scoped(of_class("high"), ["high"]),
-    "a priority class of neither": Scoped(of_class("other"), []),
-    "not best effort are both": Scoped({"scopes": ["NotBestEffort"]}, ["high", "low"]),
-    "terminating is neither": Scoped({"scopes": ["Terminating"]}, []),
+    "no scopes count both": ({}, ["high", "low"]),
+    "the priority class of one": (of_class("high"), ["high"]),
+    "a priority class of neither": (of_class("other"), []),
+    "not best effort are both": ({"scopes": ["NotBestEffort"]}, ["high", "low"]),
+    "terminating is neither": ({"scopes": ["Terminating"]}, []),
 }
+"""A quota's scopes, and for which of two VMs that migrate it gets an entry."""
 
 
 @sentences(SCOPES)
-def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: Scoped) -> None:
-    rq = scoped(case.spec)
-    migrations = [vmim(vm="high"), vmim(vm="low")]
-    seen = namespace(rq, migrations, [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
-    found, _made = after(seen)
-    assert sorted(e.vm for e in entries(found.annotations)) == list(case.scaled_for)
-    assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(case.scaled_for)}m")
+def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: tuple[Mapping[str, Any], list[str]]) -> None:
+    spec, scaled_for = case
+    rq = msgspec.structs.replace(
+        quota(annotations=MARKS), spec=msgspec.convert({"hard": HARD, **spec}, ResourceQuotaSpec)
+    )
+    found, _made = after(namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW]))
+    assert sorted(e.vm for e in entries(found.annotations)) == scaled_for
+    assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
 
 
 def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does_not() -> None:

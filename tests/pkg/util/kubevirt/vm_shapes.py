@@ -1,4 +1,4 @@
-"""Shapes of VMs whose launcher pods KubeVirt renders differently, and quotas that make a difference to them."""
+"""Shapes of VMs whose launcher pods KubeVirt renders differently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from tests.objects import BOTH, machine, vmi
+from tests.objects import machine, vmi
 
 USUAL = KubeVirtConfiguration()
 SEED = vmi()
@@ -58,8 +58,4 @@ SHAPES: dict[str, VirtualMachineInstance] = {
     ),
     "a large VM": shape({"cpu": "32", "memory": "260Gi"}, {"memory": "256Gi"}),
 }
-QUOTAS = {"limits of cpu and memory": BOTH, "requests only": frozenset[str]()}
-
-
 shapes = pytest.mark.parametrize("instance", list(SHAPES.values()), ids=list(SHAPES))
-quotas = pytest.mark.parametrize("limited", list(QUOTAS.values()), ids=list(QUOTAS))
