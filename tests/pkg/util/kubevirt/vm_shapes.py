@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuotaSpec
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance
-from tests.objects import machine, vmi
+from tests.objects import CPU, machine, vmi
 
 USUAL = KubeVirtConfiguration()
 SEED = vmi()
@@ -21,9 +21,8 @@ def shape(limits: Mapping[str, str] | None, requests: Mapping[str, str], **domai
     resources: dict[str, Any] = {"requests": dict(requests)}
     if limits is not None:
         resources["limits"] = dict(limits)
-    cpu = {"cores": 2, "sockets": 1, "threads": 1}
-    more = {key: domain.pop(key) for key in ("volumes", "priorityClassName") if key in domain}
-    return machine({"cpu": cpu, "resources": resources, **domain}, **more)
+    volumes = domain.pop("volumes", None)
+    return machine({"cpu": CPU, "resources": resources, **domain}, volumes=volumes)
 
 
 LIMITED = {"cpu": "2", "memory": "4Gi"}
@@ -40,9 +39,7 @@ SHAPES: dict[str, VirtualMachineInstance] = {
     "a VM whose request is its limit": shape(LIMITED, {}),
     "a VM that says only its guest's memory": shape(None, {}, memory={"guest": "3Gi"}),
     "a VM with CPUs of its own": shape(
-        {"cpu": "2", "memory": "4Gi"},
-        {"cpu": "2", "memory": "4Gi"},
-        cpu={"cores": 2, "sockets": 1, "threads": 1, "dedicatedCpuPlacement": True},
+        {"cpu": "2", "memory": "4Gi"}, {"cpu": "2", "memory": "4Gi"}, cpu={**CPU, "dedicatedCpuPlacement": True}
     ),
     "a VM whose overhead is overcommitted": machine(
         {

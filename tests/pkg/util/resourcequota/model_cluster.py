@@ -34,7 +34,6 @@ from tests.pkg.util.resourcequota.model_objects import (
     is_other,
     launcher_of,
     migration_of,
-    named,
     side_of,
     usage,
 )
@@ -87,9 +86,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         hard = {"limits.cpu": "6", "limits.memory": "13Gi", "pods": "5"}
-        self.quotas["default"] = named(quota(hard), "default")
-        own = quota({"requests.memory": "9Gi", "services": "3"}, labels=MANAGED)
-        self.quotas["own"] = named(own, "own")
+        self.quotas["default"] = quota(hard, name="default")
+        self.quotas["own"] = quota({"requests.memory": "9Gi", "services": "3"}, name="own", labels=MANAGED)
 
     # ---- the API server --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
@@ -95,10 +95,6 @@ def usage(pod: Pod) -> ResourceList:
     if pod.uid not in _USAGES:
         _USAGES[pod.uid] = pod_usage(pod)
     return _USAGES[pod.uid]
-
-
-def named(rq: ResourceQuota, name: str) -> ResourceQuota:
-    return msgspec.structs.replace(rq, metadata=msgspec.structs.replace(rq.metadata, name=name))
 
 
 @lru_cache(maxsize=4096)

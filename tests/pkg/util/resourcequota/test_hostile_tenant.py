@@ -26,7 +26,7 @@ from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied, namespace
-from tests.objects import HARD, MARKS, launcher, quota, uid_of, vmi, vmim
+from tests.objects import HARD, MARKS, launcher, pod, quota, uid_of, vmi, vmim
 from tests.pkg.util.resourcequota.invariants import drawn
 
 EXAMPLES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
@@ -194,11 +194,9 @@ class HostileTenant(RuleBasedStateMachine):
         if any(amount <= ZERO for amount in free.values()):
             return
         cpu = f"{max(free['limits.cpu'].milli_value() // share, 1)}m"
-        resources = {"cpu": cpu, "memory": str(max(free["limits.memory"].value() // share, 1))}
-        spec = {"containers": [{"name": "c", "resources": {"limits": resources}}]}
-        name = f"other-{self.number}"
-        body = {"metadata": {"name": name, "uid": name}, "spec": spec, "status": {"phase": "Running"}}
-        self.pods[name] = msgspec.convert(body, Pod)
+        memory = str(max(free["limits.memory"].value() // share, 1))
+        taken = pod(cpu, memory, name=f"other-{self.number}")
+        self.pods[taken.name] = taken
 
     @rule(seconds=st.sampled_from([0.3, 2.0, 61.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
