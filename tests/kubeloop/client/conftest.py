@@ -49,20 +49,14 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     assert os.listdir(tmp_path / "temporary") == []
 
 
-async def no_sleep(_: float) -> None:
-    pass
+@pytest.fixture
+def server(rig: Rig) -> ScriptedServer:
+    return rig.server
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ScriptedServer]:
-    async with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[Client]:
-    async with Client(server.config(), retry=RetryPolicy(sleep=no_sleep)) as client:
-        yield client
+def client(rig: Rig) -> Client:
+    return Client(rig.transport)
 
 
 @pytest.fixture

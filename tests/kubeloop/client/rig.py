@@ -1,15 +1,13 @@
-"""What the client's tests share: a transport and its scripted server, configurations, a service account in a folder."""
+"""What the client's tests share: a transport and its scripted server, and configurations."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
-from kubeloop.client import loading
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
@@ -17,7 +15,6 @@ from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
 from kubeloop.testing.scripted_server import ScriptedServer
 from kubeloop.testing.scripted_steps import obj
-from tests.kubeloop.client.pki import Authority
 
 Quotas = ResourceClient[ResourceQuota]
 
@@ -68,21 +65,3 @@ def load(path: str, context: str | None = None, **environ: str) -> ClientConfig:
 
 async def token_of(config: ClientConfig) -> str | None:
     return (await config.authenticate())[0].get("Authorization")
-
-
-def service_account(folder: Path) -> Path:
-    account = folder / "account"
-    account.mkdir()
-    (account / "token").write_text("pod-token\n")
-    (account / "ca.crt").write_text(Authority().pem)
-    (account / "namespace").write_text("cattle\n")
-    return account
-
-
-POD = {"KUBERNETES_SERVICE_HOST": "10.53.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-
-
-def load_account(account: Path, environ: dict[str, str] | None = None) -> ClientConfig:
-    return loading.in_cluster_config(
-        POD if environ is None else environ, str(account / "token"), str(account / "ca.crt")
-    )

@@ -1,25 +1,47 @@
-"""Where the configuration is looked for, and what is read."""
+"""Where the configuration is looked for, what is read, and a pod's own; proxies and TLS contexts."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubeloop.client import loading
-from kubeloop.client.config import ClientConfig, Impersonation
+from kubeloop.client.config import ClientConfig, Impersonation, environment_proxy
+from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
 from kubeloop.client.tls import TLSSettings
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import load, load_account, service_account, token_of
+from tests.kubeloop.client.rig import load, token_of
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 
-# Where it is looked for
+
+def service_account(folder: Path) -> Path:
+    account = folder / "account"
+    account.mkdir()
+    (account / "token").write_text("pod-token\n")
+    (account / "ca.crt").write_text(Authority().pem)
+    (account / "namespace").write_text("cattle\n")
+    return account
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.53.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def load_account(account: Path, environ: dict[str, str] | None = None) -> ClientConfig:
+    return loading.in_cluster_config(
+        POD if environ is None else environ, str(account / "token"), str(account / "ca.crt")
+    )
+
+
+# -- where it is looked for
 
 
 async def test_the_explicit_file_beats_the_environment(tmp_path: Path) -> None:
@@ -68,7 +90,7 @@ async def test_a_path_may_hold_a_colon_and_a_tilde(tmp_path: Path) -> None:
     assert await token_of(load("~/a:b/config")) == "Bearer x"
 
 
-# What is in it
+# -- what is in it
 
 
 async def test_another_context_than_the_current(tmp_path: Path) -> None:
@@ -168,3 +190,110 @@ def test_defaults_of_the_cluster(tmp_path: Path) -> None:
     config = load(write(tmp_path, kubeconfig()))
     assert (config.server_name, config.tls, config.proxy) == (None, TLSSettings(), None)
     assert config.impersonation is None
+
+
+# -- the configuration of a pod
+
+
+async def test_a_pods_service_account(tmp_path: Path) -> None:
+    account = service_account(tmp_path)
+    config = load_account(account)
+    assert (config.host, config.namespace) == ("https://10.53.0.1:443", "cattle")
+    assert config.tls.read() == TLSSettings((account / "ca.crt").read_text())
+    assert await token_of(config) == "Bearer pod-token"
+    (account / "token").write_text("renewed")
+    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer renewed"
+
+
+def test_an_ipv6_service_address_is_put_in_brackets(tmp_path: Path) -> None:
+    account = service_account(tmp_path)
+    config = load_account(account, {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"})
+    assert (config.host, config.hostname) == ("https://[fd00::1]:443", "fd00::1")
+
+
+@pytest.mark.parametrize("broken", ["token", "ca.crt"])
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_pod_with_half_an_account(tmp_path: Path, broken: str, content: str | None) -> None:
+    account = service_account(tmp_path)
+    (account / broken).unlink()
+    if content is not None:
+        (account / broken).write_text(content)
+    with pytest.raises(ConfigError, match=r"^in-cluster configuration: "):
+        load_account(account)
+
+
+def test_when_this_is_a_pod(tmp_path: Path) -> None:
+    token = service_account(tmp_path) / "token"
+    assert loading.in_cluster(POD, str(token))
+    assert not loading.in_cluster({}, str(token))
+    assert not loading.in_cluster(POD, str(tmp_path / "none"))
+
+
+def test_a_pod_starts_without_the_package_that_reads_kubeconfig_files(tmp_path: Path) -> None:
+    """It takes 0.3 s of CPU to import."""
+    token = service_account(tmp_path) / "token"
+    code = (
+        "import sys; import kubeloop.client.client; from kubeloop.client import loading;"
+        "from kubeloop.client.loading import load_config;"
+        f"loading.in_cluster.__defaults__ = ({str(token)!r},);"
+        f"loading.in_cluster_config.__defaults__ = ({str(token)!r}, {str(token.with_name('ca.crt'))!r});"
+        f"config = load_config(environ={POD!r});"
+        "sys.exit(not config.in_cluster or 'kubernetes' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- loopback, proxies and TLS contexts
+
+
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "proxy"),
+    [
+        ("https://10.0.0.1:6443", "", "http://p:1"),
+        ("https://10.0.0.1:6443", "10.0.0.0/8", None),
+        ("https://10.0.0.1:6443", "192.168.0.0/16, 10.0.0.0/8,.svc", None),
+        ("https://11.0.0.1:6443", "10.0.0.0/8", "http://p:1"),
+        ("https://10.0.0.1:6443", "10.0.0.1", None),
+        ("https://api.example.com", ".example.com", None),
+        ("https://api.example.com", "not/a/network,other.com", "http://p:1"),
+        ("https://[fd00::1]:6443", "", "http://p:1"),
+        ("https://localhost.example.com", "", "http://p:1"),
+        ("https://127.9.9.9:6443", "", None),
+        ("https://localhost:6443", "", None),
+        ("https://x.localhost:6443", "", None),
+        ("https://[::1]:6443", "", None),
+        ("http://10.0.0.1:8080", "", None),
+    ],
+)
+def test_a_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, host: str, no_proxy: str, proxy: str | None
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert environment_proxy(host) == proxy
+
+
+def test_a_kubeconfig_for_loopback_uses_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    assert load(write(tmp_path, kubeconfig(server="https://127.0.0.1:6443"))).proxy is None
+    assert load(write(tmp_path, kubeconfig())).proxy == "http://p:1"
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
+def test_socks_proxies_are_refused_with_a_clear_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "socks5://me:secret@p:1080")
+    with pytest.raises(ConfigError, match="'socks5://p:1080' is a SOCKS proxy, which is not supported: give") as caught:
+        load(write(tmp_path, kubeconfig()))
+    assert "secret" not in str(caught.value)
+
+
+def test_the_context_is_made_once_a_certificate() -> None:
+    authority = Authority()
+    config = ClientConfig("https://x", tls=TLSSettings(authority.pem))
+    assert config.ssl_context() is config.ssl_context()
+    jane = Certificate(*authority.issue("jane").__dict__.values())
+    assert config.ssl_context(jane) is config.ssl_context(jane)
+    assert config.ssl_context(jane) is not config.ssl_context()
+    assert ClientConfig("http://x").ssl_context() is None

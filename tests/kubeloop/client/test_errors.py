@@ -80,16 +80,12 @@ def test_what_is_no_status_is_shown(page: str) -> None:
     assert str(error) == f"the server answered {code}{shown}"
 
 
-def test_an_error_event_of_a_watch_becomes_the_same_error() -> None:
+def test_an_error_event_of_a_watch_becomes_the_same_error_with_words_whatever_it_says() -> None:
     error = error_from_status(Status(code=410, reason="Expired", message="too old resource version"))
-    assert type(error) is errors.Gone
-    assert (error.status, error.reason, str(error)) == (410, "Expired", "too old resource version")
-
-
-def test_an_error_event_that_says_nothing_is_an_api_error_with_words() -> None:
-    error = error_from_status(Status())
-    assert type(error) is errors.ApiError
-    assert str(error) == "the server answered 0"
+    assert (type(error), error.status, error.reason) == (errors.Gone, 410, "Expired")
+    assert str(error) == "too old resource version"
+    nothing = error_from_status(Status())
+    assert (type(nothing), str(nothing)) == (errors.ApiError, "the server answered 0")
 
 
 def test_conflict_and_already_exists_are_told_apart() -> None:

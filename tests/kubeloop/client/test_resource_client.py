@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kubeloop.api import registry
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import LimitRange, ResourceQuota
 from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.objects import edit
 from kubeloop.client import errors
+from kubeloop.client.client import Client
 from kubeloop.client.decode import WatchEvent
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.scripted_server import (
     DELETE,
     GET,
@@ -20,10 +24,12 @@ from kubeloop.testing.scripted_server import (
     PATCH,
     POST,
     WATCH,
+    Reply,
     ScriptedServer,
     body,
     listing,
     refuse,
+    resources,
     status,
     watch,
 )
@@ -147,35 +153,18 @@ async def test_create_reads_the_namespace_from_the_body(server: ScriptedServer, 
 
 
 Write = Callable[[Quotas], Awaitable[object]]
-
+Q = {"name": "q", "namespace": "ns"}
+VERSIONED = {"metadata": {"resourceVersion": "4"}}
 WRITES: dict[str, tuple[str, Write, bool]] = {
     "a delete of whatever has that name": (DELETE, lambda q: q.delete(name="q", namespace="ns"), False),
     "a delete of one uid": (DELETE, lambda q: q.delete(name="q", namespace="ns", uid="u"), True),
-    "a merge patch of whatever is there": (
-        PATCH,
-        lambda q: q.merge_patch({"metadata": {"labels": {"a": None}}}, name="q", namespace="ns"),
-        False,
-    ),
-    "a merge patch without metadata": (
-        PATCH,
-        lambda q: q.merge_patch({"metadata": None, "spec": {}}, name="q", namespace="ns"),
-        False,
-    ),
-    "a merge patch of one version": (
-        PATCH,
-        lambda q: q.merge_patch({"metadata": {"resourceVersion": "4"}}, name="q", namespace="ns"),
-        True,
-    ),
-    "a JSON patch of whatever is there": (
-        PATCH,
-        lambda q: q.json_patch([{"op": "add", "path": "/spec/x", "value": 1}], name="q", namespace="ns"),
-        False,
-    ),
+    "a merge patch of whatever is there": (PATCH, lambda q: q.merge_patch({"metadata": {"labels": {}}}, **Q), False),
+    "a merge patch without metadata": (PATCH, lambda q: q.merge_patch({"metadata": None, "spec": {}}, **Q), False),
+    "a merge patch of one version": (PATCH, lambda q: q.merge_patch(VERSIONED, **Q), True),
+    "a JSON patch of whatever is there": (PATCH, lambda q: q.json_patch([{"op": "add", "path": "/x"}], **Q), False),
     "a JSON patch of one version": (
         PATCH,
-        lambda q: q.json_patch(
-            [{"op": "test", "path": "/metadata/resourceVersion", "value": "4"}], name="q", namespace="ns"
-        ),
+        lambda q: q.json_patch([{"op": "test", "path": "/metadata/resourceVersion", "value": "4"}], **Q),
         True,
     ),
 }
@@ -225,3 +214,75 @@ async def test_an_odd_name_stays_one_part_of_the_path(server: ScriptedServer, qu
         await quotas.get(name="a?watch=true#x y", namespace="ns")
     assert server.requests[0].path == f"{IN_NS}/a?watch=true#x y"
     assert server.requests[0].query == {}
+
+
+# -- writes made of two versions of an object, and writes of status
+
+OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
+
+
+async def test_update_status_sends_status_alone_through_the_subresource(server: ScriptedServer, quotas: Quotas) -> None:
+    server.script(PATCH, f"{ONE}/status", body(QUOTA))
+    new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
+    await quotas.update_status(OLD, new)
+    assert server.requests[0].json == {"status": {"used": {"pods": "0"}}, "metadata": {"resourceVersion": "4"}}
+
+
+async def test_equal_objects_cost_no_request(server: ScriptedServer, quotas: Quotas) -> None:
+    assert await quotas.update(OLD, edit(OLD, metadata={"resource_version": "9"})) is OLD
+    assert await quotas.update_status(OLD, OLD) is OLD
+    assert server.requests == []
+
+
+async def test_a_status_written_the_wrong_way_is_refused_at_once(server: ScriptedServer, quotas: Quotas) -> None:
+    limits = ResourceClient[LimitRange](quotas.transport, registry.LIMIT_RANGES)
+    used: Any = {"status": {"used": {}}}
+    wrong = [
+        quotas.merge_patch(used, name="q", namespace="ns"),
+        quotas.patch(OLD, used),
+        quotas.update(OLD, edit(OLD, status={"used": {"pods": "0"}})),
+        quotas.json_patch([{"op": "remove", "path": "/status/used"}], name="q", namespace="ns"),
+        limits.merge_patch({"spec": {}}, name="l", namespace="ns", subresource="status"),
+    ]
+    for write in wrong:
+        with pytest.raises(errors.BadRequest, match=r"status of .* is written"):
+            await write
+    assert server.requests == []
+
+
+VERSION = "/api/v1"
+DISCOVERY: dict[str, tuple[Reply, bool | None]] = {
+    "with the subresource": (resources("v1", "resourcequotas", "resourcequotas/status"), True),
+    "without the subresource": (resources("v1", "resourcequotas", "pods/status"), False),
+    "without the kind": (resources("v1", "pods"), None),
+    "that may not be read": (status(403, "Forbidden"), None),
+}
+
+
+@pytest.mark.parametrize("case", DISCOVERY)
+async def test_a_definition_that_does_not_say_it_is_asked_for_in_the_discovery(
+    case: str, server: ScriptedServer, client: Client
+) -> None:
+    """None: what cannot be told is left to the server."""
+    reply, has = DISCOVERY[case]
+    server.always(GET, VERSION, reply)
+    server.always(PATCH, ONE, body(QUOTA))
+    server.always(PATCH, f"{ONE}/status", body(QUOTA))
+    unsaid = ResourceClient(client.transport, replace(registry.RESOURCE_QUOTAS, status_subresource=None))
+    plain, through = edit(OLD, spec={"hard": {"pods": "1"}}), edit(OLD, status={"used": {"pods": "0"}})
+    await unsaid.update(OLD, plain)
+    assert len(server.seen(GET, VERSION)) == 0, "a write without status needs no answer"
+    for write, right in ((unsaid.update, has is not True), (unsaid.update_status, has is not False)):
+        with contextlib.nullcontext() if right else pytest.raises(errors.BadRequest, match="status of ResourceQuota"):
+            await write(OLD, through)
+    assert len(server.seen(GET, VERSION)) == (2 if has is None else 1)
+
+
+async def test_a_json_patch_may_test_the_status(server: ScriptedServer, quotas: Quotas) -> None:
+    server.script(PATCH, ONE, body(QUOTA))
+    ops: list[dict[str, Any]] = [
+        {"op": "test", "path": "/status/used", "value": {}},
+        {"op": "remove", "path": "/spec/hard/pods"},
+    ]
+    await quotas.json_patch(ops, name="q", namespace="ns")
+    assert server.requests[0].json == ops
