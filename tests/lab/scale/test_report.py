@@ -1,4 +1,5 @@
-"""report.json has the documented keys; the page loads nothing."""
+"""The figures of a run follow from the records of its namespaces; report.json has the documented keys; the page loads
+nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import pytest
 
 from lab.headroom import added, requests_of_client, requests_of_server
 from lab.scale import report as reports
-from lab.scale.measurements import Measurements
+from lab.scale.measurements import Measurements, percentile
 from lab.scale.plan import SIZES, Plan, Settings
-from lab.scale.report import Costs, Moment
-from tests.lab.builder import BASE, RAISED, RecordBuilder
+from lab.scale.report import GIB, Costs, Moment
+from tests.lab.builder import NAMESPACE, RecordBuilder
 
 DOCS = Path(__file__).parents[3] / "docs" / "scale.md"
 OWN: dict[str, float | None] = {
@@ -32,47 +33,88 @@ apiserver_request_total_other{code="200",resource="pods",verb="GET"} 9
 """
 
 
-def measured() -> Measurements:
-    """Two migrations, of which one succeeds, and three writes of a quota."""
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        pytest.param([], 0.5, 0.0, id="none"),
+        pytest.param([4.0, 1.0], 0.5, 1.0, id="the lower of two"),
+        pytest.param([float(n) for n in range(1, 101)], 0.99, 99.0, id="nearest rank"),
+        pytest.param([1.0, 2.0, 3.0], 1.0, 3.0, id="all"),
+    ],
+)
+def test_percentiles(values: list[float], share: float, expected: float) -> None:
+    assert percentile(values, share) == expected
+
+
+FULL, RAISED, POD = ("2", "2Gi"), ("3", "3Gi"), ("1", "1Gi")
+
+
+def begun() -> tuple[Measurements, RecordBuilder]:
+    """Two pods that fill the quota to the brim; counting from second 1, two migrations, of which one is refused."""
     found, builder = Measurements(), RecordBuilder()
-    found.records["ns"] = builder.record
-    builder.quota(0, BASE)
-    found.begin(0)
-    for name in ("a", "b"):
-        builder.migration(10, "", name=name, vm=name)
-    builder.migration(11, "Pending", name="a", vm="a", refused=True)
-    builder.pod(11.5, "target", "Pending", vm="a", of="a")
-    for at, hard in ((12, RAISED), (13, BASE), (14, RAISED)):
-        builder.quota(at, hard)
-    builder.migration(30, "Failed", name="b", vm="b")
-    builder.migration(40, "Succeeded", name="a", vm="a")
-    found.end(41)
+    found.records[NAMESPACE] = builder.record
+    builder.pod(0, "a", "Running", takes=POD)
+    builder.pod(0, "b", "Running", takes=POD)
+    builder.quota(0, FULL)
+    found.begin(1)
+    for name in ("m1", "m2"):
+        builder.migration(1, "", name=name, vm=name)
+    builder.migration(2, "Pending", vm="m1", refused=True)
+    builder.event(2, "exceeded quota: default-abc, limited: limits.cpu=2", about="m1", name="e", count=2)
+    return found, builder
+
+
+def measured() -> Measurements:
+    """The same, and the quota raised at 3, taken at 4.5, refused once more, and restored at 7."""
+    found, builder = begun()
+    assert (found.pending(), found.settled()) == (1, False)
+    builder.quota(3, RAISED, POD, "harvesterhci.io/migrating-m1")
+    assert found.totals() == ((3.0, 3 * GIB), (2.0, 2 * GIB))
+    builder.pod(4.5, "target", "Pending", vm="m1", of="m1", takes=POD)
+    builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", about="m1", name="e", count=3)
+    builder.migration(5, "Failed", name="m2", vm="m2")
+    builder.migration(6, "Succeeded", vm="m1")
+    assert (found.pending(), found.settled()) == (0, False), "the quota is still raised"
+    builder.pod(6, "a", "Succeeded", takes=POD)
+    builder.quota(7, FULL)
+    assert found.settled()
+    found.end(9)
+    builder.quota(10, RAISED)
     return found
 
 
 def built(costs: Costs | None = None) -> dict[str, object]:
-    settings = Settings()
-    return reports.build(settings, measured(), costs or Costs(), wall=31.0, restored=True)
+    return reports.build(Settings(), measured(), costs or Costs(), wall=31.0, restored=True)
 
 
 def test_the_figures() -> None:
     served = {"PATCH pods": 20.0, "PUT resourcequotas/status": 4.0, "LIST pods": 9.0}
-    costs = Costs(OWN, requests={"PATCH": 8.0}, api_requests=served)
-    report = built(costs)
-    assert report["migrations"] == 2
-    assert report["succeeded"] == 1
-    assert report["failed"] == 1
-    assert report["pending_quota_seconds"] == {"p50": 0.0, "p99": 0.5, "max": 0.5}
-    assert report["quota_writes_per_migration"] == 1.5
-    assert report["requests_per_migration"] == {"PATCH": 4.0}
-    assert report["migrations_per_minute"] == 2.0
-    assert report["api_server"] == {
-        "cpu_seconds": 0.0,
-        "rss_peak_bytes": 0,
-        "writes_per_migration": 12.0,
-        "writes_per_second": 0.77,
+    report = built(Costs(OWN, requests={"PATCH": 8.0}, api_requests=served))
+    api = {"cpu_seconds": 0.0, "rss_peak_bytes": 0, "writes_per_migration": 12.0, "writes_per_second": 0.77}
+    expected = {
+        "migrations": 2,
+        "succeeded": 1,
+        "failed": 1,
+        "refused_before_raise": 2,
+        "refused_after_raise": 1,
+        "pending_quota_seconds": {"p50": 0.0, "p99": 2.5, "max": 2.5},
+        "migrations_per_minute": 12.0,
+        "quota_writes": 2,
+        "quota_writes_per_migration": 1.0,
+        "requests_per_migration": {"PATCH": 4.0},
+        "overshoot": {"cpu_core_seconds": 2.5, "memory_gib_seconds": 2.5},
+        "headroom": OWN,
+        "api_server": api,
     }
-    assert report["headroom"] == OWN
+    assert {name: report[name] for name in expected} == expected
+
+
+def test_vms_run_where_their_instances_say() -> None:
+    found, builder = begun()
+    builder.instance("vm1", phase="Running", nodeName="n1")
+    builder.instance("vm2", phase="Scheduled", nodeName="n1")
+    builder.instance("vm3", phase="Running")
+    assert found.nodes() == {f"{NAMESPACE}/vm1": "n1"}
 
 
 def test_every_key_is_documented() -> None:

@@ -1,57 +1,90 @@
+"""`headroom demo` and `headroom scale`: how they are called; and the demo as a program of its own."""
+
 from __future__ import annotations
 
 import os
 import re
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubeloop.testing.polling import eventually
-from lab.demo import run as module
+from lab.demo import run as demo_run
 from lab.headroom import COMMAND
+from lab.scale import run as scale_run
+from lab.scale.plan import Settings, Strategy
 from pkg.cmd.main import run
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Path | None]]:
-    """What stands where the demo is was told: the speed, the picture's file."""
-    asked: list[tuple[float, Path | None]] = []
-    monkeypatch.setattr(module, "run_demo", lambda speed, record: asked.append((speed, record)) or 0)
-    return asked
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Stands where the runs are, and remembers how they were wanted; in a folder of its own."""
+    seen: list[Any] = []
+    monkeypatch.setattr(demo_run, "run_demo", lambda speed, record: seen.append((speed, record)) or 0)
+    monkeypatch.setattr(scale_run, "run_scale", lambda settings: seen.append(settings) or 0)
+    monkeypatch.chdir(tmp_path)
+    return seen
 
 
-def test_how_it_runs(runs: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_as_wanted(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["demo"]) == 0
     monkeypatch.setenv("HEADROOM_SPEED", "3")
-    assert run(["demo", "--record", str(tmp_path / "x.svg")]) == 0
-    assert runs == [(1.0, None), (3.0, tmp_path / "x.svg")]
+    assert run(["demo", "--record", "x.svg"]) == 0
+    assert asked == [(1.0, None), (3.0, Path("x.svg"))]
+
+
+def test_a_scale_run_as_wanted(asked: list[Any]) -> None:
+    assert run(["scale"]) == run(["scale", "--out", "new/out"]) == 0
+    assert str(asked[0].out).startswith("headroom-scale-2")
+    assert asked[1] == Settings(out=Path("new/out")) == replace(asked[0], out=Path("new/out"))
+    assert Path("new/out").is_dir()
+    Path("config").touch()
+    words = "--nodes 10 --vms 150 --namespaces 10 --evacuate 2 --rate 2.5/s --strategy vmmrq --external --seed 3"
+    assert run(["scale", *words.split(), *["--allow-real-nodes", "--kubeconfig", "config", "--out", "new"]]) == 0
+    size: dict[str, Any] = {"nodes": 10, "vms": 150, "namespaces": 10, "evacuate": 2, "rate": "2.5/s", "seed": 3}
+    how: dict[str, Any] = {"strategy": Strategy.VMMRQ, "external": True, "allow_real_nodes": True}
+    assert asked[2] == Settings(kubeconfig=Path("config"), out=Path("new"), **size, **how)
+    assert asked[2].per_second == 2.5
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["--speed", "0"], id="no speed at all"),
-        pytest.param(["--speed", "-1"], id="backwards"),
-        pytest.param(["--speed", "nan"], id="a speed that is no number"),
-        pytest.param(["--speed", "inf"], id="a speed without end"),
-        pytest.param(["--speed", "1000"], id="too fast to see anything"),
-        pytest.param(["--speed", "fast"], id="a word"),
-        pytest.param(["--record", "{tmp}/missing/x.svg"], id="a picture in a folder that is not there"),
-        pytest.param(["--record", "{tmp}"], id="a picture that is a folder"),
-        pytest.param(["--frobnicate"], id="an unknown flag"),
+        pytest.param("demo --speed 0", id="no speed at all"),
+        pytest.param("demo --speed -1", id="backwards"),
+        pytest.param("demo --speed nan", id="a speed that is no number"),
+        pytest.param("demo --speed inf", id="a speed without end"),
+        pytest.param("demo --speed 1000", id="too fast to see anything"),
+        pytest.param("demo --speed fast", id="a word"),
+        pytest.param("demo --record missing/x.svg", id="a picture in a folder that is not there"),
+        pytest.param("demo --record .", id="a picture that is a folder"),
+        pytest.param("demo --frobnicate", id="an unknown flag"),
+        pytest.param("scale --evacuate 50", id="every node"),
+        pytest.param("scale --nodes 1", id="one node"),
+        pytest.param("scale --vms 3", id="fewer VMs than namespaces"),
+        pytest.param("scale --rate fast", id="a rate that is no number"),
+        pytest.param("scale --rate 0/s", id="a rate of none"),
+        pytest.param("scale --rate nan", id="a rate that is not a number"),
+        pytest.param("scale --vms many", id="VMs that are no number"),
+        pytest.param("scale --strategy none", id="no such strategy"),
+        pytest.param("scale --kubeconfig /nowhere/at/all", id="no such file"),
+        pytest.param("scale --out /dev/null", id="a folder that is a file"),
+        pytest.param("scale --wrong", id="no such flag"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
-    words: list[str], runs: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str, asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["demo", *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
+    assert run(words.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"headroom: .+\n", captured.err)
-    assert runs == []
+    assert asked == []
+    assert not list(tmp_path.iterdir())
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, Any]:
