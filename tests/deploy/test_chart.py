@@ -156,6 +156,13 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
         assert kinds.count(kind) == count, kind
     assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
     assert not [each for each in rendered() if "aggregationRule" in each]
+    # An election of the controllers alone.
+    deployments = {each["metadata"]["name"]: each["spec"] for each in rendered() if each["kind"] == "Deployment"}
+    for name in ("controller", "webhook"):
+        spec = deployments.pop(f"headroom-{name}")
+        (container,) = spec["template"]["spec"]["containers"]
+        assert (spec["replicas"], "--leader-elect" in container["args"]) == (2, name == "controller")
+    assert not deployments
 
 
 @pytest.mark.parametrize("cidrs", [[], ["10.0.0.1/32", "10.0.0.2/32"]], ids=["everyone", "API servers"])
@@ -166,18 +173,6 @@ def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
     assert metrics == {"ports": [{"port": 8080, "protocol": "TCP"}]}
     assert webhook["ports"] == [{"port": 9443, "protocol": "TCP"}]
     assert [each["ipBlock"]["cidr"] for each in webhook.get("from", [])] == cidrs
-
-
-def test_two_replicas_of_each_with_an_election_of_the_controllers_alone() -> None:
-    objects = rendered()
-    deployments = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Deployment"}
-    assert {name: spec["replicas"] for name, spec in deployments.items()} == {
-        "headroom-controller": 2,
-        "headroom-webhook": 2,
-    }
-    arguments = {name: pod["containers"][0]["args"] for name, pod in pods(objects).items()}
-    assert "--leader-elect" in arguments["headroom-controller"]
-    assert "--leader-elect" not in arguments["headroom-webhook"]
 
 
 @pytest.mark.parametrize(

@@ -121,38 +121,27 @@ def test_harvesters_estimate_knows_the_setting_alone(call: Call) -> None:
     assert overheads(call, configured, vmi(), **harvester) == overheads(call, vmi(), **harvester)
 
 
+OLDER, NEWER = ({"creationTimestamp": f"2026-01-0{day}T00:00:00Z"} for day in (1, 2))
+
+
 @pytest.mark.parametrize(
-    ("document", "counts"),
+    ("documents", "counts"),
     [
-        pytest.param(pod(), True, id="the pod that the VMI controls, on its node"),
-        pytest.param(pod(node="node2"), False, id="a pod on another node: a target"),
-        pytest.param(pod(owner="uid-other"), False, id="another VMI's pod"),
-        pytest.param(pod(controller=False), False, id="a pod that it owns but does not control"),
-        pytest.param(pod(phase="Succeeded"), False, id="a pod that is over"),
-        pytest.param(pod(namespace="other"), False, id="a pod in another namespace"),
+        pytest.param([pod(), vmi()], True, id="the pod that the VMI controls, on its node"),
+        pytest.param([pod(node="node2"), vmi()], False, id="a pod on another node: a target"),
+        pytest.param([pod(owner="uid-other"), vmi()], False, id="another VMI's pod"),
+        pytest.param([pod(controller=False), vmi()], False, id="a pod that it owns but does not control"),
+        pytest.param([pod(phase="Succeeded"), vmi()], False, id="a pod that is over"),
+        pytest.param([pod(namespace="other"), vmi()], False, id="a pod in another namespace"),
+        pytest.param([pod(), vmi() | {"status": {"phase": "Scheduled", "nodeName": "node1"}}], False, id="none runs"),
+        pytest.param([pod(), pod(owner="uid-other"), vmi()], False, id="a later pod of its name is there instead"),
+        pytest.param([pod("new", **NEWER), pod("old", cpu="5", **OLDER), vmi()], True, id="the newest of two"),
+        pytest.param([pod("new", cpu="5", **NEWER), pod("old", **OLDER), vmi()], False, id="not the older one"),
     ],
 )
-def test_which_pod_is_the_source(call: Call, document: Document, counts: bool) -> None:
-    (target,) = targets(call, document, vmi())
+def test_which_pod_is_the_source(call: Call, documents: list[Document], counts: bool) -> None:
+    (target,) = targets(call, *documents)
     assert (target["limits.cpu"] == "7") is counts
-
-
-def test_a_vmi_that_does_not_run_has_no_source(call: Call) -> None:
-    scheduled = vmi()
-    scheduled["status"]["phase"] = "Scheduled"
-    (target,) = targets(call, pod(), scheduled)
-    assert target["limits.cpu"] != "7"
-
-
-def test_a_pod_is_replaced_by_a_later_one_of_its_name(call: Call) -> None:
-    first, second = targets(call, pod(), vmi(), pod(owner="uid-other"), vmi())
-    assert (first["limits.cpu"], second["limits.cpu"] == "7") == ("7", False)
-
-
-def test_the_newest_pod_is_the_source(call: Call) -> None:
-    old = pod("old", cpu="5", creationTimestamp="2026-01-01T00:00:00Z")
-    new = pod("new", cpu="6", creationTimestamp="2026-01-02T00:00:00Z")
-    assert [t["limits.cpu"] for t in targets(call, new, old, vmi())] == ["6"]
 
 
 def test_the_attachment_pods_of_the_source_count(call: Call) -> None:

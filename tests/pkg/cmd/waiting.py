@@ -28,12 +28,8 @@ def has(server: ThreadedServer, path: str, *objects: dict[str, Any], version: st
     server.server.always(WATCH, path, watch(hang()))
 
 
-def quota(annotations: dict[str, str] | None = None, version: str = "7") -> dict[str, Any]:
-    return built(builders.quota(annotations=annotations, version=version))
-
-
-def vmim() -> dict[str, Any]:
-    return built(builders.vmim(name="m1"))
+def quota(version: str = "7") -> dict[str, Any]:
+    return built(builders.quota(version=version))
 
 
 def built(obj: Object) -> dict[str, Any]:
@@ -49,7 +45,7 @@ def seed(server: ThreadedServer) -> None:
     has(server, NAMESPACES, built(builders.annotated_namespace()))
     has(server, QUOTAS, quota())
     has(server, INSTANCES, vmi)
-    has(server, MIGRATIONS, vmim())
+    has(server, MIGRATIONS, built(builders.vmim(name="m1")))
     server.server.always(PATCH, QUOTA, body(quota(version="11")))
     server.server.always(PATCH, VIRTUAL_MACHINE_INSTANCES.path("ns1", "vm1"), body(vmi))
     server.server.always(POST, EVENTS, raw(b"{}"))

@@ -8,6 +8,8 @@ import json
 import random
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -17,13 +19,19 @@ from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NODES
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list, total
+from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
+from lab.kubevirt import options as stand_in
+from lab.kubevirt.register import register
 from lab.record import Record
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES, VirtualMachineInstanceMigration
+from pkg.config.management import Management
+from pkg.controller.options import Options
+from pkg.controller.registry import register_all
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quotacount.usage import is_live, pod_usage
 
@@ -135,6 +143,28 @@ class SimulatedCluster:
             for name in self.names:
                 raw = dict(self.server.raw(registry.RESOURCE_QUOTAS)[f"{name}/q"])
                 self.server.put(registry.RESOURCE_QUOTAS, {**raw, "spec": {"hard": self.base}})
+
+    @asynccontextmanager
+    async def running(
+        self, client: Client, options: Options, kubevirt: stand_in.Options, *players: Coroutine[Any, Any, None]
+    ) -> AsyncIterator[None]:
+        """headroom's controllers by this client, KubeVirt's stand-in and the others, once their VMs run."""
+        began = time.time()
+        headroom = Management(client, clock=lambda: began + now())
+        virt_controller = Management(self.server.client(), whole_pods=True)
+        register_all(headroom, headroom.recorder("headroom"), options)
+        register(virt_controller, kubevirt)
+        follow = self.follow(registry.PODS, self.see_pod), self.follow(registry.RESOURCE_QUOTAS, self.see_quota)
+        tasks = [asyncio.create_task(player) for player in (self.quota_controller(), *follow, *players)]
+        await headroom.start()
+        await virt_controller.start()
+        for machine in self.machines:
+            await self.machine(*machine)
+        yield
+        await asyncio.gather(headroom.stop(1.0), virt_controller.stop(1.0))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     # What people do, and what is seen.
 

@@ -4,18 +4,13 @@ time, so that no figure depends on how busy the machine is."""
 from __future__ import annotations
 
 import asyncio
-import time
 
-from kubeloop.api import registry
-from kubeloop.testing.virtual_time import now, run
+from kubeloop.testing.virtual_time import run
 from lab.kubevirt import options as stand_in
-from lab.kubevirt.register import register
 from lab.questions import first_version, has_entry, needed, reverts, rooms
 from lab.record import Amounts, Record, Track
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.config.management import Management
 from pkg.controller.options import Options
-from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.controller.simulated_cluster import LAG, SimulatedCluster
 
@@ -26,12 +21,8 @@ SEEN_LATE = 0.1
 
 async def simulate(seed: int, goal: int) -> SimulatedCluster:
     """Everything together, until so many migrations are done."""
-    began = time.time()
     cluster = SimulatedCluster(seed)
     cluster.build()
-    headroom = Management(cluster.server.client(), clock=lambda: began + now())
-    kubevirt = Management(cluster.server.client(), whole_pods=True)
-    register_all(headroom, headroom.recorder("headroom"), Options(TAKEOVER))
     teeth = stand_in.Options(
         source_linger=0.3,
         phase_delay=0.05,
@@ -40,24 +31,9 @@ async def simulate(seed: int, goal: int) -> SimulatedCluster:
         finished_linger=5.0,
         drained_bucket=True,
     )
-    register(kubevirt, teeth)
-    players = [
-        cluster.quota_controller(),
-        cluster.follow(registry.PODS, cluster.see_pod),
-        cluster.rancher(),
-        cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration),
-        cluster.follow(registry.RESOURCE_QUOTAS, cluster.see_quota),
-    ]
-    tasks = [asyncio.create_task(player) for player in players]
-    await headroom.start()
-    await kubevirt.start()
-    for machine in cluster.machines:
-        await cluster.machine(*machine)
-    await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in cluster.machines))
-    await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    seen = cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration)
+    async with cluster.running(cluster.server.client(), Options(TAKEOVER), teeth, cluster.rancher(), seen):
+        await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in cluster.machines))
     return cluster
 
 

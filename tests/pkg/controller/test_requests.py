@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.registry import PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.testing.fake.server import FakeCluster, FakeTransport
@@ -19,14 +18,11 @@ from kubeloop.testing.virtual_time import now, run
 from kubeloop.webhook.registration import Endpoint, Webhook
 from kubeloop.webhook.serving_certificate import server_context
 from lab.kubevirt import options as stand_in
-from lab.kubevirt.register import register as register_kubevirt
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.cmd import replica
 from pkg.cmd.replica import Replica
-from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK
 from pkg.controller.options import Options
-from pkg.controller.registry import register_all
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating
@@ -95,42 +91,23 @@ async def migrated(
 ) -> tuple[Connection, float]:
     """What the controllers send while VMs of one namespace migrate, and until nothing is left of it; and when the
     migrations were created."""
-    began = time.time()
     cluster = SimulatedCluster(seed=1, namespaces=1, machines=together)
     cluster.build()
     connection = Connection(cluster.server, BY_SERVICE)
-    headroom = Management(Client(connection), clock=lambda: began + now())
-    kubevirt = Management(cluster.server.client(), whole_pods=True)
     if webhooks:
         registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
         cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
-    register_all(headroom, headroom.recorder("headroom"), Options(POLICY, reserve=True))
-    options = stand_in.Options(
+    kubevirt = stand_in.Options(
         source_linger=2.0, phase_delay=phase_seconds, parallel_migrations=100, parallel_outbound=100
     )
-    register_kubevirt(kubevirt, options)
-    players = [
-        cluster.quota_controller(),
-        cluster.follow(PODS, cluster.see_pod),
-        cluster.follow(RESOURCE_QUOTAS, cluster.see_quota),
-    ]
-    tasks = [asyncio.create_task(player) for player in players]
-    await asyncio.gather(headroom.start(), kubevirt.start())
-    for machine in cluster.machines:
-        await cluster.machine(*machine)
-    await asyncio.sleep(10.0)
-    connection.sent.clear()
-    created = now()
-    await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
-    await asyncio.sleep(10.0)
-    shown = [
-        set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys() for vmi in cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
-    ]
-    assert shown == [set()] * together
-    await asyncio.gather(headroom.stop(1.0), kubevirt.stop(1.0))
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with cluster.running(Client(connection), Options(POLICY, reserve=True), kubevirt):
+        await asyncio.sleep(10.0)
+        connection.sent.clear()
+        created = now()
+        await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
+        await asyncio.sleep(10.0)
+        vmis = cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
+        assert [set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys() for vmi in vmis] == [set()] * together
     return connection, created
 
 

@@ -107,20 +107,18 @@ def test_what_a_vmi_shows(case: Shown) -> None:
 
 
 UNKNOWN = {
-    "nothing shown": Shown([], {}),
-    "a known one": Shown([RUNNING], {}, {UID: "uid-new"}),
-    "one that the VMI reports as completed": Shown([], {}, {UID: "uid-new"}, reported("new")),
-    "an empty uid": Shown([], {}, {UID: ""}),
+    "nothing shown": (Shown([], {}), None),
+    "a known one": (Shown([RUNNING], {}, {UID: "uid-new"}), None),
+    "one that the VMI reports as completed": (Shown([], {}, {UID: "uid-new"}, reported("new")), None),
+    "an empty uid": (Shown([], {}, {UID: ""}), None),
+    "one that is gone": (Shown([RUNNING, OVER], {}, {UID: "uid-gone"}), "uid-gone"),
 }
 
 
 @sentences(UNKNOWN)
-def test_no_unknown_migration(case: Shown) -> None:
-    assert unknown_migration(vmi(annotations=case.shown, **case.status), case.migrations) is None
-
-
-def test_an_unknown_migration() -> None:
-    assert unknown_migration(vmi(annotations={UID: "uid-gone"}), [RUNNING, OVER]) == "uid-gone"
+def test_an_unknown_migration(case: tuple[Shown, str | None]) -> None:
+    found, uid = case
+    assert unknown_migration(vmi(annotations=found.shown, **found.status), found.migrations) == uid
 
 
 def test_clearing_names_only_what_is_there() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
 from kubeloop.client.errors import Conflict
-from pkg.api.kubevirt import VirtualMachine
 from pkg.controller.virtualmachine.vm_controller import CONFIRM
 from pkg.util import constants
+from tests.decisions import sentences
 from tests.objects import limits_text, plain_launcher, vm, vmi
 from tests.pkg.controller.virtualmachine.vm_namespace import KEY, VmNamespace
 
@@ -95,33 +97,23 @@ async def test_a_foreign_writer_in_between_is_not_overwritten(namespace: VmNames
     assert not namespace.events.recorded
 
 
-LEFT_ALONE = {
-    "it can start": (vm(), limits_text("3", "10Gi")),
-    "it is halted": (vm(spec={"runStrategy": "Halted"}), limits_text("1")),
-    "KubeVirt has not looked at it": (vm(status=""), limits_text("1")),
-    "it is on its way out": (vm(deletionTimestamp="2026-01-01T00:00:00Z"), limits_text("1")),
-    "no annotation": (vm(), ""),
+SHORT = limits_text("1")
+LEFT_ALONE: dict[str, Callable[[], VmNamespace]] = {
+    "it can start": lambda: VmNamespace(base=limits_text("3", "10Gi")),
+    "it is halted": lambda: VmNamespace(vm(spec={"runStrategy": "Halted"}), SHORT),
+    "KubeVirt has not looked at it": lambda: VmNamespace(vm(status=""), SHORT),
+    "it is on its way out": lambda: VmNamespace(vm(deletionTimestamp="2026-01-01T00:00:00Z"), SHORT),
+    "no annotation": lambda: VmNamespace(base=""),
+    "it has a pod": lambda: VmNamespace(pod=plain_launcher("vm1")),
+    "no default quota": lambda: VmNamespace(quota_labels={}),
 }
 
 
-@pytest.mark.parametrize("case", list(LEFT_ALONE.values()), ids=list(LEFT_ALONE))
-async def test_left_alone(case: tuple[VirtualMachine, str]) -> None:
-    found, base = case
-    namespace = VmNamespace(found, base)
+@sentences(LEFT_ALONE)
+async def test_left_alone(case: Callable[[], VmNamespace]) -> None:
+    namespace = case()
     for _ in range(3):
         namespace.clock.now += await namespace.handle() or 10
-    assert not namespace.patches
-
-
-async def test_a_vm_with_a_pod_is_left_alone(namespace: VmNamespace) -> None:
-    namespace.pods.given(plain_launcher("vm1"))
-    assert await namespace.handle() is None
-    assert not namespace.patches
-
-
-async def test_without_a_default_quota_nothing_is_checked(namespace: VmNamespace) -> None:
-    namespace.quotas.edited("ns1/default-abc", {"metadata": {"labels": None}})
-    await namespace.confirmed()
     assert not namespace.patches
 
 
@@ -144,8 +136,8 @@ MARKED = {REASON: CPU}
     ],
 )
 async def test_the_reason_goes_when_the_vm_runs(strategy: str, phase: str | None, cleared: bool) -> None:
-    namespace = VmNamespace(vm(spec={"runStrategy": strategy}, annotations=MARKED), limits_text("3", "10Gi"))
-    namespace.pods.given(plain_launcher("vm1"))
+    machine = vm(spec={"runStrategy": strategy}, annotations=MARKED)
+    namespace = VmNamespace(machine, limits_text("3", "10Gi"), plain_launcher("vm1"))
     if phase is not None:
         namespace.instances.given(msgspec.to_builtins(vmi("vm1", phase=phase)))
     await namespace.handle()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kubeloop.api import registry
+from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.controller.options import Options
 from pkg.controller.virtualmachine.register import register
@@ -18,7 +20,13 @@ KEY = "ns1/vm1"
 class VmNamespace:
     """A namespace of 1 CPU with the seed's VM in it, and the handler."""
 
-    def __init__(self, found: VirtualMachine | None = None, base: str = limits_text("1", "10Gi")) -> None:
+    def __init__(
+        self,
+        found: VirtualMachine | None = None,
+        base: str = limits_text("1", "10Gi"),
+        pod: Pod | None = None,
+        quota_labels: Mapping[str, str] | None = None,
+    ) -> None:
         self.events, self.clock, server = Events(), Clock(), Server()
         management = Wired(server, clock=self.clock)
         register(management, self.events.recorder, Options())
@@ -28,7 +36,9 @@ class VmNamespace:
         self._namespaces = server.kind(registry.NAMESPACES)
         self.grant(base)
         self.machines.given(found or vm())
-        self.quotas.given(quota({}))
+        self.quotas.given(quota({}, labels=quota_labels))
+        if pod is not None:
+            self.pods.given(pod)
 
     def grant(self, base: str) -> None:
         """The base of its quota."""

@@ -126,29 +126,12 @@ async def test_all_at_once_is_no_better_than_one_after_the_other(view: FakeView)
     assert sum(await asyncio.gather(*fifty)) == 10
 
 
-async def test_a_pod_that_is_seen_is_counted_once(view: FakeView) -> None:
-    first = pod("600m")
-    checked = validator(view)
-    assert await allowed(checked, first) == [True]
-    view.cached = view.live = state(first, used="2600m")
-    assert await allowed(checked, pod("401m"), pod("400m")) == [False, True]
-
-
 async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> None:
     """Quota, or another webhook, refused it after us."""
     checked = validator(FakeView(state(), state()))
     assert await allowed(checked, pod("1")) == [True]
     assert await allowed(checked, pod("1")) == [True]
     assert EXPIRY <= now() < PATIENCE
-
-
-async def test_a_pod_that_came_and_went_holds_up_none(view: FakeView) -> None:
-    first = pod("1")
-    checked = validator(view)
-    assert await allowed(checked, first) == [True]
-    view.ended = {first.uid: first}
-    assert await allowed(checked, pod("1", name="next")) == [True]
-    assert now() == 0.0
 
 
 async def test_a_dry_run_takes_no_place() -> None:
@@ -289,6 +272,38 @@ async def test_it_is_waited_for_another_look(case: tuple[Seen, Seen, bool]) -> N
     assert (await task).allowed is passes
 
 
+SMALL, ONE, OLD, NEW, REST = (
+    pod(cpu, name=name) for cpu, name in (("600m", "small"), ("1", "one"), ("1", "old"), ("1", "new"), ("1m", "rest"))
+)
+THEN: dict[str, tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]] = {
+    "a pod that is seen is counted once": (
+        (state(), state()), SMALL, True, (state(SMALL, used="2600m"),) * 2, [], {"401m": False, "400m": True}
+    ),
+    "a pod that came and went holds up none": ((state(), state()), ONE, True, (state(), state()), [ONE], {"1": True}),
+    # status.used follows a second later; the place is free.
+    "what has just ended is not waited for": (
+        (state(OLD, used="3"),) * 2, REST, False, (state(used="3"),) * 2, [OLD], {"1": True}
+    ),
+    # It shows that a pod has ended, and not yet the one that took its place: which has not ended too.
+    "a watch that is behind lets nothing into the added headroom": (
+        (state(OLD, used="3"), state(NEW, used="3")), REST, False, (state(used="3"), state(NEW, used="3")), [OLD],
+        {"1m": False},
+    ),
+}  # fmt: skip
+
+
+@sentences(THEN)
+async def test_one_pod_after_another(case: tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]) -> None:
+    before, first, admitted, after, ended, then = case
+    view = FakeView(*before)
+    checked = validator(view)
+    assert await allowed(checked, first) == [admitted]
+    view.cached, view.live = after
+    view.ended = {each.uid: each for each in ended}
+    assert await allowed(checked, *map(pod, then)) == list(then.values())
+    assert now() == 0.0 or not all(then.values())
+
+
 async def test_what_is_let_through_without_an_answer_is_counted_too() -> None:
     checked = validator(FakeView(state(), UNANSWERED))
     assert await allowed(checked, pod("1"), pod("1m")) == [True, False]
@@ -407,29 +422,6 @@ async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
     there = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
     assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
     assert not view.looked
-
-
-async def test_what_has_just_ended_is_not_waited_for() -> None:
-    """status.used follows a second later; the place is free."""
-    over = pod("1")
-    before = state(over, used="3")
-    view = FakeView(before, before)
-    checked = validator(view)
-    assert await allowed(checked, pod("1m")) == [False]
-    view.cached, view.live = state(used="3"), state(used="3")
-    view.ended = {over.uid: over}
-    assert await allowed(checked, pod("1")) == [True]
-    assert now() == 0.0
-
-
-async def test_a_watch_that_is_behind_lets_nothing_into_the_added_headroom() -> None:
-    """It shows that a pod has ended, and not yet the one that took its place: which has not ended too."""
-    old, new = pod("1", name="old"), pod("1", name="new")
-    view = FakeView(state(old, used="3"), state(new, used="3"))
-    checked = validator(view)
-    assert await allowed(checked, pod("1m")) == [False]
-    view.cached, view.ended = state(used="3"), {old.uid: old}
-    assert await allowed(checked, pod("1m")) == [False]
 
 
 async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
