@@ -76,12 +76,24 @@ class NamespacePods:
         return Pods(watch.informer.indexer.list(), dict(watch.ended))
 
     async def live(self, namespace: str) -> Pods:
-        """As the API server has them now, with those that the watch saw end."""
+        """As the API server has them now, with those that ended a moment ago, as the list says or the watch saw."""
         watch = self._watch(namespace)
         there = await self._pods.list(namespace)
         alive = {pod.uid for pod in there if not pod.terminal}
         # What has ended since the list is of a later moment than all else.
-        return Pods(there, {uid: pod for uid, pod in watch.ended.items() if uid not in alive})
+        seen = {uid: pod for uid, pod in watch.ended.items() if uid not in alive}
+        return Pods(there, self._just_ended(there) | seen)
+
+    def _just_ended(self, pods: Sequence[Pod]) -> dict[str, Pod]:
+        """Those of a list that ended less than ENDED seconds ago, by uid, as they were before."""
+        ended = {}
+        for pod in pods:
+            # A kubelet reports by its node's clock that the containers have ended.
+            ready = find_condition(pod.status.conditions, "Ready") if pod.terminal else None
+            since = from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
+            if abs(self._clock() - since) < ENDED:
+                ended[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
+        return ended
 
     async def close(self) -> None:
         """End every watch."""
@@ -109,11 +121,7 @@ class NamespacePods:
         ended: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
 
         def added(pod: Pod, _: bool) -> None:
-            # A kubelet reports by its node's clock that the containers have ended.
-            ready = find_condition(pod.status.conditions, "Ready")
-            since = from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
-            if pod.terminal and abs(self._clock() - since) < ENDED:
-                ended[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
+            ended.update(self._just_ended([pod]))
 
         def updated(old: Pod, new: Pod) -> None:
             if new.terminal and not old.terminal:

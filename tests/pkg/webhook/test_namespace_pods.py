@@ -114,10 +114,14 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     kind = Kind(PODS)
     kind.given(pod("2", phase="Succeeded", conditions=[ready]))
     kind.given(pod("1", conditions=[ready]))  # it has just become unready
-    pods = NamespacePods(kind.client, Clock(DATE))
-    found = await watched(pods)
-    assert [each.status.phase for each in found.ended.values()] == [None] * remembered
+    clock = Clock(DATE)
+    pods = NamespacePods(kind.client, clock)
+    before = await pods.live("ns1")
+    assert pods.of("ns1") is None, "a live look does not need the watch"
+    for found in (before, await watched(pods)):
+        assert [each.status.phase for each in found.ended.values()] == [None] * remembered
     await asyncio.sleep(ENDED)
+    clock.now += ENDED
     assert not await ended_of(pods)
     await pods.close()
 
