@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -119,6 +120,8 @@ async def run(cluster: Cluster, goal: int, part: str) -> Soak:
 
 async def _run(cluster: Cluster, goal: int, part: str) -> Soak:
     soak = Soak()
+    # A thread outlives the task that waits for it: what a part has begun ends before the next stop or start.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
     controller, webhook = program(cluster, "controller"), program(cluster, "webhook")
     async with admin_of(cluster, clear=False) as admin:
         await asyncio.to_thread(controller.start)
