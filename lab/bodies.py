@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kubeloop.testing.cluster.nodes import fake_node
+from kubeloop.testing.cluster.control_plane import fake_node
 from lab.kubevirt.options import PACED_PHASES, PREFIX
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE

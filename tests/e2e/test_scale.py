@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.cluster.nodes import fake_node
+from kubeloop.testing.cluster.control_plane import fake_node
 from kubeloop.testing.polling import eventually
 from lab import bodies
 from lab.cluster import CRDS as CRD_FILES

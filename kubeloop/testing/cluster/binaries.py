@@ -30,7 +30,7 @@ from pathlib import Path
 from kubeloop.testing.cluster.build import build
 from kubeloop.testing.cluster.download import Artifact, fetch, release_sources
 from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
-from kubeloop.testing.cluster.locks import locked
+from kubeloop.testing.cluster.paths import locked
 from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.cluster.versions import (
     ETCD_COMPONENT,

@@ -19,12 +19,10 @@ from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, said_version
-from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, prepare
+from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, fake_node, node_names, prepare
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.guard import Guard
-from kubeloop.testing.cluster.locks import locked
-from kubeloop.testing.cluster.nodes import fake_node, node_names
-from kubeloop.testing.cluster.paths import Paths
+from kubeloop.testing.cluster.paths import Paths, locked
 from kubeloop.testing.cluster.processes import Process
 from kubeloop.testing.cluster.progress import Progress
 

@@ -12,11 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trustme
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubeloop.testing.cluster.binaries import Binaries
 from kubeloop.testing.cluster.paths import Paths, free_ports
@@ -44,6 +42,8 @@ _CONTROLLERS = (
     "persistentvolumeclaim-protection-controller",
     "clusterrole-aggregation-controller",
 )
+# Beyond what any test fills.
+_CAPACITY = {"cpu": "1000", "memory": "16Ti", "ephemeral-storage": "16Ti", "pods": "1000"}
 # Fewer collections for some more memory: of the two cores, one is busy with Go's collector otherwise.
 _GO_TUNING = {"GOGC": "200"}
 
@@ -89,16 +89,6 @@ class Authority:
 
 def _pair(folder: Path, name: str) -> KeyPair:
     return KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
-
-
-def write_signing_key(folder: Path) -> KeyPair:
-    """The key pair that signs service-account tokens; `certificate` is the bare public key."""
-    key, pair, encoding = ec.generate_private_key(ec.SECP256R1()), _pair(folder, _ACCOUNTS), serialization.Encoding.PEM
-    public = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    write_private(pair.certificate, public)
-    secret = serialization.PrivateFormat.TraditionalOpenSSL
-    write_private(pair.key, key.private_bytes(encoding, secret, serialization.NoEncryption()))
-    return pair
 
 
 @dataclass(frozen=True)
@@ -216,6 +206,42 @@ def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, 
     return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(home)})
 
 
+def node_names(count: int) -> list[str]:
+    """node-1, node-2, …"""
+    return [f"node-{number}" for number in range(1, count + 1)]
+
+
+def fake_node(name: str) -> dict[str, Any]:
+    """A Node that kwok keeps Ready, and on which it runs pods. There is no scheduler: a pod is created with its node's
+    name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {
+                "type": "kwok",
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/hostname": name,
+                "node-role.kubernetes.io/worker": "",
+            },
+        },
+        "status": {
+            "capacity": dict(_CAPACITY),
+            "allocatable": dict(_CAPACITY),
+            "nodeInfo": {
+                "architecture": "amd64",
+                "operatingSystem": "linux",
+                "kubeletVersion": "fake",
+                **dict.fromkeys(("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"), ""),
+                **dict.fromkeys(("machineID", "osImage", "systemUUID"), ""),
+            },
+        },
+    }
+
+
 def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:
     """Choose ports, make certificates and kubeconfigs."""
     etcd_port, peer_port, api_port = free_ports(3)
@@ -225,7 +251,7 @@ def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) 
     authority.issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS)
     admin = authority.issue("admin", "kubernetes-admin", "system:masters")
     manager = authority.issue(_MANAGER, f"system:{_MANAGER}")
-    write_signing_key(paths.pki)
+    authority.issue(_ACCOUNTS, _ACCOUNTS)
     plane = ControlPlane(paths, binaries, etcd_port, peer_port, api_port, audit_policy)
     write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane.url, authority.certificate, manager)
     write_kubeconfig(paths.kubeconfig, plane.url, authority.certificate, admin)

@@ -139,7 +139,6 @@ def fetch(name: str, artifact: Artifact, scratch: Path, progress: Progress) -> P
     archive = scratch / (name + ".download")
     digest = _save(artifact.url, archive, lambda done: progress.tick(f"{name}: {done / 1e6:.0f} MB"))
     if digest != artifact.checksum:
-        archive.unlink()
         raise DownloadError(f"{artifact.url} has SHA-256 {digest}, its publisher names {artifact.checksum}")
     if not artifact.member:
         return archive

@@ -1,11 +1,15 @@
-"""What lies where in a cluster's directory D, and the free ports it listens on."""
+"""What lies where in a cluster's directory D, locks between processes, and the free ports it listens on."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
+import time
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kubeloop.testing.cluster.errors import ClusterError
@@ -16,6 +20,7 @@ _PORTS = range(20000, 32000)
 _GIVEN: deque[int] = deque(maxlen=100)
 """Given a moment ago: their servers may not listen yet."""
 _WORKERS = 16
+_POLL = 0.1
 
 
 class Paths:
@@ -58,4 +63,35 @@ def _is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
+    return True
+
+
+@contextmanager
+def locked(
+    path: Path, *, timeout: float | None = None, waiting: Callable[[float], None] | None = None
+) -> Iterator[None]:
+    """Hold the lock on the file `path`, created if missing (its folder must exist); the kernel frees it when its
+    holder ends, however that happens.
+
+    `waiting` is called with the seconds waited so far while another process holds it. ClusterError after `timeout`
+    seconds; without a timeout it waits for ever, because a build may take ten minutes.
+    """
+    with path.open("a") as file:
+        began = time.monotonic()
+        while not _try_lock(file.fileno()):
+            elapsed = time.monotonic() - began
+            if timeout is not None and elapsed >= timeout:
+                raise ClusterError(f"{path} is held by another process: wait for it to end, then try again")
+            if waiting is not None:
+                waiting(elapsed)
+            time.sleep(_POLL)
+        # Never unlinked: a waiter that already opened the old file would lock a different inode than the next comer.
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True

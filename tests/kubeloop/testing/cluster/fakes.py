@@ -19,7 +19,7 @@ from kubeloop.testing.cluster.versions import KWOK
 Answer = bytes | int | Callable[[BaseHTTPRequestHandler], None]
 
 _GO = """#!/bin/sh
-if [ "$1" = env ]; then echo "${FAKE_GO_VERSION:-go1.26.1}"; exit 0; fi
+if [ "$1" = env ]; then echo go1.26.1; exit 0; fi
 env | grep -E '^(GO|CGO)' | sort > "$FAKE_GO_LOG.env"
 echo "$PWD $*" >> "$FAKE_GO_LOG"
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out="$2"; shift; done

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.cluster.binaries import (
+    Binaries,
     cache_directory,
     cache_folder,
     components_of,
@@ -34,22 +36,15 @@ def _assets(folder: Path, names: list[str], version: str = KUBERNETES[KUBERNETES
     return folder
 
 
-def test_everything_comes_from_kubebuilder_assets_when_they_hold_everything(tmp_path: Path) -> None:
+def test_what_kubebuilder_assets_lack_or_cannot_run_is_built(tmp_path: Path) -> None:
     assets = _assets(tmp_path / "assets", NAMES)
     environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
-    binaries = ensure_binaries(environ=environ)
-    assert binaries.kube_controller_manager == assets / "kube-controller-manager"
-    assert {binaries.etcd.parent, binaries.kube_apiserver.parent, binaries.kwok.parent} == {assets}
+    in_assets = Binaries(*(assets / name for name in NAMES))
+    assert ensure_binaries(environ=environ) == in_assets
     assert go_calls(environ) == []
-
-
-def test_what_kubebuilder_assets_lack_is_built(tmp_path: Path) -> None:
-    assets = _assets(tmp_path / "assets", NAMES)
-    (assets / "kwok").chmod(0o644)  # what cannot be run does not count
-    environ = environment(tmp_path, KUBEBUILDER_ASSETS=str(assets))
-    binaries = ensure_binaries(environ=environ)
-    assert binaries.etcd == assets / "etcd"
-    assert binaries.kwok == cache_folder(KWOK_COMPONENT, environ) / "kwok"
+    (assets / "kwok").chmod(0o644)
+    in_cache = cache_folder(KWOK_COMPONENT, environ) / "kwok"
+    assert ensure_binaries(environ=environ) == dataclasses.replace(in_assets, kwok=in_cache)
     assert go_calls(environ) == ["sigs.k8s.io/kwok/cmd/kwok"]
 
 
@@ -84,13 +79,9 @@ def test_the_kubernetes_that_runs(
     folders = {ASSETS: tmp_path / "assets", CACHE: cache_folder(kubernetes, environ)}
     found = [binaries.kube_apiserver.parent, binaries.kube_controller_manager.parent]
     assert found == [folders[place] for place in places]
-    built = [line.split()[0] for line in _go_log(environ) if "k8s.io/kubernetes" in line]
+    calls = Path(environ["FAKE_GO_LOG"]).read_text().splitlines()  # at least etcd's
+    built = [line.split()[0] for line in calls if "k8s.io/kubernetes" in line]
     assert built == [str(kubernetes.module_directory)] * places.count(CACHE)
-
-
-def _go_log(environ: dict[str, str]) -> list[str]:
-    log = Path(environ["FAKE_GO_LOG"])
-    return log.read_text().splitlines() if log.exists() else []
 
 
 @pytest.mark.parametrize("release", ["1.29", "v1.36.99", "latest", "1"])
@@ -108,91 +99,59 @@ def test_what_is_lacking_of_a_release_that_is_not_there_is_one_clear_error(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("program", "version"),
     [
-        ("Kubernetes v1.36.3", "v1.36.3"),
-        ("Kubernetes v1.34.4+rke2r1", "v1.34.4+rke2r1"),
-        ("etcd Version: 3.6.5\nGo Version: go1.26.8", "v3.6.5"),
-        ("kwok version v0.7.0 go1.26.8 (linux/amd64)", "v0.7.0"),
-        ("go version go1.26.8", ""),
-        ("", ""),
+        ("#!/bin/sh\necho Kubernetes v1.36.3", "v1.36.3"),
+        ("#!/bin/sh\necho Kubernetes v1.34.4+rke2r1", "v1.34.4+rke2r1"),
+        ("#!/bin/sh\necho etcd Version: 3.6.5\necho Go Version: go1.26.8", "v3.6.5"),
+        ("#!/bin/sh\necho 'kwok version v0.7.0 go1.26.8 (linux/amd64)'", "v0.7.0"),
+        ("#!/bin/sh\necho go version go1.26.8", ""),
+        ("#!/bin/sh\nexit 1\n", ""),
+        ("no program", ""),
     ],
 )
-def test_the_version_of_a_binary_that_says(said: str, version: str, tmp_path: Path) -> None:
-    assert said_version(write_executable(tmp_path / "binary", f"#!/bin/sh\necho '{said}'\n")) == version
+def test_the_version_that_a_binary_says(program: str, version: str, tmp_path: Path) -> None:
+    assert said_version(tmp_path / "missing") == ""
+    assert said_version(write_executable(tmp_path / "binary", program)) == version
 
 
-@pytest.mark.parametrize("text", [None, "no program", "#!/bin/sh\nexit 1\n"])
-def test_a_binary_that_does_not_run_has_no_version(text: str | None, tmp_path: Path) -> None:
-    binary = tmp_path / "binary"
-    if text is not None:
-        write_executable(binary, text)
-    assert said_version(binary) == ""
-
-
-def test_helm_is_built_like_the_others(tmp_path: Path) -> None:
-    environ = environment(tmp_path)
-    assert ensure_helm(environ=environ) == cache_folder(HELM_COMPONENT, environ) / "helm"
-    assert go_calls(environ) == ["helm.sh/helm/v3/cmd/helm"]
-
-
-def test_on_an_empty_machine_all_four_are_built_into_the_cache_and_run_and_found_there_later(tmp_path: Path) -> None:
-    environ = environment(tmp_path)
+def test_on_an_empty_machine_all_are_built_into_the_cache_although_a_build_failed_before(tmp_path: Path) -> None:
+    with pytest.raises(BuildError):
+        ensure_binaries(environ=environment(tmp_path, FAKE_GO_FAILS="no network"))
+    assert find_binaries(environment(tmp_path)) == {}
+    environ = environment(tmp_path, FAKE_GO_LOG=str(tmp_path / "second.log"))
     binaries = ensure_binaries(environ=environ)
     said = subprocess.run([binaries.etcd], capture_output=True, text=True, check=True).stdout
     assert said == "built go.etcd.io/etcd/server/v3\n"
     assert ensure_binaries(environ=environ) == binaries
-    assert sorted(go_calls(environ)) == sorted(PACKAGES)
+    assert ensure_helm(environ=environ) == cache_folder(HELM_COMPONENT, environ) / "helm"
+    assert sorted(go_calls(environ)) == sorted([*PACKAGES, "helm.sh/helm/v3/cmd/helm"])
     files = [p.name for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.name != ".lock"]
-    assert sorted(files) == NAMES
-
-
-def test_the_cache_is_keyed_by_version_and_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    folder = cache_folder(KWOK_COMPONENT, {"XDG_CACHE_HOME": str(tmp_path)})
-    assert folder == tmp_path / "kubeloop" / "bin" / f"kwok-{KWOK}-linux-arm64"
+    assert sorted(files) == sorted([*NAMES, "helm"])
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        pytest.param({"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/kubeloop", id="XDG_CACHE_HOME"),
-        pytest.param({"HOME": "/h"}, "/h/.cache/kubeloop", id="HOME without XDG_CACHE_HOME"),
-        pytest.param({"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is empty"),
-        pytest.param({"XDG_CACHE_HOME": "c", "HOME": "/h"}, "/h/.cache/kubeloop", id="HOME when the other is relative"),
+        ({"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c"),
+        ({"HOME": "/h"}, "/h/.cache"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache"),
     ],
 )
-def test_the_cache_lies_under(environ: dict[str, str], expected: str) -> None:
-    assert cache_directory(environ) == Path(expected)
+def test_the_cache_lies_by_version_and_platform_under(
+    environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert cache_folder(KWOK_COMPONENT, environ) == Path(expected, "kubeloop", "bin", f"kwok-{KWOK}-linux-arm64")
 
 
-def test_without_home_and_cache_folder_the_error_says_what_to_set() -> None:
+def test_without_a_cache_folder_the_error_says_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="set XDG_CACHE_HOME"):
         cache_directory({})
-
-
-def test_a_cache_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ClusterError, match=r"cannot be made .*: set XDG_CACHE_HOME"):
         ensure_binaries(environ=environment(tmp_path))
-
-
-def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    environ = environment(tmp_path)
-    left_over = cache_folder(KWOK_COMPONENT, environ) / ".unfinished-old" / "kwok"
-    left_over.parent.mkdir(parents=True)
-    left_over.write_bytes(b"half a binary")
-    binaries = ensure_binaries(environ=environ)
-    assert not left_over.parent.exists()
-    assert binaries.kwok.read_bytes() != b"half a binary"
-
-
-def test_a_failed_build_leaves_no_binary_and_the_next_one_starts_afresh(tmp_path: Path) -> None:
-    with pytest.raises(BuildError):
-        ensure_binaries(environ=environment(tmp_path, FAKE_GO_FAILS="no network"))
-    assert find_binaries(environment(tmp_path)) == {}
-    assert ensure_binaries(environ=environment(tmp_path)).kwok.is_file()
 
 
 def _download_world(tmp_path: Path, address: str) -> dict[str, str]:
@@ -207,12 +166,12 @@ def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("amd64")
-def test_a_release_that_can_be_reached_is_downloaded_and_executable(tmp_path: Path) -> None:
-    program = b"#!/bin/sh\necho released\n"
-    with serve(kwok_site(program)) as (address, _):
-        environ = _download_world(tmp_path, address)
+def test_a_release_that_can_be_reached_is_downloaded_executable_and_no_other_site_is_asked(tmp_path: Path) -> None:
+    with serve(kwok_site(b"#!/bin/sh\necho released\n")) as (address, asked):
+        environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
         binaries = ensure_binaries(environ=environ)
     assert subprocess.run([binaries.kwok], capture_output=True, text=True, check=True).stdout == "released\n"
+    assert all("kwok" in path for path in asked)
     assert go_calls(environ) == []
 
 
@@ -223,15 +182,8 @@ def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path)
         environ = _download_world(tmp_path, address)
         binaries = ensure_binaries(notes, environ=environ)
     assert binaries.kwok.read_text().startswith("#!/bin/sh\necho built")
+    assert not list((tmp_path / "cache").rglob("*.download"))
     assert any("has SHA-256" in step and "building it instead" in step for step in notes.steps)
-
-
-@pytest.mark.usefixtures("amd64")
-def test_only_sites_of_missing_binaries_are_asked(tmp_path: Path) -> None:
-    with serve(kwok_site(b"x")) as (address, asked):
-        environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
-        ensure_binaries(environ=environ)
-    assert all("kwok" in path for path in asked)
 
 
 def test_two_processes_that_need_binaries_at_once_build_each_one_once(tmp_path: Path) -> None:
@@ -269,6 +221,9 @@ def test_a_builder_killed_half_way_neither_blocks_nor_spoils_the_next(tmp_path: 
     program = "from kubeloop.testing.cluster.binaries import ensure_binaries; ensure_binaries()"
     killed = subprocess.Popen([sys.executable, "-c", program], env=environ, start_new_session=True)
     assert eventually(lambda: bool(go_calls(environ)))
+    (left_over,) = (tmp_path / "cache").rglob(".unfinished-*")
     os.killpg(killed.pid, 9)
     killed.wait()
-    assert ensure_binaries(environ=environ | {"FAKE_GO_GATE": ""}).etcd.is_file()
+    (left_over / "etcd").write_bytes(b"half a binary")
+    assert ensure_binaries(environ=environ | {"FAKE_GO_GATE": ""}).etcd.read_bytes() != b"half a binary"
+    assert not left_over.exists()

@@ -15,13 +15,12 @@ import pytest
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import components_of
 from kubeloop.testing.cluster.cluster import Cluster, status
+from kubeloop.testing.cluster.control_plane import SERVERS
 from kubeloop.testing.cluster.versions import ETCD, KWOK, minor_release
 from kubeloop.testing.polling import eventually
 from tests.e2e.api import Api, ApiFailure
 
 pytestmark = pytest.mark.cluster
-
-SERVERS = ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]
 
 
 @pytest.fixture
@@ -56,20 +55,15 @@ def _used(api: Api, namespace: str) -> str:
     return used
 
 
-def test_it_is_ready_and_says_so(cluster: Cluster) -> None:
+def test_it_is_ready_and_says_what_runs(cluster: Cluster, api: Api) -> None:
     found = status(cluster.directory)
-    assert found.ready
-    assert found.url == cluster.url
+    assert (found.ready, found.url) == (True, cluster.url)
     assert {*SERVERS} <= found.processes.keys()
     assert json.loads(found.as_json())["kubeconfig"] == str(cluster.kubeconfig)
-
-
-def test_what_runs_is_what_is_named(cluster: Cluster, api: Api) -> None:
     _, chosen, _ = components_of()
     said = api.get("/version")
     assert minor_release(said["gitVersion"]) == minor_release(chosen.version) == f"{said['major']}.{said['minor']}"
-    assert cluster.versions == {"kubernetes": said["gitVersion"], "etcd": ETCD, "kwok": KWOK}
-    assert status(cluster.directory).versions == cluster.versions
+    assert cluster.versions == found.versions == {"kubernetes": said["gitVersion"], "etcd": ETCD, "kwok": KWOK}
 
 
 def test_it_listens_on_loopback_only(cluster: Cluster) -> None:
@@ -88,33 +82,24 @@ def test_without_a_certificate_nothing_is_shown(cluster: Cluster) -> None:
     caught.value.close()
 
 
-def test_kwok_runs_a_pod_and_quota_refuses_the_one_that_is_too_much(api: Api, namespace: str) -> None:
+def test_kwok_runs_a_pod_until_it_succeeded_and_quota_counts_it_until_then(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
     api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     assert eventually(lambda: _used(api, namespace) == "0")
     api.create(pods, _pod("first", "2"))
     assert eventually(lambda: api.get(f"{pods}/first")["status"]["phase"] == "Running")
-    conditions = api.get(f"{pods}/first")["status"]["conditions"]
+    pod = api.get(f"{pods}/first")
     unpaused = {"Ready", "kubevirt.io/virtual-machine-unpaused"}
-    assert unpaused <= {c["type"] for c in conditions if c["status"] == "True"}
+    assert unpaused <= {c["type"] for c in pod["status"]["conditions"] if c["status"] == "True"}
     with pytest.raises(ApiFailure, match=r"exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2") as caught:
         api.create(pods, _pod("second", "2"))
     assert caught.value.status == 403
-
-
-def test_a_pod_that_succeeded_stays_so_and_no_longer_counts(api: Api, namespace: str) -> None:
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
-    api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-    api.create(pods, _pod("done", "2"))
-    assert eventually(lambda: api.get(f"{pods}/done")["status"]["phase"] == "Running")
-    pod = api.get(f"{pods}/done")
     pod["status"]["phase"] = "Succeeded"
-    api.replace(f"{pods}/done/status", pod)
+    api.replace(f"{pods}/first/status", pod)
     assert eventually(lambda: _used(api, namespace) == "0")
     time.sleep(0.3)
-    assert api.get(f"{pods}/done")["status"]["phase"] == "Succeeded"
+    assert api.get(f"{pods}/first")["status"]["phase"] == "Succeeded"
 
 
 def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(api: Api, namespace: str) -> None:

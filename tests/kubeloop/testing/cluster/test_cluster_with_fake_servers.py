@@ -113,10 +113,11 @@ def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(number: signa
 
 
 @pytest.mark.usefixtures("servers")
-def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it_and_no_other_cluster(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    bystander = processes.spawn("etcd", ["/bin/sleep", "600"], tmp_path / "other")
     running = _start_up(directory, "cluster._up(Path(sys.argv[1]), cluster.Options(), cluster.Progress())")
     started = _recorded(directory)
     running.kill()
@@ -126,18 +127,7 @@ def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it(
     assert cluster.down(directory) == ["etcd", "kube-apiserver"]
     assert not any(process.alive() for process in started)
     assert cluster.down(directory) == []
-
-
-@pytest.mark.usefixtures("servers")
-def test_down_of_one_cluster_leaves_another_one_alone(directory: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    bystander = processes.spawn("etcd", ["/bin/sleep", "600"], other)
-    running = _start_up(directory)
-    running.kill()
-    running.wait()
-    cluster.down(directory)
-    assert bystander.alive()
-    cluster.down(other)
+    assert cluster.down(tmp_path / "other") == ["etcd"]
     assert not bystander.alive()
 
 
@@ -164,11 +154,6 @@ def test_up_clears_away_what_a_crashed_cluster_left_and_down_keeps_logs_and_what
     assert {path.name for path in directory.iterdir()} == {".lock", "logs", "mine", "processes"}
 
 
-def test_down_of_a_directory_that_is_not_there_is_fine_and_does_not_make_it(directory: Path) -> None:
-    assert cluster.down(directory) == []
-    assert not directory.exists()
-
-
 @pytest.mark.usefixtures("servers")
 def test_a_directory_that_cannot_be_made_is_one_clear_error_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,9 +164,10 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error_before_anything_is_b
         cluster.up(tmp_path / "file" / "cluster")
 
 
-def test_status_of_an_empty_directory_is_not_ready(directory: Path) -> None:
-    found = cluster.status(directory)
-    assert (found.ready, found.processes) == (False, {})
+def test_of_a_directory_that_is_not_there_nothing_runs_and_it_is_not_made(directory: Path) -> None:
+    assert (cluster.status(directory).ready, cluster.status(directory).processes) == (False, {})
+    assert cluster.down(directory) == []
+    assert not directory.exists()
 
 
 def test_status_tells_a_dead_process_from_a_running_one(directory: Path) -> None:

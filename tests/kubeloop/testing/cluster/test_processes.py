@@ -56,24 +56,15 @@ def test_a_spawned_process_runs_what_was_asked_and_is_found_by_its_name(director
     assert processes.names(directory) == ["sleeper"]
 
 
-def test_output_and_errors_go_to_the_log_and_input_is_empty(directory: Path) -> None:
-    process = processes.spawn("speaker", ["/bin/sh", "-c", "cat; echo out; echo err >&2"], directory)
-    assert eventually(lambda: not process.alive())
-    assert process.log.read_text() == "out\nerr\n"
-    assert processes.last_log_line(directory, "speaker") == "err"
-
-
-def test_additional_environment_is_added_to_the_callers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_has_the_callers_environment_and_more_no_input_and_a_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FROM_CALLER", "1")
-    command = ["/bin/sh", "-c", "echo $FROM_CALLER $ADDED"]
+    command = ["/bin/sh", "-c", "cat; echo $FROM_CALLER $ADDED; echo err >&2"]
     process = processes.spawn("speaker", command, directory, {"ADDED": "2"})
     assert eventually(lambda: not process.alive())
-    assert process.log.read_text() == "1 2\n"
-
-
-def test_what_is_recorded_of_a_process_only_its_owner_can_read(directory: Path) -> None:
-    processes.spawn("sleeper", SLEEP, directory, {"PASSWORD": "secret"})
-    assert (directory / "processes" / "sleeper.json").stat().st_mode & 0o077 == 0
+    assert process.log.read_text() == "1 2\nerr\n"
+    assert (directory / "processes" / "speaker.json").stat().st_mode & 0o077 == 0, "an environment may hold secrets"
 
 
 @pytest.mark.parametrize("inheritable", [False, True], ids=["a file", "a lock of flock"])
@@ -93,43 +84,33 @@ def test_a_program_that_cannot_be_started_says_so_in_its_log(directory: Path) ->
 
 
 def test_a_launcher_that_fails_is_a_start_error(directory: Path) -> None:
-    (directory / "logs").write_text("a file where a folder should be")
-    with pytest.raises((StartError, OSError)):
+    (directory / "logs" / "sleeper.log").mkdir(parents=True)  # a folder where the log should be
+    with pytest.raises(StartError, match="sleeper did not start"):
         processes.spawn("sleeper", SLEEP, directory)
-    assert processes.stop(directory) == []
 
 
-def test_stop_ends_all_and_forgets_them(directory: Path) -> None:
-    spawned = [processes.spawn(name, SLEEP, directory) for name in ("one", "two")]
-    assert processes.stop(directory) == ["one", "two"]
-    assert not any(_exists(process.pid) for process in spawned)
-    assert processes.names(directory) == []
-    assert processes.stop(directory) == []
-
-
-def test_stop_of_one_name_leaves_the_others(directory: Path) -> None:
-    processes.spawn("one", SLEEP, directory)
-    two = processes.spawn("two", SLEEP, directory)
+def test_stop_ends_those_that_are_named_or_all_and_forgets_them(directory: Path) -> None:
+    one, two, three = (processes.spawn(name, SLEEP, directory) for name in ("one", "two", "three"))
     assert processes.stop(directory, ["one", "unknown"]) == ["one"]
-    assert two.alive()
+    assert (_exists(one.pid), two.alive(), three.alive()) == (False, True, True)
+    assert processes.stop(directory) == ["three", "two"]
+    assert not any(_exists(process.pid) for process in (two, three))
+    assert processes.names(directory) == []
 
 
-def test_with_grace_a_process_may_finish(directory: Path) -> None:
-    script = "trap 'echo finished; exit 0' TERM; echo started; while :; do sleep 0.01; done"
-    process = processes.spawn("polite", ["/bin/sh", "-c", script], directory)
-    assert eventually(lambda: "started" in process.log.read_text())
-    processes.stop(directory, grace=10)
-    assert process.log.read_text() == "started\nfinished\n"
-
-
-def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(directory: Path) -> None:
-    script = "trap '' TERM; echo started; while :; do sleep 0.01; done"
-    process = processes.spawn("stubborn", ["/bin/sh", "-c", script], directory)
+@pytest.mark.parametrize(
+    ("trap", "grace", "least", "log"),
+    [("'echo finished; exit 0'", 10.0, 0.0, "started\nfinished\n"), ("''", 0.2, 0.2, "started\n")],
+    ids=["it may finish", "it is killed after that"],
+)
+def test_with_grace(trap: str, grace: float, least: float, log: str, directory: Path) -> None:
+    script = f"trap {trap} TERM; echo started; while :; do sleep 0.01; done"
+    process = processes.spawn("worker", ["/bin/sh", "-c", script], directory)
     assert eventually(lambda: "started" in process.log.read_text())
     began = time.monotonic()
-    processes.stop(directory, grace=0.2)
-    assert 0.2 <= time.monotonic() - began < 15
-    assert not _exists(process.pid)
+    processes.stop(directory, grace=grace)
+    assert (process.log.read_text(), _exists(process.pid)) == (log, False)
+    assert least <= time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("other", ["start time", "boot"])
@@ -153,17 +134,8 @@ def test_the_process_that_was_recorded_is_ended_by_a_program_that_did_not_start_
     assert not _exists(stranger.pid)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        pytest.param("", id="is empty"),
-        pytest.param("not a pid", id="is garbage"),
-        pytest.param("0 x 1", id="names pid 0"),
-        pytest.param("4194304000 x 1", id="names a pid that cannot be"),
-        pytest.param("-1 x 1", id="names everybody"),
-    ],
-)
-def test_no_process_is_signalled_when_the_record(record: str, directory: Path) -> None:
+@pytest.mark.parametrize("record", ["", "not a pid", "0 x 1", "4194304000 x 1", "-1 x 1"])
+def test_no_process_is_signalled_by_a_broken_record(record: str, directory: Path) -> None:
     (directory / "processes").mkdir()
     (directory / "processes" / "etcd.pid").write_text(record)
     assert not processes.find(directory, "etcd").alive()
@@ -189,29 +161,23 @@ def test_an_identity_survives_odd_command_names(directory: Path) -> None:
 
 def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anything(directory: Path) -> None:
     """`down` came between the start of the launcher and its exec, after the program that wanted it was killed."""
-    marker = directory / "started"
-    spec = directory / "processes" / "late.json"
-    (directory / "processes").mkdir()
-    (directory / "logs").mkdir()
-    content = {
-        "argv": ["/usr/bin/touch", str(marker)],
-        "env": {},
-        "cwd": str(directory),
-        "log": str(directory / "logs" / "late.log"),
-    }
+    marker, spec = directory / "started", directory / "processes" / "late.json"
+    spec.parent.mkdir()
+    content = {"argv": ["/usr/bin/touch", str(marker)], "env": {}, "cwd": str(directory), "log": str(directory / "log")}
     os.mkfifo(spec)
-    launcher = subprocess.Popen([sys.executable, "-I", "-S", processes._LAUNCHER, spec])
+    command = [sys.executable, "-I", "-S", str(processes._LAUNCHER), str(spec)]
+    launcher = subprocess.Popen(command)
     with spec.open("w") as pipe:
         # The launcher has opened its spec and reads it; the name is gone before it gets to the end.
         spec.unlink()
         json.dump(content, pipe)
     assert launcher.wait(timeout=60) == 0
     assert not marker.exists()
-    later = subprocess.run([sys.executable, "-I", "-S", processes._LAUNCHER, spec], capture_output=True, timeout=60)
+    later = subprocess.run(command, capture_output=True, timeout=60)
     assert (later.returncode, later.stderr) == (0, b""), "it had not even read it"
 
 
-def test_restart_kills_and_starts_the_same_command_with_the_same_environment(directory: Path) -> None:
+def test_restart_kills_what_runs_and_starts_the_same_command_with_the_same_environment(directory: Path) -> None:
     command = ["/bin/sh", "-c", "echo $WORD; exec sleep 600"]
     first = processes.spawn("worker", command, directory, {"WORD": "hello"})
     assert eventually(lambda: first.log.exists() and first.log.read_text() == "hello\n")
@@ -222,8 +188,5 @@ def test_restart_kills_and_starts_the_same_command_with_the_same_environment(dir
     second.signal(signal.SIGKILL)
     assert eventually(lambda: not second.alive())
     assert processes.restart(directory, "worker").alive(), "one that died is started too"
-
-
-def test_restart_of_an_unknown_process_is_one_clear_error(directory: Path) -> None:
     with pytest.raises(ClusterError, match="has no process unknown to restart"):
         processes.restart(directory, "unknown")
