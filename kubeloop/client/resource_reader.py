@@ -70,8 +70,6 @@ class ResourceReader(Generic[T]):
         *,
         limit: int = 0,
         continue_: str = "",
-        resource_version: str = "",
-        resource_version_match: str = "",
         label_selector: str = "",
         field_selector: str = "",
         retry: bool = True,
@@ -80,8 +78,6 @@ class ResourceReader(Generic[T]):
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
-            resourceVersion=resource_version,
-            resourceVersionMatch=resource_version_match,
             labelSelector=label_selector,
             fieldSelector=field_selector,
         )

@@ -36,10 +36,11 @@ class Fixed(random.Random):
         return self.value
 
 
-NEVER_OPENED = Attempt()
 BROKE_EARLY = Attempt(opened=True, lasted=2.0, events=0)
 BROUGHT = Attempt(opened=True, lasted=2.0, events=50)
 LASTED = Attempt(opened=True, lasted=10.0, events=0)
+SHORT = Attempt(opened=True, lasted=0.5, events=0)
+BUSY = Attempt(opened=True, lasted=0.5, events=4)
 GONE = Gone("too old")
 TOO_LARGE = ServerError("Too large resource version: 9, current: 5", status=504, reason="Timeout")
 DOWN = Unreachable("refused")
@@ -49,78 +50,67 @@ def recovery(jitter: float = 0.0) -> Recovery:
     return Recovery(ReflectorOptions(), Fixed(jitter))
 
 
-FAILURES: dict[str, tuple[Sequence[tuple[Attempt, Exception]], Next]] = {
-    "a server that can't be reached is waited for": ([(NEVER_OPENED, DOWN)], Next(0.8)),
-    "longer each time": ([(NEVER_OPENED, DOWN)] * 3, Next(3.2)),
-    "but not for ever longer": ([(NEVER_OPENED, DOWN)] * 50, Next(15.0)),
+Failure = Exception | tuple[Attempt, Exception]
+"""Without an attempt: of one whose watch was never opened."""
+
+
+def lists(delay: float) -> Next:
+    """Instead of resuming the watch."""
+    return Next(delay, resume=False)
+
+
+FAILURES: dict[str, tuple[Sequence[Failure], Next]] = {
+    "a server that can't be reached is waited for": ([DOWN], Next(0.8)),
+    "longer each time": ([DOWN] * 3, Next(3.2)),
+    "but not for ever longer": ([DOWN] * 50, Next(15.0)),
     "a connection that worked is tried again at once": ([(BROKE_EARLY, DOWN)], Next(0.0)),
     "the second time it breaks early there is a pause": ([(BROKE_EARLY, DOWN)] * 2, Next(1.6)),
     "one that lasted makes up for those before": ([(BROKE_EARLY, DOWN)] * 5 + [(LASTED, DOWN)], Next(0.0)),
     "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
-    "a watch that brought events resets the back-off": ([(NEVER_OPENED, DOWN)] * 5 + [(BROUGHT, DOWN)], Next(0.0)),
+    "a watch that brought events resets the back-off": ([*[DOWN] * 5, (BROUGHT, DOWN)], Next(0.0)),
     "each time": ([(BROUGHT, DOWN)] * 9, Next(0.0)),
-    "but a row of watches that break within a second, events or not, is slowed down": (
-        [(Attempt(True, 0.1, 5), DOWN)] * 9,
-        Next(0.8),
-    ),
-    "an expired version is listed again at once": ([(NEVER_OPENED, GONE)], Next(0.0, resume=False)),
-    "but not in a loop": ([(NEVER_OPENED, GONE)] * 3, Next(1.6, resume=False)),
-    "also after a long outage, as of every server that was restarted": (
-        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, GONE)],
-        Next(0.0, resume=False),
-    ),
+    "a row of watches that break within a second, events or not, is slowed down": ([(BUSY, DOWN)] * 9, Next(0.8)),
+    "an expired version is listed again at once": ([GONE], lists(0.0)),
+    "but not in a loop": ([GONE] * 3, lists(1.6)),
+    "also after a long outage, as of every server that was restarted": ([*[DOWN] * 9, GONE], lists(0.0)),
     "a server that is back but not ready is not waited for as long as one that is away": (
-        [(NEVER_OPENED, DOWN)] * 9 + [(NEVER_OPENED, ServiceUnavailable("starting"))],
+        [*[DOWN] * 9, ServiceUnavailable("starting")],
         Next(0.8),
     ),
     "an expired version as an ERROR event, likewise": (
         [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
-        Next(0.0, resume=False),
+        lists(0.0),
     ),
-    "the position is lost where the reason alone says so": (
-        [(NEVER_OPENED, ApiError("x", reason="Gone"))],
-        Next(0.0, resume=False),
-    ),
-    "a version that is too large is listed again at once": ([(NEVER_OPENED, TOO_LARGE)], Next(0.0, resume=False)),
-    "a gateway that times out is not that": (
-        [(NEVER_OPENED, ServerError("gateway", status=504))],
-        Next(0.8, resume=False),
-    ),
-    "a throttled watch is resumed": ([(NEVER_OPENED, TooManyRequests("x"))], Next(0.8)),
-    "not before the server wants it": ([(NEVER_OPENED, TooManyRequests("x", retry_after=7.0))], Next(7.0)),
-    "a short Retry-After does not shorten the backoff": (
-        [(NEVER_OPENED, ServiceUnavailable("x", retry_after=0.1))],
-        Next(0.8),
-    ),
-    "without permission the position is kept": ([(NEVER_OPENED, Forbidden("x"))], Next(0.8)),
-    "without credentials as well": ([(NEVER_OPENED, Unauthorized("x"))], Next(0.8)),
-    "a server that fails is asked for a new list": ([(NEVER_OPENED, ServerError("x"))], Next(0.8, resume=False)),
-    "a 404 that discovery does not confirm says nothing against the position": (
-        [(NEVER_OPENED, NotFound("404 page not found"))],
-        Next(0.8),
-    ),
-    "a refused request too": ([(NEVER_OPENED, Invalid("x"))], Next(0.8, resume=False)),
-    "a malformed one too": ([(NEVER_OPENED, BadRequest("x"))], Next(0.8, resume=False)),
-    "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], Next(0.8, resume=False)),
+    "the position is lost where the reason alone says so": ([ApiError("x", reason="Gone")], lists(0.0)),
+    "a version that is too large is listed again at once": ([TOO_LARGE], lists(0.0)),
+    "a gateway that times out is not that": ([ServerError("gateway", status=504)], lists(0.8)),
+    "a throttled watch is resumed": ([TooManyRequests("x")], Next(0.8)),
+    "not before the server wants it": ([TooManyRequests("x", retry_after=7.0)], Next(7.0)),
+    "a short Retry-After does not shorten the backoff": ([ServiceUnavailable("x", retry_after=0.1)], Next(0.8)),
+    "without permission the position is kept": ([Forbidden("x")], Next(0.8)),
+    "without credentials as well": ([Unauthorized("x")], Next(0.8)),
+    "a server that fails is asked for a new list": ([ServerError("x")], lists(0.8)),
+    "a 404 that discovery does not confirm says nothing against the position": ([NotFound("x")], Next(0.8)),
+    "a refused request too": ([Invalid("x")], lists(0.8)),
+    "a malformed one too": ([BadRequest("x")], lists(0.8)),
+    "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], lists(0.8)),
 }
 
 
 @pytest.mark.parametrize(("failures", "then"), FAILURES.values(), ids=FAILURES)
-def test_after_a_failure(failures: Sequence[tuple[Attempt, Exception]], then: Next) -> None:
+def test_after_a_failure(failures: Sequence[Failure], then: Next) -> None:
     memory = recovery()
-    answers = [memory.after_failure(attempt, err) for attempt, err in failures]
-    assert answers[-1] == then
+    pairs = (each if isinstance(each, tuple) else (Attempt(), each) for each in failures)
+    assert [memory.after_failure(attempt, err) for attempt, err in pairs][-1] == then
 
 
-SHORT = Attempt(opened=True, lasted=0.5, events=0)
-BUSY = Attempt(opened=True, lasted=0.5, events=4)
 ENDS: dict[str, tuple[list[Attempt], Next]] = {
     "a watch that reached its time is followed by the next": ([LASTED], Next(0.0)),
     "one that lasted a second too": ([Attempt(True, 1.0, 0)] * 9, Next(0.0)),
     "a short one with events is resumed at once": ([BUSY], Next(0.0)),
     "but a row of them is slowed down": ([BUSY] * 9, Next(0.8)),
     "a short one without events is suspect": ([SHORT], Next(0.8)),
-    "after three of them it is listed again": ([SHORT] * 3, Next(3.2, resume=False)),
+    "after three of them it is listed again": ([SHORT] * 3, lists(3.2)),
     "an event in between counts": ([SHORT, SHORT, BUSY, SHORT], Next(1.6)),
 }
 
@@ -135,11 +125,11 @@ MISSING = NotInstalled("the server could not find the requested resource")
 
 
 def polls(memory: Recovery, count: int) -> list[Next]:
-    return [memory.after_failure(NEVER_OPENED, MISSING) for _ in range(count)]
+    return [memory.after_failure(Attempt(), MISSING) for _ in range(count)]
 
 
 def test_a_kind_that_is_not_installed_is_polled() -> None:
-    assert polls(recovery(0.5), 3) == [Next(60.0, resume=False)] * 3
+    assert polls(recovery(0.5), 3) == [lists(60.0)] * 3
 
 
 def test_polls_are_jittered() -> None:

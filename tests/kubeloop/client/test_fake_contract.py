@@ -15,8 +15,18 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.objects import edit
-from kubeloop.client import errors
 from kubeloop.client.client import Client
+from kubeloop.client.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    NotServed,
+    ServerError,
+)
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
@@ -79,7 +89,7 @@ async def test_create_get_and_delete(quotas: Quotas, namespace: str) -> None:
     assert made.metadata.creation_timestamp
     assert (await quotas.get(name="q", namespace=namespace)).uid == made.uid
     await quotas.delete(name="q", namespace=namespace, uid=made.uid)
-    with pytest.raises(errors.NotFound, match=r'^resourcequotas "q" not found$'):
+    with pytest.raises(NotFound, match=r'^resourcequotas "q" not found$'):
         await quotas.get(name="q", namespace=namespace)
 
 
@@ -91,57 +101,51 @@ async def test_generate_name(quotas: Quotas, namespace: str) -> None:
 
 
 REASONS = {
-    errors.AlreadyExists: (409, "AlreadyExists"),
-    errors.Invalid: (422, "Invalid"),
-    errors.ServerError: (500, ""),
-    errors.BadRequest: (400, "BadRequest"),
-    errors.ApiError: (405, "MethodNotAllowed"),
-    errors.NotFound: (404, "NotFound"),
-    errors.Conflict: (409, "Conflict"),
+    AlreadyExists: (409, "AlreadyExists"),
+    Invalid: (422, "Invalid"),
+    ServerError: (500, ""),
+    BadRequest: (400, "BadRequest"),
+    ApiError: (405, "MethodNotAllowed"),
+    NotFound: (404, "NotFound"),
+    Conflict: (409, "Conflict"),
 }
 """The status and reason of an answer by the class that it becomes."""
-At = dict[str, str]
-REFUSED: dict[str, tuple[type[errors.ApiError], Callable[[Quotas, At], Any]]] = {
-    "a second create": (errors.AlreadyExists, lambda q, at: q.create(quota(**at))),
-    "a create without a name": (errors.Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
-    "a create with a name that is none": (errors.Invalid, lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"}))),
+At = dict[str, Any]
+REFUSED: dict[str, tuple[type[ApiError], Callable[[Quotas, At], Any]]] = {
+    "a second create": (AlreadyExists, lambda q, at: q.create(quota(**at))),
+    "a create without a name": (Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
+    "a create with a name that is none": (Invalid, lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"}))),
     "a create with a resourceVersion": (
-        errors.ServerError,
+        ServerError,
         lambda q, at: q.create(quota("new", resourceVersion="1", namespace=at["namespace"])),
     ),
     "a create in another namespace than it says": (
-        errors.BadRequest,
+        BadRequest,
         lambda q, at: q.create(quota("new", namespace="another"), namespace=at["namespace"]),
     ),
-    "a create without a namespace": (errors.BadRequest, lambda q, at: q.create(quota("new"))),
-    "a patch of what is not there": (errors.NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
-    "a delete of what is not there": (errors.NotFound, lambda q, at: q.delete(name="x", namespace=at["namespace"])),
-    "a merge patch of an old version": (errors.Conflict, lambda q, at: q.merge_patch(meta("resourceVersion"), **at)),
-    "a merge patch of another uid": (errors.Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
-    "a delete of another uid": (
-        errors.Conflict,
-        lambda q, at: q.delete(name="q", namespace=at["namespace"], uid="another"),
-    ),
-    "a JSON patch whose test fails": (errors.Invalid, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
+    "a create without a namespace": (BadRequest, lambda q, at: q.create(quota("new"))),
+    "a patch of what is not there": (NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
+    "a delete of what is not there": (NotFound, lambda q, at: q.delete(**at | {"name": "x"})),
+    "a merge patch of an old version": (Conflict, lambda q, at: q.merge_patch(meta("resourceVersion"), **at)),
+    "a merge patch of another uid": (Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
+    "a delete of another uid": (Conflict, lambda q, at: q.delete(**at, uid="another")),
+    "a JSON patch whose test fails": (Invalid, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
     "a JSON patch of a path that is not there": (
-        errors.Invalid,
+        Invalid,
         lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
     ),
     "a JSON patch of an old version": (
-        errors.Conflict,
+        Conflict,
         lambda q, at: q.json_patch([op("replace", "/metadata/resourceVersion")], **at),
     ),
-    "another name": (errors.BadRequest, lambda q, at: q.merge_patch(meta("name"), **at)),
+    "another name": (BadRequest, lambda q, at: q.merge_patch(meta("name"), **at)),
     "a field selector that the kind does not have": (
-        errors.BadRequest,
+        BadRequest,
         lambda q, at: q.list(at["namespace"], field_selector="spec.x=y"),
     ),
-    "a label selector that is none": (
-        errors.BadRequest,
-        lambda q, at: q.list(at["namespace"], label_selector="a in b"),
-    ),
+    "a label selector that is none": (BadRequest, lambda q, at: q.list(at["namespace"], label_selector="a in b")),
     "a watch of a label selector that is none": (
-        errors.BadRequest,
+        BadRequest,
         lambda q, at: first_events(q.watch(at["namespace"], label_selector="a in b"), 1),
     ),
 }
@@ -168,13 +172,13 @@ async def test_refused(case: str, quotas: Quotas, namespace: str) -> None:
 
 
 async def test_a_custom_kind_that_does_not_say_its_kind_is_refused(client: Client) -> None:
-    with pytest.raises(errors.BadRequest, match="Object 'Kind' is missing"):
+    with pytest.raises(BadRequest, match="Object 'Kind' is missing"):
         await client.transport.request("POST", SETTINGS.path(), body=b'{"metadata":{"name":"a"}}')
 
 
 async def test_a_patch_of_another_type_is_refused(client: Client, namespace: str) -> None:
     await client.resource(QUOTAS).create(quota(), namespace=namespace)
-    with pytest.raises(errors.ApiError) as caught:
+    with pytest.raises(ApiError) as caught:
         await client.resource(QUOTAS).transport.request("PATCH", QUOTAS.path(namespace, "q"), body=b"{}")
     assert (caught.value.status, caught.value.reason) == (415, "UnsupportedMediaType")
 
@@ -182,9 +186,9 @@ async def test_a_patch_of_another_type_is_refused(client: Client, namespace: str
 async def test_a_kind_that_is_not_installed(client: Client) -> None:
     things = client.resource(THINGS)
     for request in (things.list(), things.get(name="x", namespace="default")):
-        with pytest.raises(errors.NotServed):
+        with pytest.raises(NotServed):
             await request
-    with pytest.raises(errors.NotServed):
+    with pytest.raises(NotServed):
         async with things.watch():
             pass
     assert not await things.is_served()
@@ -222,7 +226,7 @@ async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(qu
     old = await stable(lambda: quotas.get(name="q", namespace=namespace))
     new = await quotas.update(old, edit(old, spec={"hard": {"pods": "1"}}, metadata={"labels": {"a": "b"}}))
     assert (new.hard, new.labels) == ({"pods": "1"}, {"a": "b"})
-    with pytest.raises(errors.Conflict, match="the object has been modified"):
+    with pytest.raises(Conflict, match="the object has been modified"):
         await quotas.update(old, edit(old, spec={"hard": {"pods": "2"}}))
 
     async def attempt(_again: bool) -> ResourceQuota:
@@ -279,7 +283,7 @@ async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(clie
         )
         body = {"metadata": {"generateName": "unsaid-"}, **fields}
         made = await unsaid.create(body, namespace=namespace)
-        with pytest.raises(errors.BadRequest, match=f"status of {resource.kind} is written"):
+        with pytest.raises(BadRequest, match=f"status of {resource.kind} is written"):
             await unsaid.merge_patch(
                 {"status": {}}, name=made.name, namespace=namespace, subresource="" if has else "status"
             )
@@ -293,7 +297,7 @@ async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -
     raw = settings.transport.request(
         "PATCH", f"{SETTINGS.path('', made.name)}/status", body=b"{}", content_type=MERGE_PATCH
     )
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         await raw
     await settings.delete(name=made.name)
 
@@ -304,30 +308,30 @@ async def test_finalizers_hold_an_object_that_is_deleted(quotas: Quotas, namespa
     held = await quotas.get(name="q", namespace=namespace)
     assert held.deleting
     more = {"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}
-    with pytest.raises(errors.Invalid, match="no new finalizers can be added"):
+    with pytest.raises(Invalid, match="no new finalizers can be added"):
         await quotas.merge_patch(more, name="q", namespace=namespace)
     await quotas.merge_patch({"metadata": {"finalizers": None}}, name="q", namespace=namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         await quotas.get(name="q", namespace=namespace)
 
 
 async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None:
     pods = client.resource(registry.PODS)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         await pods.evict(name="p", namespace=namespace)
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
     async def created() -> bool:
         """Not before the namespace has its service account."""
-        with contextlib.suppress(errors.Forbidden):
+        with contextlib.suppress(Forbidden):
             return bool(await pods.create(pod, namespace=namespace))
         return False
 
     await until(created)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(Conflict):
         await pods.evict(name="p", namespace=namespace, uid="another")
     await pods.evict(name="p", namespace=namespace, grace_period_seconds=0)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         await pods.get(name="p", namespace=namespace)
 
 
@@ -335,14 +339,14 @@ async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) 
     tried = quotas.dry_run()
     made = await tried.create(quota("tried"), namespace=namespace)
     assert (made.name, made.hard) == ("tried", {"limits.cpu": "3"})
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         await tried.get(name="tried", namespace=namespace)
     before = await quotas.create(quota(), namespace=namespace)
     before = await stable(lambda: quotas.get(name="q", namespace=namespace))
     assert (await tried.update(before, edit(before, spec={"hard": {"pods": "1"}}))).hard == {"pods": "1"}
     await tried.delete(name="q", namespace=namespace)
     assert await quotas.get(name="q", namespace=namespace) == before
-    with pytest.raises(errors.AlreadyExists):
+    with pytest.raises(AlreadyExists):
         await tried.create(quota(), namespace=namespace)
 
 
@@ -456,7 +460,7 @@ async def test_of_writers_that_saw_the_same_version_one_gets_through(quotas: Quo
 
     async def write(number: int) -> None:
         nonlocal written
-        with contextlib.suppress(errors.Conflict):
+        with contextlib.suppress(Conflict):
             await quotas.patch(seen, {"metadata": {"annotations": {"by": str(number)}}})
             written += 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -37,43 +37,41 @@ class Enqueued:
 
 SAME, RED, BLUE = pod("7"), pod("1", color="red"), pod("2", color="blue")
 LIVE, LATER = ("ns/a", DEFAULT_PRIORITY), ("ns/a", LOW_PRIORITY)
-Event = Callable[[EnqueueHandler[Pod]], None]
+Event = tuple[Any, ...]
+"""A method, and what it is called with."""
 EVENTS: dict[str, tuple[Event, list[tuple[str, int]]]] = {
-    "an addition enqueues": (lambda handler: handler.on_add(pod(), False), [LIVE]),
-    "what was there before has low priority": (lambda handler: handler.on_add(pod(), True), [LATER]),
-    "a deletion enqueues": (lambda handler: handler.on_delete(pod(), False), [LIVE]),
-    "one that was missed too": (lambda handler: handler.on_delete(pod(), True), [LIVE]),
-    "a new resourceVersion enqueues": (lambda handler: handler.on_update(pod("1"), pod("2")), [LIVE]),
-    "a resync does, with low priority": (lambda handler: handler.on_update(SAME, SAME), [LATER]),
+    "an addition enqueues": (("on_add", pod(), False), [LIVE]),
+    "what was there before has low priority": (("on_add", pod(), True), [LATER]),
+    "a deletion enqueues": (("on_delete", pod(), False), [LIVE]),
+    "one that was missed too": (("on_delete", pod(), True), [LIVE]),
+    "a new resourceVersion enqueues": (("on_update", pod("1"), pod("2")), [LIVE]),
+    "a resync does, with low priority": (("on_update", SAME, SAME), [LATER]),
     "the new object's keys come first, none twice": (
-        lambda handler: handler.on_update(pod("1", to="x y"), pod("2", to="y z y")),
+        ("on_update", pod("1", to="x y"), pod("2", to="y z y")),
         [("y", DEFAULT_PRIORITY), ("z", DEFAULT_PRIORITY), ("x", DEFAULT_PRIORITY)],
     ),
-    "an object that names nothing enqueues nothing": (
-        lambda handler: handler.on_update(pod("1", to=""), pod("2", to="")),
-        [],
-    ),
+    "an object that names nothing enqueues nothing": (("on_update", pod("1", to=""), pod("2", to="")), []),
     "a resolver that fails on the old object still tells of the new one": (
-        lambda handler: handler.on_update(pod("1", to="boom"), pod("2", to="a")),
+        ("on_update", pod("1", to="boom"), pod("2", to="a")),
         [("a", DEFAULT_PRIORITY)],
     ),
     "a resolver that fails on the new object still tells of the old one": (
-        lambda handler: handler.on_update(pod("1", to="a"), pod("2", to="boom")),
+        ("on_update", pod("1", to="a"), pod("2", to="boom")),
         [("a", DEFAULT_PRIORITY)],
     ),
 }
 READ: dict[str, tuple[Event, list[tuple[str, int]]]] = {
-    "what is not read enqueues nothing": (lambda handler: handler.on_update(RED, pod("2", color="red")), []),
-    "what is read does": (lambda handler: handler.on_update(RED, BLUE), [LIVE]),
-    "a resync does, whatever is read": (lambda handler: handler.on_update(RED, RED), [LATER]),
+    "what is not read enqueues nothing": (("on_update", RED, pod("2", color="red")), []),
+    "what is read does": (("on_update", RED, BLUE), [LIVE]),
+    "a resync does, whatever is read": (("on_update", RED, RED), [LATER]),
 }
 
 
 @pytest.mark.parametrize("case", EVENTS | READ)
 def test_event(case: str) -> None:
-    happens, expected = (EVENTS | READ)[case]
+    (method, *args), expected = (EVENTS | READ)[case]
     enqueued = Enqueued(reads=(lambda obj: obj.labels["color"]) if case in READ else None)
-    happens(enqueued.handler)
+    getattr(enqueued.handler, method)(*args)
     assert enqueued.keys == expected
 
 
