@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kubeloop.webhook.admission import Decision, Hook
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from kubeloop.webhook.certificates import issue
 from kubeloop.webhook.listener import Limits
 from kubeloop.webhook.metrics import ServerMetrics
@@ -31,6 +31,11 @@ REVIEW = msgspec.json.encode(
 QUICK = Limits(handshake=1.0, head=1.0, body=1.0)
 KEY = "0123456789abcdef" * 2
 JSON = {"Content-Type": "application/json"}
+HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+async def allow(_: AdmissionRequest) -> Decision:
+    return ALLOW
 
 
 class Told(ServerMetrics):
@@ -78,11 +83,12 @@ class Peer:
         async with self._session.request(method, self.url + path, data=body, headers=headers, ssl=self.tls) as answer:
             return answer.status, await answer.read()
 
+    async def connect(self, *, tls: bool = True) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.server.address[1], ssl=self.tls if tls else None)
+
     async def send(self, content: bytes, *, then_close: bool = False, tls: bool = True) -> bytes:
         """Bytes as they are; whatever comes back until the server closes."""
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.server.address[1], ssl=self.tls if tls else None
-        )
+        reader, writer = await self.connect(tls=tls)
         writer.write(content)
         if then_close:
             writer.close()

@@ -11,13 +11,12 @@ import pytest
 
 from kubeloop.client.errors import ApiError, ConfigError, ServiceUnavailable
 from kubeloop.controllers.errors import BindError
-from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
 from kubeloop.webhook.admission_server import POLL_SECONDS, RETRY_SECONDS, AdmissionServer
 from kubeloop.webhook.certificates import issue
 from kubeloop.webhook.registration import Endpoint, NotReached
 from kubeloop.webhook.serving_certificate import ServingCertificate, server_context
 from pkg.webhook.registration import Registrar
-from tests.kubeloop.webhook.listening import KEY, REVIEW, Told
+from tests.kubeloop.webhook.listening import HEAD, KEY, REVIEW, Told, allow
 
 pytestmark = pytest.mark.virtual_time
 
@@ -52,13 +51,9 @@ class Calls(ServingCertificate):
             raise self.failures[what].pop(0)
 
 
-async def allow(_: AdmissionRequest) -> Decision:
-    return ALLOW
-
-
 def server(calls: Calls, synced: asyncio.Event, *, registers: bool = True) -> AdmissionServer:
     registrar = cast("Registrar", calls) if registers else None
-    return AdmissionServer({"/x": allow}, calls, registrar, synced=synced.wait, metrics=calls.told)
+    return AdmissionServer({"/allow": allow}, calls, registrar, synced=synced.wait, metrics=calls.told)
 
 
 @pytest.fixture
@@ -123,8 +118,7 @@ async def test_a_review_waits_for_the_caches(calls: Calls) -> None:
     await served.start("127.0.0.1:0")
     tls = ssl.create_default_context(cadata=calls.material.bundle.decode())
     reader, writer = await asyncio.open_connection(*served.address, ssl=tls)
-    head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    writer.write(head % len(REVIEW) + REVIEW)
+    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(REVIEW) + REVIEW)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 0.2)
     synced.set()

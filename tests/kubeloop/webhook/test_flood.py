@@ -18,17 +18,12 @@ from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
 from kubeloop.webhook.listener import Limits, _within_the_systems
 from tests.decisions import sentences
-from tests.kubeloop.webhook.listening import KEY, QUICK, REVIEW, Peer, listening
+from tests.kubeloop.webhook.listening import HEAD, KEY, QUICK, REVIEW, Peer, allow, listening
 
 pytestmark = pytest.mark.virtual_time
 
-HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LAST = HEAD + b"Connection: close\r\n"
 DEEP = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":'
-
-
-async def allow(_: AdmissionRequest) -> Decision:
-    return ALLOW
 
 
 async def _silent(peer: Peer) -> bytes:
@@ -37,8 +32,7 @@ async def _silent(peer: Peer) -> bytes:
 
 
 async def _dribbles(peer: Peer, content: bytes, *, tls: bool = True) -> bytes:
-    port = peer.server.address[1]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls if tls else None)
+    reader, writer = await peer.connect(tls=tls)
     try:
         for byte in content:
             writer.write(bytes([byte]))
@@ -124,8 +118,7 @@ async def test_what_comes_after_a_refusal_is_not_read(content: bytes, monkeypatc
 
 async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_strangers() -> None:
     async with listening({"/allow": allow}, limits=Limits(), key=lambda: KEY) as peer:
-        port = peer.server.address[1]
-        strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(20)]
+        strangers = [await peer.connect() for _ in range(20)]
         for _, writer in strangers:
             writer.write(HEAD + b"Content-Length: 100000\r\n\r\n{")
         await asyncio.sleep(0.1)
@@ -149,10 +142,9 @@ async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> 
         return ALLOW
 
     async with listening({"/allow": costly}, limits=Limits(), key=lambda: KEY) as peer:
-        port = peer.server.address[1]
-        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
+        proven = await peer.connect()
         await ask(*proven, KEY)
-        strangers = [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(50)]
+        strangers = [await peer.connect() for _ in range(50)]
         for _, writer in strangers:
             writer.write(_review(REVIEW))
         await ask(*proven, KEY)
@@ -180,14 +172,13 @@ async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
     limits = Limits(connections=20, handshake=0.5, head=0.5)
     async with listening({"/allow": allow}, limits=limits, key=lambda: KEY) as peer:
         await until(lambda: peer.told.open == 0)
-        port = peer.server.address[1]
-        proven = await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls)
+        proven = await peer.connect()
         await ask(*proven, KEY)
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        silent = [await peer.connect(tls=False) for _ in range(30)]
         await until(lambda: peer.told.open == 20)
         await asyncio.sleep(0.2)
         assert peer.told.open == 20
-        silent += [await asyncio.open_connection("127.0.0.1", port, ssl=peer.tls) for _ in range(5)]
+        silent += [await peer.connect() for _ in range(5)]
         await asyncio.wait_for(peer.post(f"/allow/{KEY}"), 5)
         for reader, _ in silent:
             await asyncio.wait_for(reader.read(), 5)
@@ -201,8 +192,7 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
     limits = Limits()
     assert limits.handshake + limits.head + limits.goodbye <= 15
     async with listening({"/allow": allow}, limits=Limits(handshake=0.3, head=0.3, goodbye=0.1)) as peer:
-        tls = peer.tls if with_tls else None
-        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=tls)
+        reader, writer = await peer.connect(tls=with_tls)
         began = now()
         await reader.read()
         assert 0.2 < now() - began < 1.0
@@ -213,7 +203,7 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
 async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not() -> None:
     async with listening({"/allow": allow}, key=lambda: KEY) as peer:
         for key, kept in ((KEY, True), ("", False)):
-            reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+            reader, writer = await peer.connect()
             await ask(reader, writer, key)
             await asyncio.sleep(1.5 * QUICK.head)
             assert (reader.at_eof(), peer.told.open) == (not kept, kept)
@@ -266,7 +256,7 @@ async def test_work_ends_with_its_client() -> None:
         return ALLOW
 
     async with listening({"/allow": for_ever}) as peer:
-        _, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        _, writer = await peer.connect()
         writer.write(_review(REVIEW))
         await asyncio.sleep(0.1)
         writer.close()

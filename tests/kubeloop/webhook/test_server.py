@@ -19,17 +19,12 @@ from kubeloop.webhook.listener import Limits
 from kubeloop.webhook.server import WebhookServer
 from kubeloop.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.webhook.listening import JSON, KEY, REVIEW, listening
+from tests.kubeloop.webhook.listening import HEAD, JSON, KEY, REVIEW, allow, listening
 
 pytestmark = pytest.mark.virtual_time
 
 LARGEST = 3 * 2**20
 """Bytes of a review."""
-HEAD = b"POST /allow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
-async def allow(_: AdmissionRequest) -> Decision:
-    return ALLOW
 
 
 async def refuse(_: AdmissionRequest) -> Decision:
@@ -102,7 +97,7 @@ async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> Non
 
 async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
     async with listening(HOOKS) as peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.address[1], ssl=peer.tls)
+        reader, writer = await peer.connect()
         writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(REVIEW))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(REVIEW)

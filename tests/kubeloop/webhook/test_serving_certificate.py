@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 from kubeloop.api.core import Secret
 from kubeloop.api.registry import SECRETS
@@ -20,6 +19,7 @@ from kubeloop.client.errors import ConfigError, NotFound
 from kubeloop.webhook.certificates import DAY, CertificateError, KeyPair, Material, issue
 from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates, load, server_context
 from tests.kinds import Clock, Kind
+from tests.kubeloop.client.pki import Authority
 
 pytestmark = pytest.mark.virtual_time
 
@@ -60,23 +60,16 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> N
     server.close()
 
 
-def encrypted(pair: KeyPair) -> bytes:
-    key = serialization.load_pem_private_key(pair.key, None)
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
-    )
-
-
 @pytest.mark.parametrize("what", ["key of another", "garbage", "no certificate", "an encrypted key"])
 async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> None:
-    good, bad = made(), made()
+    good, bad, locked = made(), made(), Authority().issue("x", password=b"secret")
     context = server_context()
     load(context, good.serving)
     certificate, key = {
         "key of another": (good.serving.certificate, bad.serving.key),
         "garbage": (b"x", b"y"),
         "no certificate": (b"", good.serving.key),
-        "an encrypted key": (bad.serving.certificate, encrypted(bad.serving)),
+        "an encrypted key": (locked.certificate.encode(), locked.key.encode()),
     }[what]
     with pytest.raises(CertificateError, match="certificate and key cannot be used"):
         load(context, KeyPair(certificate, key))

@@ -24,8 +24,8 @@ import pytest
 
 from kubeloop.webhook.listener import Limits
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.webhook.listening import KEY, Peer, listening
-from tests.kubeloop.webhook.test_flood import ATTACKS, allow, ask
+from tests.kubeloop.webhook.listening import KEY, Peer, allow, listening
+from tests.kubeloop.webhook.test_flood import ATTACKS, ask
 
 CLIENTS = 500
 REVIEWS = 300
@@ -59,8 +59,9 @@ def _trusting() -> ssl.SSLContext:
 async def _attack(port: int) -> None:
     """All of them at once, over and over; says at each attempt how many there were."""
     server = types.SimpleNamespace(address=("127.0.0.1", port))
-    peer = cast("Peer", types.SimpleNamespace(server=server, tls=_trusting(), send=None))
+    peer = cast("Peer", types.SimpleNamespace(server=server, tls=_trusting()))
     peer.send = functools.partial(Peer.send, peer)  # type: ignore[method-assign]
+    peer.connect = functools.partial(Peer.connect, peer)  # type: ignore[method-assign]
     attacks = [attack for attack, _ in ATTACKS.values()]
     attempts = 0
 
