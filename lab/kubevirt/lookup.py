@@ -145,6 +145,11 @@ def owner_name(obj: Object, kind: str) -> str:
     return next((ref.name for ref in references if ref.controller and ref.kind == kind), "")
 
 
+def owned_by(obj: Object, owner: Object) -> bool:
+    """Whether it is this owner's: there may be an earlier one of its name, or one of the same name without an owner."""
+    return any(ref.uid == owner.uid for ref in obj.metadata.owner_references or ())
+
+
 def _owning_launchers(pod: Pod) -> list[str]:
     if pod.labels.get(constants.LABEL_APP) != constants.APP_HOTPLUG_DISK:
         return []

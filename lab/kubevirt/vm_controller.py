@@ -16,6 +16,7 @@ from kubeloop.client.errors import AlreadyExists, Conflict
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from lab.kubevirt import objects
+from lab.kubevirt.lookup import owned_by
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from pkg.util import constants
 
@@ -68,11 +69,6 @@ def instance_body(vm: VirtualMachine) -> dict[str, Any]:
         },
         "spec": vm.spec.template.spec,
     }
-
-
-def owned_by(vmi: VirtualMachineInstance, vm: VirtualMachine) -> bool:
-    """Whether the VMI is this VM's: a VMI of the same name may have been created without."""
-    return any(ref.uid == vm.uid for ref in vmi.metadata.owner_references or ())
 
 
 def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Patch | None:

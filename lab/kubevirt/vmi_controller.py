@@ -18,7 +18,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import instance, objects
 from lab.kubevirt.creation import Creator, Refused
-from lab.kubevirt.lookup import Migrations, Pods, owner_name
+from lab.kubevirt.lookup import Migrations, Pods, owned_by, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from lab.kubevirt.options import Ages, MigrationOptions, Options
 from lab.kubevirt.pod import hotplugged
@@ -123,7 +123,7 @@ class InstanceHandler:
     async def on_instance_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """Raises ApiError; RetryAfter where time has to pass."""
         known = self.pods.launchers(key)
-        launchers = [pod for pod in known if vmi and vmi.uid in _owners(pod)]
+        launchers = [pod for pod in known if vmi and owned_by(pod, vmi)]
         await self.ending.delete([pod for pod in known if pod not in launchers])
         if vmi is None:
             self.creator.refusals.forget(key)
@@ -181,7 +181,3 @@ class InstanceHandler:
         except NotFound:
             return True
         return False
-
-
-def _owners(pod: Pod) -> set[str]:
-    return {ref.uid for ref in pod.metadata.owner_references or ()}

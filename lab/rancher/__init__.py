@@ -5,7 +5,6 @@ it changes, and into every one when the "agent" (re)starts, no matter what has r
 written.
 Forbids: knowing anything of headroom or Harvester. It is the other side, and must not be kinder than the original.
 
-`python -m lab.rancher --kubeconfig F`; its agent restarts with the process, on SIGHUP, and when the
-annotation `testcluster.headroom.harvesterhci.io/restart-agent` of namespace cattle-system changes.
+`python -m lab.rancher --kubeconfig F`; its agent restarts with the process, and on SIGHUP.
 Facts: Rancher's pkg/controllers/managementuser/resourcequota (resource_quota_sync.go).
 """

@@ -23,27 +23,30 @@ from pkg.util.resourcequota.base import RESOURCE_NAMES
 
 logger = logging.getLogger(__name__)
 
-AGENT_NAMESPACE: Final = "cattle-system"
-ANNOTATION_RESTART: Final = "testcluster.headroom.harvesterhci.io/restart-agent"
 DEFAULT_QUOTA_SELECTOR: Final = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
 
 
-class NamespaceHandler:
+class Agent:
     """Renders each namespace's annotation once, and again when it changes or the agent restarts.
 
     Quotas are read from the server, not from a cache: an agent that has just started knows what there is now, and what
     was raised a moment ago must not be missed.
     """
 
-    def __init__(self, quotas: ResourceClient[ResourceQuota]) -> None:
+    def __init__(self, quotas: ResourceClient[ResourceQuota], namespaces: Controller[Namespace]) -> None:
         self._quotas = quotas
+        self._namespaces = namespaces
         # What each namespace said when it was last rendered.
         self._rendered: dict[str, str] = {}
 
     def restart(self) -> None:
-        """The agent starts anew: it knows nothing of what it has written before."""
+        """The agent starts anew, it knows nothing of what it has written before: every quota goes back to its base."""
         # A new one, not an emptied one: what is under way then reports to the old one.
         self._rendered = {}
+        namespaces = self._namespaces.cache().list()
+        for namespace in namespaces:
+            self._namespaces.enqueue(namespace.key, immediately=True)
+        logger.info("agent restarted: %d namespaces", len(namespaces))
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Raises ApiError."""
@@ -96,39 +99,10 @@ def quota_body(annotation: str, hard: dict[str, str]) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"hard": hard}}
 
 
-class Agent:
-    """Restarts the handler, by hand or because the annotation on cattle-system says something new."""
-
-    def __init__(self, handler: NamespaceHandler, namespaces: Controller[Namespace]) -> None:
-        self._handler = handler
-        self._namespaces = namespaces
-        self._asked = ""
-
-    def restart(self) -> None:
-        """Every quota goes back to its base."""
-        self._handler.restart()
-        namespaces = self._namespaces.cache().list()
-        for namespace in namespaces:
-            self._namespaces.enqueue(namespace.key, immediately=True)
-        logger.info("agent restarted: %d namespaces", len(namespaces))
-
-    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
-        """An annotation that was there at the start restarts it too: that changes nothing, it has just started."""
-        if key != AGENT_NAMESPACE:
-            return
-        asked = namespace.annotations.get(ANNOTATION_RESTART, "") if namespace else ""
-        if asked not in ("", self._asked):
-            self.restart()
-        self._asked = asked
-
-
 def register(management: Management) -> Agent:
-    """Give the management its handlers; start it afterwards."""
-    namespaces = management.namespaces
-    handler = NamespaceHandler(management.client.resource(RESOURCE_QUOTAS))
-    agent = Agent(handler, namespaces)
-    namespaces.on_change("agent", agent.on_namespace_changed)
-    namespaces.on_change("resourcequota-sync", handler.on_namespace_changed)
+    """Give the management its handler; start it afterwards."""
+    agent = Agent(management.client.resource(RESOURCE_QUOTAS), management.namespaces)
+    management.namespaces.on_change("resourcequota-sync", agent.on_namespace_changed)
     return agent
 
 

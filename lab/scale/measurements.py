@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import ceil
 
 from lab import questions
@@ -41,7 +41,7 @@ class Measurements:
 
     @property
     def tracks(self) -> list[Track]:
-        return [track for record in self.records.values() for track in record.migrations.values()]
+        return [track for _, track in self._migrations()]
 
     def nodes(self) -> dict[str, str]:
         """Where each VM runs that does, by its key."""
@@ -59,18 +59,12 @@ class Measurements:
 
     def waits(self) -> list[float]:
         """What each migration waited for quota, in seconds."""
-        return [
-            questions.pending_by_quota(record, track)
-            for record in self.records.values()
-            for track in record.migrations.values()
-        ]
+        return [questions.pending_by_quota(record, track) for record, track in self._migrations()]
 
     def pending(self) -> int:
         """How many migrations were refused and have no target pod."""
         return sum(
-            track.refused is not None and track.uid not in record.targets
-            for record in self.records.values()
-            for track in record.migrations.values()
+            track.refused is not None and track.uid not in record.targets for record, track in self._migrations()
         )
 
     def settled(self) -> bool:
@@ -84,22 +78,20 @@ class Measurements:
 
     def refusals(self) -> tuple[int, int]:
         """Target pods that quota refused, and those among them whose headroom had been added."""
-        found = [
-            (
-                sum(event.count for event, _ in questions.refusals(record, self._began)),
-                questions.refused_after_raise(record, self._began),
-            )
-            for record in self.records.values()
-        ]
-        return sum(all_ for all_, _ in found), sum(after for _, after in found)
+        records = self.records.values()
+        every = sum(event.count for record in records for event, _ in questions.refusals(record, self._began))
+        return every, sum(questions.refused_after_raise(record, self._began) for record in records)
 
     def overshoot(self) -> Figures:
         """Core seconds and byte seconds that were allowed and not needed."""
-        cores = size = 0.0
-        for name, record in self.records.items():
-            more = questions.overshoot(record, self._bases[name], self._began, self._ended)
-            cores, size = cores + more[0], size + more[1]
-        return cores, size
+        found = [
+            questions.overshoot(record, self._bases[name], self._began, self._ended)
+            for name, record in self.records.items()
+        ]
+        return sum(cores for cores, _ in found), sum(size for _, size in found)
+
+    def _migrations(self) -> Iterator[tuple[Record, Track]]:
+        return ((record, track) for record in self.records.values() for track in record.migrations.values())
 
 
 def _figures(all_: Iterable[Amounts]) -> Figures:

@@ -204,19 +204,6 @@ def test_without_a_raise_nothing_is_refused_after_it() -> None:
     assert questions.refused_after_raise(builder.record) == 0
 
 
-def test_a_migration_waits_from_its_refusal_to_its_target_pod() -> None:
-    builder = sample()
-    builder.migration(21, "Pending", name="m2")
-    builder.pod(22, "next", "Pending", of="m2")
-    waits = [questions.pending_by_quota(builder.record, each) for each in builder.record.migrations.values()]
-    assert waits == [3.0, 0.0]
-
-
-def test_a_write_is_a_change_of_what_people_write() -> None:
-    assert [version.at for version in questions.writes(sample().record)] == [6, 9.5, 9.51, 12, 18]
-    assert [version.at for version in questions.writes(sample().record, 9.5, 12)] == [9.5, 9.51, 12]
-
-
 GIB = 1024.0**3
 
 

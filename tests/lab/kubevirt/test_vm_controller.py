@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lab.kubevirt.lookup import owned_by
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
-from lab.kubevirt.vm_controller import Action, instance_body, next_action, owned_by, printable_status, status_patch
+from lab.kubevirt.vm_controller import Action, instance_body, next_action, printable_status, status_patch
 from tests.lab.kubevirt.samples import NOW, made, running, vm, vmi
 from tests.objects import SEED_DOMAIN
 

@@ -6,17 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kubeloop.client.errors import AlreadyExists
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab.cluster import RancherAgent
-from lab.namespace import NAMESPACES, QUOTAS, Namespace, by_value
+from lab.namespace import QUOTAS, Namespace, by_value
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.tenant import RAISED
 
 pytestmark = pytest.mark.cluster
-
-RESTART = "testcluster.headroom.harvesterhci.io/restart-agent"
 
 
 @pytest.fixture
@@ -45,27 +42,20 @@ async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster:
     await namespace.until_hard(HARD)
 
 
-async def test_a_raised_quota_stays_until_the_agent_restarts(admin: Admin, namespace: Namespace) -> None:
+async def test_a_raised_quota_stays_until_the_agent_restarts(
+    cluster: Cluster, admin: Admin, namespace: Namespace
+) -> None:
     await raise_quota(namespace)
     # Whatever else happens to the namespace does not bring Rancher back: this one is rendered after it.
     await namespace.mark(labels={"touched": "true"})
     await (await admin.namespace(HARD)).until_hard(HARD)
     assert await namespace.hard() == by_value(RAISED)
-    await restart_by_annotation(admin, "first")
+    RancherAgent(cluster.directory).restart()
     await namespace.until_hard(HARD)
 
 
-async def restart_by_annotation(admin: Admin, value: str) -> None:
-    body = {"metadata": {"name": "cattle-system", "annotations": {RESTART: value}}}
-    namespaces = admin.client.resource(NAMESPACES)
-    try:
-        await namespaces.create(body)
-    except AlreadyExists:
-        await namespaces.merge_patch(body, name="cattle-system")
-
-
-async def test_twenty_restarts_in_a_row_are_twenty_restarts(admin: Admin, namespace: Namespace) -> None:
-    for number in range(20):
+async def test_twenty_restarts_in_a_row_are_twenty_restarts(cluster: Cluster, namespace: Namespace) -> None:
+    for _ in range(20):
         await raise_quota(namespace)
-        await restart_by_annotation(admin, f"number {number}")
+        RancherAgent(cluster.directory).restart()
         await namespace.until_hard(HARD)
