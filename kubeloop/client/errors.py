@@ -28,6 +28,10 @@ class ConfigError(ReportedError):
     exit_code = 2
 
 
+_USUAL: dict[type[ApiError], tuple[int, str]] = {}
+"""Status and reason by class."""
+
+
 class ApiError(ReportedError):
     """A request that was refused, or never answered.
 
@@ -35,6 +39,11 @@ class ApiError(ReportedError):
     …; "" when the answer had none), both those of the class where nothing else is given; `retry_after` the seconds
     that the server asks to wait (60 at most), or None.
     """
+
+    def __init_subclass__(cls, *, usual: tuple[int, str] | None = None) -> None:
+        super().__init_subclass__()
+        if usual is not None:
+            _USUAL[cls] = usual
 
     def __init__(
         self, message: str, *, status: int | None = None, reason: str | None = None, retry_after: float | None = None
@@ -50,23 +59,23 @@ class ApiError(ReportedError):
         return self.message
 
 
-class BadRequest(ApiError):
+class BadRequest(ApiError, usual=(400, "BadRequest")):
     """400: the server rejects the request as malformed; retrying does not help."""
 
 
-class Unauthorized(ApiError):
+class Unauthorized(ApiError, usual=(401, "Unauthorized")):
     """401: the credentials are missing, expired or unknown."""
 
 
-class Forbidden(ApiError):
+class Forbidden(ApiError, usual=(403, "Forbidden")):
     """403: refused by RBAC, an admission webhook or quota ("exceeded quota: …")."""
 
 
-class NotFound(ApiError):
+class NotFound(ApiError, usual=(404, "NotFound")):
     """404 with reason NotFound: the API server says that there is no such object."""
 
 
-class NotServed(ApiError):
+class NotServed(ApiError, usual=(404, "")):
     """404 without that reason, which says nothing about an object: the kind is not installed, or a proxy answers, or a
     server that is starting. Only discovery tells (`ResourceClient.is_served`)."""
 
@@ -75,35 +84,35 @@ STATUS_404 = (NotFound, NotServed)
 """Both are the answers of a list whose kind is missing."""
 
 
-class NotInstalled(NotServed):
+class NotInstalled(NotServed, usual=(404, "")):
     """404, and the server's discovery confirms that it does not know the kind."""
 
 
-class Conflict(ApiError):
+class Conflict(ApiError, usual=(409, "Conflict")):
     """409: another client changed the object since the resourceVersion that the write was based on."""
 
 
-class AlreadyExists(ApiError):
+class AlreadyExists(ApiError, usual=(409, "AlreadyExists")):
     """409 with reason AlreadyExists: a create of something that is there. Not a Conflict: reading again won't help."""
 
 
-class Gone(ApiError):
+class Gone(ApiError, usual=(410, "Expired")):
     """410: a resourceVersion or continue token that the server no longer has; list again."""
 
 
-class Invalid(ApiError):
+class Invalid(ApiError, usual=(422, "Invalid")):
     """422: validation refuses the object, or a JSON patch's `test` did not hold."""
 
 
-class TooManyRequests(ApiError):
+class TooManyRequests(ApiError, usual=(429, "TooManyRequests")):
     """429: throttled, or an eviction that a PodDisruptionBudget refuses for now."""
 
 
-class ServerError(ApiError):
+class ServerError(ApiError, usual=(500, "")):
     """5xx: the server failed; the write may or may not have happened."""
 
 
-class ServiceUnavailable(ServerError):
+class ServiceUnavailable(ServerError, usual=(503, "ServiceUnavailable")):
     """503: the server (or what is behind it) does not take requests at the moment."""
 
 
@@ -118,24 +127,6 @@ class ReadOnly(ApiError):
 def refuse_write() -> None:
     """A transport's `before_write` in a dry run. Raises ReadOnly."""
     raise ReadOnly("nothing is written in a dry run")
-
-
-_USUAL: dict[type[ApiError], tuple[int, str]] = {
-    BadRequest: (400, "BadRequest"),
-    Unauthorized: (401, "Unauthorized"),
-    Forbidden: (403, "Forbidden"),
-    NotFound: (404, "NotFound"),
-    NotServed: (404, ""),
-    NotInstalled: (404, ""),
-    Conflict: (409, "Conflict"),
-    AlreadyExists: (409, "AlreadyExists"),
-    Gone: (410, "Expired"),
-    Invalid: (422, "Invalid"),
-    TooManyRequests: (429, "TooManyRequests"),
-    ServerError: (500, ""),
-    ServiceUnavailable: (503, "ServiceUnavailable"),
-}
-"""Status and reason by class."""
 
 
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:

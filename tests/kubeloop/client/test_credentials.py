@@ -7,15 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from kubeloop.client import credentials
-from kubeloop.client.credentials import Credential, Reread, Static
+from kubeloop.client.credentials import Reread
 from kubeloop.client.errors import ConfigError
 from tests.kinds import Clock
-
-
-async def test_static_never_changes() -> None:
-    source = Static("Bearer x")
-    assert await source.get() == await source.get(refresh=True) == Credential("Bearer x")
-    assert not source.refreshable
 
 
 class Reader:
@@ -46,14 +40,6 @@ async def test_a_token_is_read_again_after_a_minute(clock: Clock) -> None:
         clock.now = 1000.0 + moment
         assert (await source.get()).authorization == "t1"
         assert reader.reads == reads
-
-
-async def test_a_refused_token_is_read_again_at_once() -> None:
-    reader = Reader()
-    source = Reread(reader)
-    await source.get()
-    reader.value = "t2"
-    assert (await source.get(refresh=True)).authorization == "t2"
 
 
 async def test_a_token_that_can_not_be_read_again_stays_in_use(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

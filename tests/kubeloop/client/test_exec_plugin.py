@@ -41,13 +41,6 @@ class Runs:
         return {"token": f"t{self.count}", **self.fields}
 
 
-async def test_a_plugin_runs_once_without_expiry() -> None:
-    runs = Runs()
-    source = ExecPlugin(runs)
-    assert [(await source.get()).authorization for _ in range(3)] == ["Bearer t1"] * 3
-    assert runs.count == 1
-
-
 async def test_a_plugin_runs_again_shortly_before_its_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(NOON)
     monkeypatch.setattr(exec_plugin, "time", SimpleNamespace(time=clock))
@@ -78,21 +71,6 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
     impatient.cancel()
     assert (await patient).authorization == "Bearer t1"
     assert runs.count == 1
-
-
-async def test_a_plugin_that_failed_is_asked_again() -> None:
-    answers: list[Any] = [ConfigError("no"), {"token": "yes"}]
-
-    async def run() -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    source = ExecPlugin(run)
-    with pytest.raises(ConfigError, match="no"):
-        await source.get()
-    assert (await source.get()).authorization == "Bearer yes"
 
 
 @pytest.mark.parametrize(

@@ -152,15 +152,6 @@ def test_a_bucket_is_made_before_a_loop_runs() -> None:
     assert virtual_time(taken)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
 
 
-async def test_the_bucket_fills_up_but_not_over() -> None:
-    bucket = TokenBucket(10.0, 3)
-    assert await taken(bucket, 3) == [0, 0, 0]
-    await asyncio.sleep(0.25)
-    assert await taken(bucket, 2) == [0, 0]
-    await asyncio.sleep(1000)
-    assert await taken(bucket, 4) == pytest.approx([0, 0, 0, 0.1])
-
-
 async def test_who_gives_up_waiting_leaves_no_debt() -> None:
     bucket = TokenBucket(10.0, 1)
     waiting = [asyncio.create_task(bucket.take()) for _ in range(101)]

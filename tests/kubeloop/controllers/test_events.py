@@ -18,7 +18,6 @@ from kubeloop.testing.virtual_time import settle
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine
 from tests.kinds import Kind
-from tests.kubeloop.controllers.controllers import took
 
 pytestmark = pytest.mark.virtual_time
 
@@ -278,14 +277,6 @@ async def test_a_stop_writes_what_waits(recording: Recording) -> None:
     await settle()
     assert len(recording.written()) == 5
     assert recording.recorder.dropped == 1
-
-
-async def test_a_stop_gives_up_after_its_time(recording: Recording) -> None:
-    recording.events.answering.clear()
-    for number in range(5):
-        recording.recorder.event(quota(), "Normal", "A", str(number))
-    assert await took(recording.recorder.stop(timeout=2)) == pytest.approx(2)
-    assert recording.recorder.dropped == 5
 
 
 async def test_similar_events_are_aggregated_into_one(recording: Recording) -> None:

@@ -44,15 +44,6 @@ async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     assert await second == "a"
 
 
-async def test_items_that_cannot_be_compared_can_wait() -> None:
-    queue: Queue[object] = Queue()
-    first, second = object(), object()
-    queue.add(first)
-    queue.add(second)
-    assert await queue.get() is first
-    assert await queue.get() is second
-
-
 async def test_waiting_getters_get_one_item_each() -> None:
     queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 
@@ -120,6 +119,5 @@ def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
 
 @virtual_time
 async def test_the_default_clock_is_the_loops() -> None:
-    make: Callable[[], BucketRateLimiter[str]] = lambda: BucketRateLimiter(1, 1)  # noqa: E731
-    limiter = make()
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(1, 1)
     assert [limiter.when("a"), limiter.when("a")] == [0.0, 1.0]
