@@ -97,26 +97,17 @@ def test_what_happened_to_a_migration() -> None:
     assert names == [("source", "target"), ("target", "next")]
 
 
-def test_the_quota_after_a_migration_is_not_looked_at_before_its_old_pod_is_gone() -> None:
-    builder = RecordBuilder()
-    builder.quota(1, BASE, ONE)
-    builder.pod(1, "source", "Running")
-    builder.migration(2, "Pending")
-    builder.pod(3, "target", "Running", of="m1")
-    assert questions.quota_after(builder.record, "m1") is None
-    builder.pod(4, "source", "Succeeded")
-    assert questions.quota_after(builder.record, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
-
-
-def test_room_that_was_taken_back_while_the_old_pod_counted() -> None:
+def test_a_migration_is_over_when_its_old_pod_is_gone_and_room_may_have_been_taken_back_before() -> None:
     builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Pending")
     builder.pod(3, "target", "Running", of="m1")
-    assert questions.held_until_the_end(builder.record, "m1") == "not over"
     builder.migration(4, "Succeeded")
     builder.quota(5, BASE, TWO)
+    asked = questions.quota_after(builder.record, "m1"), questions.held_until_the_end(builder.record, "m1")
+    assert asked == (None, "not over")
     builder.pod(6, "source", "Succeeded")
+    assert questions.quota_after(builder.record, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*TWO))
     answer = questions.held_until_the_end(builder.record, "m1")
     assert answer == f"lowered to {Amounts.of(*BASE)} while pods took {Amounts.of(*TWO)}"
 
