@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import LabelSelector
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
@@ -20,6 +21,7 @@ from kubeloop.api.registry import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list, subtract
+from kubeloop.api.selectors import selector
 from kubeloop.client.errors import Forbidden, ServerError
 from kubeloop.testing.fake.patches import Raw, json_patched
 from kubeloop.webhook.admission import (
@@ -198,34 +200,18 @@ def _request(write: Write) -> AdmissionRequest:
 
 
 def _covers(rule: Mapping[str, Sequence[str]], write: Write) -> bool:
-    def named(names: Sequence[str], name: str) -> bool:
-        return "*" in names or name in names
-
-    return (
-        named(rule["apiGroups"], write.resource.group)
-        and named(rule["operations"], write.operation)
-        and named(rule["resources"], write.plural)
-    )
+    named = {"apiGroups": write.resource.group, "operations": write.operation, "resources": write.plural}
+    return all(not {"*", name}.isdisjoint(rule[part]) for part, name in named.items())
 
 
-def _selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    wanted = (selector or {}).get("matchLabels") or {}
-    expressions = (selector or {}).get("matchExpressions") or ()
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        (labels.get(each["key"]) in each.get("values", ())) == (each["operator"] == "In")
-        for each in expressions
-        if each["operator"] in ("In", "NotIn")
-    )
+def _selects(wanted: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    return selector(msgspec.convert(wanted or {}, LabelSelector))(labels)
 
 
 def _refuse_above(asked: ResourceList, quota: Raw, name: str) -> None:
     """Raises Forbidden, in the API server's words."""
-    hard = parse_resource_list(quota["status"].get("hard") or {})
-    used = parse_resource_list(quota["status"].get("used") or {})
-    if any(
-        asked.get(each, ZERO) > ZERO and used.get(each, ZERO) + asked[each] > limit
-        for each, limit in hard.items()
-        if each in asked
-    ):
+    hard, used = (parse_resource_list(quota["status"].get(part) or {}) for part in ("hard", "used"))
+    charged = {each: limit for each, limit in hard.items() if asked.get(each, ZERO) > ZERO}
+    if any(used.get(each, ZERO) + asked[each] > limit for each, limit in charged.items()):
         message = f'pods "{name}" is forbidden: exceeded quota: {quota["metadata"]["name"]}'
         raise Forbidden(message, status=403, reason="Forbidden")

@@ -35,10 +35,13 @@ def changed(pod: Pod, *, name: str = "forged", node: str | None = None, **metada
     return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
 
-def move(phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, **more: Any) -> Any:
-    """A migration as virt-controller writes its status."""
-    found = vmim(phase, name="move", created="2026-01-01T00:00:30Z", **more)
-    state = MigrationState(source_pod=source.name if source else None, target_pod=target.name if target else None)
+def move(
+    phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, node: str | None = None
+) -> Any:
+    """A migration as virt-controller writes its status; `node`: the source's."""
+    found = vmim(phase, name="move", created="2026-01-01T00:00:30Z")
+    source_pod, target_pod = (each.name if each else None for each in (source, target))
+    state = MigrationState(source_pod=source_pod, source_node=node, target_pod=target_pod)
     status = msgspec.structs.replace(found.status, migration_state=state)
     return msgspec.structs.replace(found, status=status)
 
@@ -73,6 +76,9 @@ YOUNG = changed(SOURCE, creation_timestamp="2026-01-01T00:00:40Z")
 OLD = changed(SOURCE, creation_timestamp="2026-01-01T00:00:10Z")
 SAME_SECOND = changed(SOURCE, creation_timestamp="2026-01-01T00:00:30Z")
 AGAIN = changed(SOURCE, name=SOURCE.name, creation_timestamp="2026-01-01T00:05:00Z")
+UNLABELLED = changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})
+LABELLED = changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)
+SECOND, BESIDE = changed(TARGET, name="z"), changed(TARGET, node="node-1")
 NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creation_timestamp="2026-01-01T00:05:00Z")
 SUCCEEDED, FAILED = move("Succeeded", target=TARGET), move("Failed", target=TARGET)
 
@@ -102,22 +108,12 @@ VOUCHED = {
     "a VM that does not migrate lives in the pod on its node": Vouched([SOURCE], HERE, home=[SOURCE]),
     "before the target exists there is a source": Vouched([SOURCE], HERE, [move("Pending")], [SOURCE]),
     "a target that is not handed over yet": Vouched([SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]),
-    "a target that the VMI names": Vouched(
-        [SOURCE, changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})],
-        told(HERE),
-        [move()],
-        [SOURCE],
-        [changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})],
-    ),
+    "a target that the VMI names": Vouched([SOURCE, UNLABELLED], told(HERE), [move()], [SOURCE], [UNLABELLED]),
     "a label beside the target that is named": Vouched(
         [SOURCE, TARGET, changed(TARGET)], told(HERE), [move()], [SOURCE], [TARGET]
     ),
     "two that KubeVirt would take for the target": Vouched(
-        [SOURCE, TARGET, changed(TARGET, name="z")],
-        HERE,
-        [move("Scheduling")],
-        [SOURCE],
-        [TARGET, changed(TARGET, name="z")],
+        [SOURCE, TARGET, SECOND], HERE, [move("Scheduling")], [SOURCE], [TARGET, SECOND]
     ),
     "a label of a migration that is over": Vouched([SOURCE, TARGET], HERE, [move("Failed")], [SOURCE]),
     "a target that is older than its migration": Vouched(
@@ -178,14 +174,9 @@ VOUCHED = {
         [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:00:31Z")], [SOURCE], (), [TARGET]
     ),
     "another pod on another node": Vouched([SOURCE, changed(SOURCE, node="node-7")], HERE, home=[SOURCE]),
-    "a source that carries the label of its own migration": Vouched(
-        [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],
-        HERE,
-        [move("Pending")],
-        [changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)],
-    ),
+    "a source that carries the label of its own migration": Vouched([LABELLED], HERE, [move("Pending")], [LABELLED]),
     "a forged target on the source's own node is no arrival": Vouched(
-        [SOURCE, changed(TARGET, node="node-1")], HERE, [move("Scheduling")], [SOURCE], [changed(TARGET, node="node-1")]
+        [SOURCE, BESIDE], HERE, [move("Scheduling")], [SOURCE], [BESIDE]
     ),
     "it has arrived where a tenant's older pod waits": Vouched(
         [SOURCE, TARGET, changed(OLD, node="node-2")],
@@ -199,14 +190,7 @@ VOUCHED = {
     "a release that names no source pod names its node": Vouched(
         [SOURCE, TARGET, changed(OLD, node="node-7")],
         THERE,
-        [
-            msgspec.structs.replace(
-                SUCCEEDED,
-                status=msgspec.structs.replace(
-                    SUCCEEDED.status, migration_state=MigrationState(source_node="node-1", target_pod=TARGET.name)
-                ),
-            )
-        ],
+        [move("Succeeded", source=None, target=TARGET, node="node-1")],
         [TARGET],
         (),
         [SOURCE],

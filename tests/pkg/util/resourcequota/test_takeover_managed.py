@@ -55,9 +55,11 @@ class Edited:
 
 
 MORE = {"limits.cpu": "7", "pods": "5", "services": "2"}
+MORE_RAISED = {"limits.cpu": "9015m", "pods": "6", "services": "2"}
 SAID_MORE = '{"limits.cpu":"7","pods":"5","services":"2"}'
 WITH_SECRETS = {**BASE, "secrets": "9"}
 SAID_WITH_SECRETS = '{"limits.cpu":"3","pods":"5","secrets":"9","services":"2"}'
+WITHOUT_CPU, WITHOUT_PODS = {"pods": "6", "services": "2"}, {"limits.cpu": "5015m", "services": "2"}
 WITHOUT_ENTRY = {key: text for key, text in MIGRATING.items() if key != by_name()}
 EDITED = {
     "outside migrations the record follows spec.hard": Edited(MORE, QUIET, OVER, MORE, SAID_MORE),
@@ -69,9 +71,7 @@ EDITED = {
     ),
     "a record that was overwritten with garbage is written again": Edited(BASE, {RECORD: "{nope"}, OVER, BASE),
     "a record that was removed is written again": Edited(BASE, {}, OVER, BASE),
-    "an edit while a VM migrates is the new base as written": Edited(
-        MORE, MIGRATING, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
-    ),
+    "an edit while a VM migrates is the new base as written": Edited(MORE, MIGRATING, RUNNING, MORE_RAISED, SAID_MORE),
     "so is one that lowers it": Edited(
         {"limits.cpu": "1", "pods": "6", "services": "2"},
         MIGRATING,
@@ -85,12 +85,8 @@ EDITED = {
     ),
     "an entry that was removed when no migration needs it any more": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
     "an entry that was removed together with the raise": Edited(BASE, WITHOUT_ENTRY, RUNNING, RAISED),
-    "a person replaced the whole quota during a migration": Edited(
-        MORE, {}, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
-    ),
-    "an edit seen when the next migration has begun already": Edited(
-        MORE, QUIET, RUNNING, {"limits.cpu": "9015m", "pods": "6", "services": "2"}, SAID_MORE
-    ),
+    "a person replaced the whole quota during a migration": Edited(MORE, {}, RUNNING, MORE_RAISED, SAID_MORE),
+    "an edit seen when the next migration has begun already": Edited(MORE, QUIET, RUNNING, MORE_RAISED, SAID_MORE),
     "a limit of what pods do not use up is followed also while a VM migrates": Edited(
         {**RAISED, "services": "4"},
         MIGRATING,
@@ -106,19 +102,9 @@ EDITED = {
         '{"count/pods":"4","limits.cpu":"3","pods":"5","services":"2"}',
     ),
     "a resource that is gone while a VM migrates": Edited(
-        {"limits.cpu": "5015m", "services": "2"},
-        MIGRATING,
-        RUNNING,
-        {"limits.cpu": "5015m", "services": "2"},
-        '{"limits.cpu":"3","services":"2"}',
+        WITHOUT_PODS, MIGRATING, RUNNING, WITHOUT_PODS, '{"limits.cpu":"3","services":"2"}'
     ),
-    "so does a limit of cpu": Edited(
-        {"pods": "6", "services": "2"},
-        MIGRATING,
-        RUNNING,
-        {"pods": "6", "services": "2"},
-        '{"pods":"5","services":"2"}',
-    ),
+    "so does a limit of cpu": Edited(WITHOUT_CPU, MIGRATING, RUNNING, WITHOUT_CPU, '{"pods":"5","services":"2"}'),
     "Git writes the base with an entry and no record": Edited(BASE, {by_name(): POD}, RUNNING, RAISED),
     "Harvester's form of an entry is adopted": Edited(BASE, {**QUIET, by_uid(): ENTRY}, RUNNING, RAISED),
     "a compensation counts as something added": Edited(
