@@ -278,10 +278,20 @@ def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowere
     assert 0 <= overhead_difference(FREE, pod, Rendering(ratio)) <= max(now - overhead, 0)
 
 
+def annotated(pod: Pod, overhead: int) -> Pod:
+    annotations = {"kubevirt.io/memory-overhead-bytes": str(overhead)}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+
+def test_where_others_gave_the_container_more_the_annotation_explains_it_as_far_as_there_is_less_than_now() -> None:
+    before, now = (overhead_of(FREE, Rendering(ratio)) for ratio in ("1.5", "1.6"))
+    for more, grown in ((4_683_344, now - before - 4_683_344), (102_761_448, 0)):
+        pod = annotated(launcher(FREE, overhead=before + more), before)
+        assert overhead_difference(FREE, pod, Rendering("1.6")) == grown
+
+
 def test_an_annotation_that_a_tenant_wrote_is_not_believed_beside_the_container() -> None:
-    pod = launcher(FREE)
-    metadata = msgspec.structs.replace(pod.metadata, annotations={"kubevirt.io/memory-overhead-bytes": "1"})
-    pod = msgspec.structs.replace(pod, metadata=metadata)
+    pod = annotated(launcher(FREE), 1)
     assert overhead_difference(FREE, pod, Rendering("1.5")) == 0
     more = {"memory": "12Gi"}
     grown = vmi(limits=more, requests=more, conditions=[{"type": "HotMemoryChange", "status": "True"}])

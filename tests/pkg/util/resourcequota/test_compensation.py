@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,25 +13,22 @@ from hypothesis import strategies as st
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.compensation import compensation_for
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, HARVESTER, after, by_value, charged, drawn, entry, namespace, sentences
-from tests.objects import AT_1_5, AT_4_5, COMPENSATION, ENTRY, HARD, MARKS, by_name, launcher, quota, vmi, vmim
+from tests.objects import AT_1_5, AT_4_5, COMPENSATION, ENTRY, HARD, MARKS, by_name, launcher, quota, running_vmi, vmim
 
 POD_4_5 = 5622461313 + 60000000
 MEMORY = "limits.memory"
 
 
-def home(name: str) -> VirtualMachineInstance:
-    return vmi(name, nodeName="node-1")
-
-
-def at(name: str, node: str = "node-1", ratio: str = "1.5", move: VirtualMachineInstanceMigration | None = None) -> Pod:
-    rendering = AT_4_5 if ratio == "4.5" else AT_1_5
-    return launcher(home(name), node=node, migration=move, rendering=rendering)
+def at(
+    name: str, node: str = "node-1", move: VirtualMachineInstanceMigration | None = None, rendering: Rendering = AT_1_5
+) -> Pod:
+    return launcher(running_vmi(name), node=node, migration=move, rendering=rendering)
 
 
 # ---- when, and how much --------------------------------------------------------------------------------------
@@ -45,8 +43,7 @@ GROWTH = 5622461313 - 4737464313
 """By how much the overhead of one VM has grown."""
 
 
-def grown(name: str, node: str = "node-1", move: VirtualMachineInstanceMigration | None = None) -> Pod:
-    return at(name, node, "4.5", move)
+grown = partial(at, rendering=AT_4_5)
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def short(case: Short) -> Facts:
         quota({"limits.cpu": "100", MEMORY: "5000Mi"}, annotations),
         case.migrations,
         case.pods,
-        [home(name) for name in sorted(names)],
+        [running_vmi(name) for name in sorted(names)],
         limits=TIGHT,
         rendering=case.ratio,
     )
@@ -115,7 +112,7 @@ def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
     """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
     has not grown."""
     seen = short(SHORTAGES["refused: what the VM has outgrown its base by"])
-    seen = replace(seen, instances={**seen.instances, "b": home("b")})
+    seen = replace(seen, instances={**seen.instances, "b": running_vmi("b")})
     hard = []
     for _ in range(6):
         found, made = after(seen)
@@ -135,26 +132,25 @@ def test_with_compensation_switched_off_nothing_is_compensated() -> None:
 
 def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     """Ratio 1.5 → 4.5, 5000Mi: the VM has grown by its first migration, so its second is refused at first."""
-    grown = launcher(home("vm1"), rendering=AT_4_5)
     move = vmim(refused=True)
-    target = launcher(home("vm1"), node="node-2", migration=move, rendering=AT_4_5)
+    source, target = grown("vm1"), grown("vm1", "node-2", move)
 
     def step(
         rq: ResourceQuota, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
     ) -> tuple[ResourceQuota, dict[str, Any]]:
-        seen = namespace(charged(rq, pods), [migration], pods, [vmi(nodeName=node)], rendering=AT_4_5)
+        seen = namespace(charged(rq, pods), [migration], pods, [running_vmi(node=node)], rendering=AT_4_5)
         found, _made = after(seen)
         return found, by_value(found.hard)
 
-    rq, hard = step(quota(HARD, MARKS), vmim(), [grown], "node-1")
+    rq, hard = step(quota(HARD, MARKS), vmim(), [source], "node-1")
     assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)
     assert hard[MEMORY] < Quantity.parse(2 * POD_4_5)  # refused
-    rq, hard = step(rq, move, [grown], "node-1")
+    rq, hard = step(rq, move, [source], "node-1")
     assert hard[MEMORY] == Quantity.parse(2 * POD_4_5)  # not a byte more
-    rq, hard = step(rq, move, [grown, target], "node-1")
+    rq, hard = step(rq, move, [source, target], "node-1")
     assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # given back
-    rq, hard = step(rq, vmim("Running"), [grown, target], "node-1")
-    rq, hard = step(rq, vmim("Succeeded"), [grown, target], "node-2")
+    rq, hard = step(rq, vmim("Running"), [source, target], "node-1")
+    rq, hard = step(rq, vmim("Succeeded"), [source, target], "node-2")
     assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)  # held
     rq, hard = step(rq, vmim("Succeeded"), [target], "node-2")
     assert hard == by_value(HARD)
@@ -163,7 +159,7 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
 
 def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
     """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
-    unlimited = vmi("a", nodeName="node-1", limits={"memory": "4Gi"})
+    unlimited = running_vmi("a", limits={"memory": "4Gi"})
     seen = namespace(
         quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
         [REFUSED_A],
@@ -181,7 +177,7 @@ def test_beside_harvester_memory_that_the_base_does_not_limit_is_not_compensated
         charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [at("a")]),
         [REFUSED_A],
         [at("a")],
-        [home("a")],
+        [running_vmi("a")],
         limits='{"limit":{"limitsCpu":"100"}}',
     )
     found, _made = after(seen, Policy(Mode.ASSIST))
