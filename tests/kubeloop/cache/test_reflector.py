@@ -91,15 +91,6 @@ async def test_a_watch_that_brought_something_is_resumed_at_once_however_many_fa
         assert run.times()[5] - run.times()[4] == pytest.approx(2.0, abs=0.05)
 
 
-async def test_retry_now_ends_a_pause() -> None:
-    async with running([*[STARTING] * 8, watch(*FIRST, hang())]) as run:
-        await asyncio.sleep(70)
-        asked = len(run.asked())
-        run.informer.retry_now()
-        await asyncio.sleep(0.1)
-        assert len(run.asked()) == asked + 1
-
-
 # -- kinds that are not installed
 
 

@@ -95,16 +95,12 @@ def test_what_is_no_object_is_a_server_error(quotas: Decoder[ResourceQuota], bod
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
-def test_a_change_carries_its_object(quotas: Decoder[ResourceQuota], kind: str) -> None:
-    got = quotas.watch_event(event(kind, GOOD_QUOTA))
-    assert (got.type, got.resource_version) == (kind, "4")
-    assert got.object is not None
-    assert got.object.spec.hard == {"limits.cpu": "3"}
-
-
-def test_the_order_of_an_events_fields_does_not_matter(quotas: Decoder[ResourceQuota]) -> None:
-    got = quotas.watch_event(encoded({"object": GOOD_QUOTA, "type": "ADDED"}))
-    assert got.type == "ADDED"
+def test_a_change_carries_its_object_whatever_comes_first_in_it(quotas: Decoder[ResourceQuota], kind: str) -> None:
+    for line in (event(kind, GOOD_QUOTA), encoded({"object": GOOD_QUOTA, "type": kind})):
+        got = quotas.watch_event(line)
+        assert (got.type, got.resource_version) == (kind, "4")
+        assert got.object is not None
+        assert got.object.spec.hard == {"limits.cpu": "3"}
 
 
 @pytest.mark.parametrize(

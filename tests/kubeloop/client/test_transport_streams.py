@@ -34,6 +34,7 @@ BROKEN = [
     Broken("a reset between lines", watch(line(b"a"), drop()), [b"a"], "connection lost"),
     Broken("a reset within a line", watch(line(b"a"), piece(b"b"), drop()), [b"a"], "connection lost"),
     Broken("an end within a line", watch(line(b"a"), piece(b"b")), [b"a"], "in the middle of a line"),
+    Broken("no answer", refuse(), [], "connection lost"),
     Broken("silence after a line", watch(line(b"a"), hang()), [b"a"], "connection lost: timed out"),
     Broken("silence from the start", watch(hang()), [], "connection lost: timed out"),
     Broken("silence within a line", watch(piece(b"a"), hang()), [], "connection lost: timed out"),
@@ -61,12 +62,6 @@ async def test_a_refused_stream_raises_on_entry_and_is_not_retried(rig: Rig) -> 
         await read_stream(rig.transport)
     assert len(rig.server.requests) == 1
     assert rig.sleeps == []
-
-
-async def test_a_stream_without_an_answer_is_unreachable(rig: Rig) -> None:
-    rig.server.always("WATCH", PATH, refuse())
-    with pytest.raises(errors.Unreachable, match="connection lost"):
-        await read_stream(rig.transport)
 
 
 async def test_leaving_a_stream_closes_its_connection(rig: Rig) -> None:

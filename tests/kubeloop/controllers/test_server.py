@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
@@ -18,25 +19,26 @@ from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.workqueue.queue import Queue
 
 
+@dataclass
 class Checks:
     """Says what it was told."""
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.waiting: list[str] = []
-        self.said: list[str] = []
-        self.error: Exception | None = None
+    problems: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
 
     def healthy(self) -> list[str]:
-        if self.error is not None:
-            raise self.error
         return self.problems
 
     def unready(self) -> list[str]:
         return self.waiting
 
     def notes(self) -> list[str]:
-        return self.said
+        return []
+
+
+class Failing(Checks):
+    def healthy(self) -> list[str]:
+        raise ValueError("odd")
 
 
 @contextlib.asynccontextmanager
@@ -91,16 +93,12 @@ ANSWERS: dict[str, tuple[str, list[str], list[str], int, str]] = {
 @pytest.mark.parametrize("case", ANSWERS)
 async def test_answer(case: str) -> None:
     path, problems, waiting, status, text = ANSWERS[case]
-    checks = Checks()
-    async with serving(checks, "127.0.0.1:0") as server:
-        checks.problems, checks.waiting = problems, waiting
+    async with serving(Checks(problems, waiting), "127.0.0.1:0") as server:
         assert (await get(server.addresses[0], path))[:2] == (status, text)
 
 
 async def test_a_check_that_fails_is_a_problem_without_a_traceback() -> None:
-    checks = Checks()
-    checks.error = ValueError("odd")
-    async with serving(checks, "127.0.0.1:0") as server:
+    async with serving(Failing(), "127.0.0.1:0") as server:
         status, text, _ = await get(server.addresses[0], "/healthz")
     assert (status, text) == (500, "check failed: ValueError: odd\n")
 
