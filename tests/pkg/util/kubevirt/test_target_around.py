@@ -15,14 +15,13 @@ from kubeloop.api.core import Container, LimitRange, Pod, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus
-from pkg.util.kubevirt.overhead import is_resized
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import sentences
-from tests.objects import AT_1_5, BOTH, attachment, launcher, limit_range, machine, vmi
+from tests.objects import AT_1_5, BOTH, CPU, attachment, launcher, limit_range, machine, vmi
 from tests.pkg.util.kubevirt.vm_shapes import LIMITED, SEED, SHAPES, UNSCOPED, USUAL, shape
 
 # ---- LimitRanges ---------------------------------------------------------------------------------------------
@@ -184,14 +183,8 @@ CPU_CHANGE, MEMORY_CHANGE = "HotVCPUChange", "HotMemoryChange"
 
 def shaped(resources: Mapping[str, Any], guest: str = "2Gi", condition: str = "") -> VirtualMachineInstance:
     """A VM with two cores; `condition` is True on it."""
-    instance = machine(
-        {
-            "cpu": {"cores": 2, "sockets": 1, "threads": 1},
-            "memory": {"guest": guest},
-            "resources": resources,
-            "devices": {"interfaces": [{"name": "default"}]},
-        }
-    )
+    devices = {"interfaces": [{"name": "default"}]}
+    instance = machine({"cpu": CPU, "memory": {"guest": guest}, "resources": resources, "devices": devices})
     conditions = [{"type": condition, "status": "True"}] if condition else []
     status = msgspec.convert({"conditions": conditions}, type(instance.status))
     return msgspec.structs.replace(instance, status=status)
@@ -233,15 +226,6 @@ def test_plugged_memory_and_a_raised_ratio_add_up(annotated: bool) -> None:
     source = launcher(shaped(LARGE), rendering=MAIN, profile=MAIN.profile, annotated=annotated)
     target = launcher(more, rendering=raised, profile=raised.profile)
     assert launcher_usage(more, Side(source), raised, UNSCOPED) == pod_usage(target)
-
-
-@pytest.mark.parametrize(
-    ("condition", "status", "resized"),
-    [(CPU_CHANGE, "True", True), (MEMORY_CHANGE, "True", True), (CPU_CHANGE, "False", False), ("Ready", "True", False)],
-)
-def test_what_says_that_a_vm_was_resized(condition: str, status: str, resized: bool) -> None:
-    body = {"status": {"conditions": [{"type": condition, "status": status}]}}
-    assert is_resized(msgspec.convert(body, VirtualMachineInstance)) is resized
 
 
 @pytest.mark.parametrize(("then", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")])

@@ -15,8 +15,8 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util import constants
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from tests.decisions import applied, by_value, entries_by_value, namespace
+from pkg.util.resourcequota.policy import Mode, Policy
+from tests.decisions import EXACT, HARVESTER, applied, by_value, entries_by_value, namespace
 from tests.objects import AT_1_5, AT_4_5, launcher, limits_text, quota, running_vmi, vmim
 
 RECORDED = json.loads((Path(__file__).parent / "quotas_of_8ac1f0b.json").read_text("utf-8"))
@@ -35,7 +35,6 @@ STAGES: Mapping[str, tuple[Any, ...]] = {
     "over": ([vmim("Succeeded")], [TARGET], [MOVED]),
 }
 """Migrations, pods and VMIs; each follows the one before."""
-EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 GROWN = running_vmi("vm2")
 GROWN_POD = launcher(GROWN, rendering=AT_4_5)
 OF_BOTH = limits_text("4030m", "9594928626")
@@ -43,14 +42,16 @@ OF_BOTH = limits_text("4030m", "9594928626")
 KINDS: Mapping[str, tuple[Policy, dict[str, Any]]] = {
     "Rancher's": (EXACT, {}),
     "Rancher's, another VM has grown": (EXACT, {"rendering": AT_4_5, "limits": OF_BOTH, "beside": (GROWN, GROWN_POD)}),
-    "Rancher's, Harvester's estimate": (Policy(Mode.TAKEOVER, EstimateKind.HARVESTER), {}),
+    "Rancher's, Harvester's estimate": (HARVESTER, {}),
     "Rancher's, a raised ratio": (EXACT, {"rendering": AT_4_5}),
-    "beside Harvester": (Policy(Mode.ASSIST, EstimateKind.HARVESTER), {}),
+    "beside Harvester": (Policy(Mode.ASSIST), {}),
     "a quota without Rancher": (EXACT, {"limits": ""}),
 }
 
 
-CASES = [pytest.param(kind, stage, id=f"{kind}: {stage}") for kind in KINDS for stage in STAGES]
+cases = pytest.mark.parametrize(
+    ("kind", "stage"), [pytest.param(kind, stage, id=f"{kind}: {stage}") for kind in KINDS for stage in STAGES]
+)
 
 
 def left_at(kind: str, stage: str) -> ResourceQuota:
@@ -77,12 +78,12 @@ def said(standing: ResourceQuota) -> object:
     return by_value(standing.hard), entries_by_value(annotations)
 
 
-@pytest.mark.parametrize(("kind", "stage"), CASES)
+@cases
 def test_it_stands_as_it_was_left(kind: str, stage: str) -> None:
     assert not decided(kind, stage, left_at(kind, stage))
 
 
-@pytest.mark.parametrize(("kind", "stage"), CASES)
+@cases
 def test_what_follows_is_what_the_earlier_release_would_have_written(kind: str, stage: str) -> None:
     """So that this one can go back to it, too."""
     standing, names = left_at(kind, stage), list(STAGES)
