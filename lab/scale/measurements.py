@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import ceil
 
 from lab import questions
 from lab.record import Amounts, Record, Track
 from pkg.util import constants
-
-Figures = tuple[float, float]
-"""CPU in cores, memory in bytes."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -52,10 +49,10 @@ class Measurements:
             if vmi.status.phase == constants.VMI_PHASE_RUNNING and vmi.status.node_name
         }
 
-    def totals(self) -> tuple[Figures, Figures]:
-        """What is allowed and what pods take, of all namespaces."""
-        quotas = (record.quota for record in self.records.values())
-        return _figures(quota.hard for quota in quotas if quota), _figures(self.taken().values())
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are allowed, and that pods take, in all namespaces together."""
+        allowed = [record.quota.hard for record in self.records.values() if record.quota]
+        return sum(allowed, Amounts()).memory.value(), sum(self.taken().values(), Amounts()).memory.value()
 
     def waits(self) -> list[float]:
         """What each migration waited for quota, in seconds."""
@@ -82,7 +79,7 @@ class Measurements:
         every = sum(event.count for record in records for event, _ in questions.refusals(record, self._began))
         return every, sum(questions.refused_after_raise(record, self._began) for record in records)
 
-    def overshoot(self) -> Figures:
+    def overshoot(self) -> tuple[float, float]:
         """Core seconds and byte seconds that were allowed and not needed."""
         found = [
             questions.overshoot(record, self._bases[name], self._began, self._ended)
@@ -92,8 +89,3 @@ class Measurements:
 
     def _migrations(self) -> Iterator[tuple[Record, Track]]:
         return ((record, track) for record in self.records.values() for track in record.migrations.values())
-
-
-def _figures(all_: Iterable[Amounts]) -> Figures:
-    found = sum(all_, Amounts())
-    return found.cpu.milli_value() / 1000, float(found.memory.value())

@@ -15,7 +15,7 @@ from kubeloop.api.quantity import NANOS, ZERO, Quantity
 from lab import plot
 from lab.headroom import Counts
 from lab.plot import Sample, Scale
-from lab.scale.measurements import Figures, Measurements, percentile
+from lab.scale.measurements import Measurements, percentile
 from lab.scale.plan import Settings
 from pkg.util import constants
 
@@ -24,13 +24,13 @@ GIB = 1024.0**3
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A sample, one a second. Amounts are of all namespaces, `rss` is headroom's in bytes."""
+    """A sample, one a second. Memory is in bytes: of all namespaces together, `rss` is headroom's."""
 
     at: float
     succeeded: int
     pending: int
-    allowed: Figures
-    used: Figures
+    allowed: int
+    used: int
     cpu: float
     rss: int
 
@@ -170,7 +170,7 @@ def _charts(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[f
         "migrations that are refused and have no target pod", moments, lambda m: (m.pending, m.pending)
     )
     yield from _chart("seconds in Pending because of quota, by percentile", ranked, unit="%")
-    yield from _over_time("GiB that all quotas allow", moments, lambda m: (m.allowed[1] / GIB, m.used[1] / GIB), "used")
+    yield from _over_time("GiB that all quotas allow", moments, lambda m: (m.allowed / GIB, m.used / GIB), "used")
     if report["headroom"]["cpu_seconds"] is not None:
         yield from _over_time("headroom: CPU seconds", moments, lambda m: (m.cpu, m.cpu))
         yield from _over_time("headroom: resident memory, MB", moments, lambda m: (m.rss / 1e6, m.rss / 1e6))

@@ -264,10 +264,9 @@ class _Run:
 
     async def _sample(self) -> None:
         while True:
-            allowed, used = self._found.totals()
             own, succeeded = self._usage(), sum(track.phase == "Succeeded" for track in self._found.tracks)
-            pending = self._found.pending()
-            self._moments.append(Moment(time.monotonic(), succeeded, pending, allowed, used, own.cpu, own.resident))
+            seen = (succeeded, self._found.pending(), *self._found.memory())
+            self._moments.append(Moment(time.monotonic(), *seen, own.cpu, own.resident))
             await asyncio.sleep(_SAMPLE)
 
     async def _counters(self, client: Client) -> Counters:

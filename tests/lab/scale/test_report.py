@@ -69,7 +69,7 @@ def measured() -> Measurements:
     found, builder = begun()
     assert (found.pending(), found.settled()) == (1, False)
     builder.quota(3, RAISED, POD, "harvesterhci.io/migrating-m1")
-    assert found.totals() == ((3.0, 3 * GIB), (2.0, 2 * GIB))
+    assert found.memory() == (3 * GIB, 2 * GIB)
     builder.pod(4.5, "target", "Pending", vm="m1", of="m1", takes=POD)
     builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", about="m1", name="e", count=3)
     builder.migration(5, "Failed", name="m2", vm="m2")
@@ -132,7 +132,7 @@ def test_another_controllers_costs_are_not_known() -> None:
     assert reports.rows(report)
 
 
-@pytest.mark.parametrize("moments", [[], [Moment(5.0, 0, 1, (1.0, 1.0), (0.0, 0.0), 0.1, 10**8)] * 3])
+@pytest.mark.parametrize("moments", [[], [Moment(5.0, 0, 1, 1, 0, 0.1, 10**8)] * 3])
 def test_the_page_is_one_file_that_loads_nothing(moments: list[Moment]) -> None:
     page, unmeasured = (reports.page(built(costs), moments, [0.0, 0.5]) for costs in (Costs(OWN), Costs()))
     assert not re.search(r"(?:src|href)=|url\((?!#)|@import", page)
