@@ -119,10 +119,12 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), BOTH),
     "a VMI that migrates changes": (lambda c: c.put_vm1(status={"nodeName": "node-2"}), BOTH),
     "a VMI shows the state of its migration": (
-        lambda c: c.put_vm1(metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}}), ["ns1/vm1"]
+        lambda c: c.put_vm1(metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}}),
+        ["ns1/vm1"],
     ),
     "a VMI that migrates gets a condition that is not read": (
-        lambda c: c.put_vm1(status={"conditions": [{"type": "LiveMigratable", "status": "True"}]}), ["ns1/vm1"]
+        lambda c: c.put_vm1(status={"conditions": [{"type": "LiveMigratable", "status": "True"}]}),
+        ["ns1/vm1"],
     ),
     "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), ["ns2/still"]),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
@@ -149,7 +151,7 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
         ["ns1/other", "ns1/q"],
     ),
     "a LimitRange changes": (lambda c: c.put(registry.LIMIT_RANGES, "lr", "ns2"), ["ns2/q"]),
-}  # fmt: skip
+}
 
 
 @sentences(CHANGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -152,15 +153,21 @@ ROOM = ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
 OF_ENTRY = "/metadata/annotations/" + by_uid().replace("/", "~1")
 FOREIGN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "an annotation is no concern of ours, and read and gone again at once": (
-        {"metadata": {"annotations": {"example.com/other": "new"}}}, ["patch", "get", "patch"], [OF_ENTRY, *ROOM]
+        {"metadata": {"annotations": {"example.com/other": "new"}}},
+        ["patch", "get", "patch"],
+        [OF_ENTRY, *ROOM],
     ),
     "our entry is there already: only spec.hard is left to write": (
-        {"metadata": {"annotations": {by_uid(): ENTRY}}}, ["patch", "get", "patch"], ROOM
+        {"metadata": {"annotations": {by_uid(): ENTRY}}},
+        ["patch", "get", "patch"],
+        ROOM,
     ),
     "the quota controller counts with every pod that comes or goes, which is no conflict": (
-        {"status": {"used": {"limits.cpu": "1"}}}, ["patch"], [OF_ENTRY, *ROOM]
+        {"status": {"used": {"limits.cpu": "1"}}},
+        ["patch"],
+        [OF_ENTRY, *ROOM],
     ),
-}  # fmt: skip
+}
 
 
 class TestConflicts:
@@ -263,22 +270,58 @@ class TestOurOwnWrites:
         assert cluster.patches == 1
 
 
-class TestCompany:
-    async def test_a_single_migration_does_not_wait(self, cluster: Cluster) -> None:
-        for phase in ("Pending", "Succeeded", "Pending", "Succeeded"):
-            cluster.migrate("vm1", phase=phase)
-            assert await cluster.look() is None
-        assert cluster.patches == 4
+P, SCHEDULING, RUNNING, SUCCEEDED = "Pending", "Scheduling", "Running", "Succeeded"
+AMONG_MANY = [(0.0, {"vm1": RUNNING, "vm2": P}, None, 1), (1.0, {"vm1": SUCCEEDED}, 0.25, 1)]
+"""One is over; one was just given room, and KubeVirt is about to create its target pod."""
+Looks = list[tuple[float, dict[str, str], float | None, int]]
+"""Seconds later, migrations turn to these phases: when it wants to be re-checked, how many patches there were."""
+COMPANY: dict[str, tuple[Looks, set[str]]] = {
+    "a single migration does not wait": (
+        [(0.0, {"vm1": phase}, None, number) for number, phase in enumerate([P, SUCCEEDED, P, SUCCEEDED], 1)],
+        set(),
+    ),
+    "with many under way the next patch waits a little": (
+        [
+            (0.0, dict.fromkeys(["vm1", "vm2", "vm3"], RUNNING), None, 1),
+            (0.0, {"vm1": SUCCEEDED}, 0.2, 1),
+            (0.2, {}, None, 2),
+        ],
+        {"vm2", "vm3"},
+    ),
+    "a decision that writes nothing is waited after too, but not by who is about to be tried": (
+        [
+            (0.0, {"vm1": P, "vm2": P}, None, 1),
+            (1.0, {"vm1": SCHEDULING}, None, 1),
+            (0.0, {"vm1": RUNNING}, 0.1, 1),
+            (0.0, {"vm3": P}, None, 2),
+        ],
+        {"vm1", "vm2", "vm3"},
+    ),
+    "giving back waits for who is about to be tried": (
+        [*AMONG_MANY, (0.1, {}, 0.15, 1), (0.0, {"vm2": SCHEDULING}, 0.1, 1), (0.1, {}, None, 2)],
+        {"vm2"},
+    ),
+    "who needs room takes it along": ([*AMONG_MANY, (0.0, {"vm3": P}, None, 2)], {"vm2", "vm3"}),
+    "the next time it waits anew, where the watch was behind": (
+        [*AMONG_MANY, (0.1, {"vm1": RUNNING}, None, 1), (10.0, {"vm1": SUCCEEDED}, 0.25, 1)],
+        {"vm1", "vm2"},
+    ),
+}
 
-    async def test_with_many_under_way_the_next_patch_waits_a_little(self, cluster: Cluster) -> None:
-        cluster.migrate("vm1", "vm2", "vm3", phase="Running")
-        await cluster.look()
-        cluster.migrate("vm1", phase="Succeeded")
-        assert await cluster.look() == pytest.approx(0.2)
-        assert cluster.patches == 1
-        cluster.clock.now += 0.2
-        assert await cluster.look() is None
-        assert cluster.patches == 2
+
+class TestCompany:
+    @sentences(COMPANY)
+    async def test_a_patch_waits_for_others(self, case: tuple[Looks, set[str]], cluster: Cluster) -> None:
+        """In the moment in which quota admission counts a target pod, a patch can get it refused with a conflict."""
+        looks, entries = case
+        for seconds, phases, again, patches in looks:
+            cluster.clock.now += seconds
+            for vm, phase in phases.items():
+                cluster.migrate(vm, phase=phase)
+            assert await cluster.look() == (again and pytest.approx(again))
+            assert cluster.patches == patches
+        assert cluster.now.annotations.keys() == {by_uid(vm) for vm in entries}
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * len(entries)
 
     @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
     async def test_who_is_about_to_be_tried_waits_a_moment_only(self, vm: str, refused: bool, cluster: Cluster) -> None:
@@ -299,18 +342,6 @@ class TestCompany:
         assert cluster.patches == 2
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * 22
 
-    async def test_a_decision_that_writes_nothing_is_waited_after_too(self, cluster: Cluster) -> None:
-        cluster.migrate("vm1", "vm2")
-        await cluster.look()
-        cluster.clock.now += 1
-        cluster.migrate("vm1", phase="Scheduling")
-        assert await cluster.look() is None
-        cluster.migrate("vm1", phase="Running")
-        assert await cluster.look() == pytest.approx(0.1)
-        cluster.migrate("vm3")
-        assert await cluster.look() is None, "KubeVirt is about to try it"
-        assert cluster.patches == 2
-
     async def test_a_repair_does_not_wait(self, cluster: Cluster) -> None:
         cluster.migrate(*(f"vm{n}" for n in range(50)))
         await cluster.look()
@@ -319,104 +350,68 @@ class TestCompany:
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 103
 
 
-class TestGivingBack:
-    """A patch in the moment in which quota admission counts a target pod can get that pod refused with a conflict."""
+Happens = Callable[[Cluster], object] | None
 
-    async def two(self) -> Cluster:
-        """One is over; one was just given room, and KubeVirt is about to create its target pod."""
-        cluster = Cluster()
-        cluster.migrate("vm1", phase="Running")
-        cluster.migrate("vm2")
-        await cluster.look()
-        cluster.migrate("vm1", phase="Succeeded")
-        cluster.clock.now += 1
-        return cluster
 
-    async def test_it_waits_for_who_is_about_to_be_tried(self) -> None:
-        cluster = await self.two()
-        assert await cluster.look() == pytest.approx(0.25)
-        cluster.clock.now += 0.1
-        assert await cluster.look() == pytest.approx(0.15)
-        assert cluster.patches == 1
-        cluster.migrate("vm2", phase="Scheduling")
-        assert await cluster.look() == pytest.approx(0.1)
-        cluster.clock.now += 0.1
-        assert await cluster.look() is None
-        assert by_value(cluster.now.hard) == by_value(RAISED)
+def uses(cpu: str, **more: Any) -> Callable[[Cluster], object]:
+    """So much of limits.cpu is counted."""
+    return lambda cluster: cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": cpu}}, **more})
 
-    async def test_who_needs_room_takes_it_along(self) -> None:
-        cluster = await self.two()
-        await cluster.look()
-        cluster.migrate("vm3")
-        assert await cluster.look() is None
-        assert cluster.patches == 2
-        assert set(cluster.now.annotations) == {by_uid("vm2"), by_uid("vm3")}
 
-    async def test_the_next_time_it_waits_anew(self) -> None:
-        cluster = await self.two()
-        await cluster.look()
-        cluster.clock.now += 0.1
-        cluster.migrate("vm1", phase="Running")  # the watch was behind
-        await cluster.look()
-        cluster.clock.now += 10
-        cluster.migrate("vm1", phase="Succeeded")
-        assert await cluster.look() == pytest.approx(0.25)
+def unseen(cpu: str) -> Callable[[Cluster], None]:
+    """A pod was admitted or ended, and the cache does not show it yet."""
 
-    async def over(self, used: str) -> Cluster:
-        """A migration is over, and this much of limits.cpu is still counted."""
-        cluster = Cluster()
-        cluster.migrate("vm1", phase="Running")
-        await cluster.look()
-        cluster.migrate("vm1", phase="Succeeded")
-        cluster.clock.now += 1
-        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
-        return cluster
-
-    async def test_what_has_ended_and_is_still_counted_is_waited_for(self) -> None:
-        cluster = await self.over(RAISED["limits.cpu"])
-        assert await cluster.look() == pytest.approx(1.0)
-        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": HARD["limits.cpu"]}}})
-        assert await cluster.look() is None
-        assert by_value(cluster.now.hard) == by_value(HARD)
-
-    async def test_a_vm_that_has_grown_is_waited_for_a_second(self) -> None:
-        cluster = await self.over(RAISED["limits.cpu"])
-        await cluster.look()
-        cluster.clock.now += 1
-        assert await cluster.look() is None
-        assert by_value(cluster.now.hard) == by_value(HARD)
-
-    def admitted(self, cluster: Cluster, used: str) -> None:
-        """A pod was admitted or ended, and the cache does not show it yet."""
+    def change(cluster: Cluster) -> None:
         cluster.quotas.lagging = True
-        cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": used}}})
+        uses(cpu)(cluster)
 
-    async def test_a_pod_that_was_admitted_since_is_waited_for(self) -> None:
-        cluster = await self.over(HARD["limits.cpu"])
-        self.admitted(cluster, RAISED["limits.cpu"])
-        assert await cluster.look() == pytest.approx(1.0)
-        assert by_value(cluster.now.hard) == by_value(RAISED)
+    return change
 
-    async def test_a_pod_that_is_admitted_just_then_is_waited_for(self) -> None:
-        cluster = await self.over(HARD["limits.cpu"])
-        cluster.quotas.before.append(lambda: self.admitted(cluster, RAISED["limits.cpu"]))
-        assert await cluster.look() == pytest.approx(1.0)
-        assert by_value(cluster.now.hard) == by_value(RAISED)
 
-    async def test_pods_that_come_and_go_all_the_time_keep_no_headroom(self) -> None:
-        cluster = await self.over(HARD["limits.cpu"])
-        self.admitted(cluster, RAISED["limits.cpu"])
-        await cluster.look()
-        cluster.clock.now += 1
-        self.admitted(cluster, "1m")
-        assert await cluster.look() is None
-        assert by_value(cluster.now.hard) == by_value(HARD)
+WITH_ROOM, AT_BASE = RAISED["limits.cpu"], HARD["limits.cpu"]
+ADDED_BY_OTHERS = {"hard": {**HARD, "limits.cpu": "50"}}
+COUNTED: dict[str, tuple[str, list[tuple[float, Happens, float | None]], dict[str, str]]] = {
+    "what has ended and is still counted is waited for": (
+        WITH_ROOM,
+        [(0.0, None, 1.0), (0.0, uses(AT_BASE), None)],
+        HARD,
+    ),
+    "a VM that has grown is waited for a second": (WITH_ROOM, [(0.0, None, 1.0), (1.0, None, None)], HARD),
+    "a pod that was admitted since is waited for": (AT_BASE, [(0.0, unseen(WITH_ROOM), 1.0)], RAISED),
+    "a pod that is admitted just then is waited for": (
+        AT_BASE,
+        [(0.0, lambda cluster: cluster.quotas.before.append(lambda: unseen(WITH_ROOM)(cluster)), 1.0)],
+        RAISED,
+    ),
+    "pods that come and go all the time keep no headroom": (
+        AT_BASE,
+        [(0.0, unseen(WITH_ROOM), 1.0), (1.0, unseen("1m"), None)],
+        HARD,
+    ),
+    "what another client added is taken back at once": (
+        WITH_ROOM,
+        [(0.0, uses(WITH_ROOM, spec=ADDED_BY_OTHERS), None)],
+        HARD,
+    ),
+}
 
-    async def test_what_another_client_added_is_taken_back_at_once(self) -> None:
-        cluster = await self.over(RAISED["limits.cpu"])
-        cluster.quotas.edited(KEY, {"spec": {"hard": {**HARD, "limits.cpu": "50"}}})
-        assert await cluster.look() is None
-        assert by_value(cluster.now.hard) == by_value(HARD)
+
+@sentences(COUNTED)
+async def test_room_of_a_migration_that_is_over(
+    case: tuple[str, list[tuple[float, Happens, float | None]], dict[str, str]], cluster: Cluster
+) -> None:
+    counted, looks, hard = case
+    cluster.migrate("vm1", phase=RUNNING)
+    await cluster.look()
+    cluster.migrate("vm1", phase=SUCCEEDED)
+    cluster.clock.now += 1
+    uses(counted)(cluster)
+    for seconds, happens, again in looks:
+        cluster.clock.now += seconds
+        if happens is not None:
+            happens(cluster)
+        assert await cluster.look() == (again and pytest.approx(again))
+    assert by_value(cluster.now.hard) == by_value(hard)
 
 
 class TestBeforeRoomIsAdded:
