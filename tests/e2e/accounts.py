@@ -80,31 +80,19 @@ def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPA
 
 def twin(api: Api, name: str) -> str:
     """One more service account with the rights of deploy/rbac.yaml's, which are applied already."""
-    subject = [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
-    group = "rbac.authorization.k8s.io"
-    metadata = {"name": f"headroom-{name}", "namespace": NAMESPACE}
-    cluster = {"apiGroup": group, "kind": "ClusterRole", "name": "headroom"}
-    own = {"apiGroup": group, "kind": "Role", "name": "headroom"}
-    apply(
-        api,
-        [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata | {"name": name}},
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": f"headroom-{name}"},
-                "roleRef": cluster,
-                "subjects": subject,
-            },
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "RoleBinding",
-                "metadata": metadata,
-                "roleRef": own,
-                "subjects": subject,
-            },
-        ],
-    )
+    group, metadata = "rbac.authorization.k8s.io", {"name": f"headroom-{name}"}
+
+    def binding(kind: str, **where: str) -> Raw:
+        return {
+            "apiVersion": f"{group}/v1",
+            "kind": f"{kind}Binding",
+            "metadata": metadata | where,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": "headroom"},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
+        }
+
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
+    apply(api, [account, binding("ClusterRole"), binding("Role", namespace=NAMESPACE)])
     return name
 
 

@@ -51,17 +51,6 @@ def frozen(cluster: Cluster, name: str) -> Iterator[None]:
         process.signal(signal.SIGCONT)
 
 
-@contextlib.contextmanager
-def started_with(cluster: Cluster, name: str, *arguments: str) -> Iterator[None]:
-    """One of the cluster's processes has these arguments as well."""
-    argv = processes.argv(cluster.directory, name)
-    processes.restart(cluster.directory, name, [*argv, *arguments])
-    try:
-        yield
-    finally:
-        processes.restart(cluster.directory, name, argv)
-
-
 @pytest.fixture(scope="session")
 def kubeconfig(cluster: Cluster) -> Path:
     return cluster.kubeconfig

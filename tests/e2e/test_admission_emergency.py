@@ -8,8 +8,10 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.conftest import frozen
 from tests.e2e.mtq_namespace import Budgeted, made
-from tests.program import COMMAND, ROOT, program
+from tests.program import ROOT, program
+from tests.program import run as run_headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -75,28 +78,25 @@ class Emergency:
             return error.message
         return ""
 
-    async def run(self, command: str) -> str:
-        """With a cluster administrator's kubeconfig."""
-        words = shlex.split(command)
-        if words[0] == "headroom":
-            words = [*COMMAND, *words[1:]]
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            cwd=ROOT,
-            env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await asyncio.wait_for(process.communicate(), 60)
-        assert process.returncode == 0, out.decode()
-        return out.decode()
-
     async def configurations(self) -> set[str]:
         found = [await self.admin.client.resource(resource).list() for resource in CONFIGURATIONS]
         return {each.name for some in found for each in some}
 
     async def is_restored(self) -> bool:
         return await self.windowed.hard("quota") == by_value(self.hard)
+
+
+async def run(cluster: Cluster, command: str) -> str:
+    """With a cluster administrator's kubeconfig."""
+    program, *words = shlex.split(command)
+    own = {"KUBECONFIG": str(cluster.kubeconfig)}
+    if program == "headroom":
+        done = await asyncio.to_thread(run_headroom, *words, timeout=60, **own)
+    else:
+        given = partial(subprocess.run, cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=60)
+        done = await asyncio.to_thread(given, [program, *words])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, t
     assert await emergency.tenant_is_refused(emergency.managed)
     assert await emergency.tenant_is_refused(emergency.windowed)
     for _ in range(2):
-        await emergency.run(ROWS[WEBHOOKS][tool])
+        await run(emergency.cluster, ROWS[WEBHOOKS][tool])
     assert not await emergency.tenant_is_refused(emergency.managed)
     assert await emergency.tenant_is_refused(emergency.windowed)
     for _ in range(2):
-        await emergency.run(ROWS[LOCKS][tool])
+        await run(emergency.cluster, ROWS[LOCKS][tool])
     assert not await emergency.tenant_is_refused(emergency.windowed)
     assert await emergency.configurations() == set()
     assert await emergency.is_restored() is (tool == 0)
@@ -159,23 +159,22 @@ async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> Non
     assert [await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)] == [
         ""
     ] * 3
-    said = await emergency.run(ROWS[QUOTAS][0])
+    said = await run(emergency.cluster, ROWS[QUOTAS][0])
     quota = await emergency.managed.quota()
     assert f"released {quota.key}" in said
     left = set(quota.annotations)
     assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left
     assert constants.ANNOTATION_OWNER not in left
     assert await emergency.is_restored()
-    await emergency.run(ROWS[QUOTAS][0])
-    await emergency.run(ROWS["all of it"][0])
+    await run(emergency.cluster, ROWS[QUOTAS][0])
+    await run(emergency.cluster, ROWS["all of it"][0])
     assert await emergency.configurations() == set()
     assert await emergency.is_restored()
 
 
 @WITH_KUBECTL
-async def test_the_deployments_are_stopped_by_one_command(emergency: Emergency) -> None:
-    namespace = "headroom-system"
-    client = emergency.admin.client
+async def test_the_deployments_are_stopped_by_one_command(cluster: Cluster, admin: Admin) -> None:
+    namespace, client = "headroom-system", admin.client
     if not [each for each in await client.resource(registry.NAMESPACES).list() if each.name == namespace]:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": namespace}})
     labels = {"app": "stopped"}
@@ -188,5 +187,5 @@ async def test_the_deployments_are_stopped_by_one_command(emergency: Emergency) 
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "stopped"}, "spec": spec}
     await client.resource(DEPLOYMENTS).create(body, namespace=namespace)
     (command,) = SCALE
-    assert "stopped scaled" in await emergency.run(command)
+    assert "stopped scaled" in await run(cluster, command)
     await client.resource(DEPLOYMENTS).delete(name="stopped", namespace=namespace)

@@ -150,19 +150,8 @@ def test_a_launcher_s_marks_are_kubevirt_s_alone(attacked: AttackedNamespace) ->
     mallory.delete(path, gracePeriodSeconds="0")
 
 
-RESIZED: Raw = {
-    "spec": {
-        "containers": [
-            {
-                "name": "compute",
-                "resources": {
-                    "limits": {"cpu": "100m", "memory": "64Mi"},
-                    "requests": {"cpu": "100m", "memory": "64Mi"},
-                },
-            }
-        ]
-    }
-}
+SMALLER = {"cpu": "100m", "memory": "64Mi"}
+RESIZED: Raw = {"spec": {"containers": [{"name": "compute", "resources": {"limits": SMALLER, "requests": SMALLER}}]}}
 
 
 @pytest.mark.parametrize("mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"])

@@ -187,6 +187,17 @@ async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None
     assert cluster.state()[STATE] == "Pending migration"
 
 
+async def test_a_vmi_that_was_gone_is_waited_for_anew(cluster: Cluster) -> None:
+    cluster.migrations.given(vmim("Pending"))
+    assert await cluster.glance() == 0.5
+    there = cluster.instances.now("ns1/vm1")
+    cluster.instances.gone("ns1/vm1")
+    await asyncio.sleep(0.4)
+    assert await cluster.glance() is None
+    cluster.instances.given(there)
+    assert await cluster.glance() == 0.5
+
+
 async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Cluster) -> None:
     await cluster.see(vmim("Running"))
     cluster.migrations.gone("ns1/migration-of-vm1")
