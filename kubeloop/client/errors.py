@@ -183,7 +183,7 @@ def parse_retry_after(value: str | None) -> float | None:
 
 def _sensible(seconds: float) -> float | None:
     """A day or more is nonsense: then the own back-off knows better."""
-    return min(seconds, LONGEST_RETRY_AFTER) if 0 <= seconds < _NONSENSE else None
+    return min(seconds, LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
 
 
 def _class_of(code: int, reason: str) -> type[ApiError]:

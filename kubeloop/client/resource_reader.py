@@ -181,7 +181,7 @@ def _segment(name: str) -> str:
     """A name as part of a path. Raises BadRequest for one that no object can have, as client-go's request does: a name
     that comes out of a tenant's spec may not lead elsewhere, and a delete without a name would delete them all."""
     if name in ("", ".", "..") or "/" in name or "%" in name:
-        raise BadRequest(f"{name!r} is not a name of an object", status=400, reason="BadRequest")
+        raise BadRequest(f"{name!r} is not a name of an object")
     return quote(name, safe="")
 
 

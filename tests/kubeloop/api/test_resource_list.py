@@ -12,6 +12,7 @@ from kubeloop.api.resource_list import (
     marshal,
     maximum,
     parse_resource_list,
+    positive,
     subtract,
     total,
     unmarshal,
@@ -50,6 +51,10 @@ def test_arithmetic_leaves_its_operands_alone() -> None:
     subtract(a, b)
     maximum(a, b)
     assert (a, b) == (of(cpu="1"), of(cpu="2", memory="1Gi"))
+
+
+def test_positive_is_what_is_more_than_nothing() -> None:
+    assert positive(of(cpu="1n", pods="0", memory="-1")) == of(cpu="1n")
 
 
 def test_a_total_sums_any_number_of_lists() -> None:

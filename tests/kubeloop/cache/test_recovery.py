@@ -128,12 +128,10 @@ def polls(memory: Recovery, count: int) -> list[Next]:
     return [memory.after_failure(Attempt(), MISSING) for _ in range(count)]
 
 
-def test_a_kind_that_is_not_installed_is_polled() -> None:
-    assert polls(recovery(0.5), 3) == [lists(60.0)] * 3
-
-
-def test_polls_are_jittered() -> None:
-    assert [polls(recovery(jitter), 1)[0].delay for jitter in (0.0, 1.0)] == pytest.approx([48.0, 72.0])
+@pytest.mark.parametrize(("jitter", "delay"), [(0.0, 48.0), (0.5, 60.0), (1.0, 72.0)])
+def test_a_kind_that_is_not_installed_is_polled(jitter: float, delay: float) -> None:
+    found = polls(recovery(jitter), 3)
+    assert [(each.delay, each.resume) for each in found] == [(pytest.approx(delay), False)] * 3
 
 
 def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:

@@ -7,7 +7,6 @@ import pytest
 from kubeloop.api.registry import PODS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
-from kubeloop.client.retry import RetryPolicy
 from kubeloop.testing.scripted_server import (
     GET,
     Reply,
@@ -62,23 +61,21 @@ ANSWERS: dict[str, tuple[dict[str, Reply], bool | None]] = {
 
 @pytest.mark.parametrize(("replies", "served"), ANSWERS.values(), ids=ANSWERS)
 async def test_only_a_well_formed_list_without_the_kind_confirms_that_it_is_gone(
-    replies: dict[str, Reply], served: bool | None
+    replies: dict[str, Reply], served: bool | None, server: ScriptedServer, client: Client
 ) -> None:
-    async with ScriptedServer() as server, Client(server.config(), retry=RetryPolicy(attempts=1)) as client:
-        for path, reply in replies.items():
-            server.always(GET, path, reply)
-        machines = client.resource(VIRTUAL_MACHINES)
-        if served is None:
-            with pytest.raises(ApiError):
-                await machines.is_served()
-        else:
-            assert await machines.is_served() is served
-
-
-async def test_every_server_has_the_core_group() -> None:
-    async with ScriptedServer() as server, Client(server.config()) as client:
-        server.always(GET, "/apis", groups("apps/v1"))
+    for path, reply in replies.items():
+        server.always(GET, path, reply)
+    machines = client.resource(VIRTUAL_MACHINES)
+    if served is None:
         with pytest.raises(ApiError):
-            await client.resource(PODS).is_served()
-        server.always(GET, "/api/v1", resources("v1", "pods"))
-        assert await client.resource(PODS).is_served()
+            await machines.is_served()
+    else:
+        assert await machines.is_served() is served
+
+
+async def test_every_server_has_the_core_group(server: ScriptedServer, client: Client) -> None:
+    server.always(GET, "/apis", groups("apps/v1"))
+    with pytest.raises(ApiError):
+        await client.resource(PODS).is_served()
+    server.always(GET, "/api/v1", resources("v1", "pods"))
+    assert await client.resource(PODS).is_served()

@@ -26,11 +26,6 @@ LAST = HEAD + b"Connection: close\r\n"
 DEEP = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":'
 
 
-async def _silent(peer: Peer) -> bytes:
-    """TCP, and nothing else."""
-    return await _dribbles(peer, b"", tls=False)
-
-
 async def _dribbles(peer: Peer, content: bytes, *, tls: bool = True) -> bytes:
     reader, writer = await peer.connect(tls=tls)
     try:
@@ -56,7 +51,7 @@ def _review(body: bytes, head: bytes = LAST) -> bytes:
 
 
 ATTACKS: dict[str, tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[bytes]]] = {
-    "no TLS handshake": (_silent, {b""}),
+    "no TLS handshake": (lambda peer: _dribbles(peer, b"", tls=False), {b""}),
     "no head": (_sends(b""), {b"408"}),
     "half a head": (_sends(HEAD), {b"408"}),
     "a head byte by byte": (lambda peer: _dribbles(peer, HEAD * 3), {b"408", b""}),
