@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
 from tests.bench.peers.programs import Program, Programs, Running, running, say
 from tests.bench.row import Comparison, Result, figure
-from tests.bench.watch import write
+from tests.bench.watch import between_two_looks, writing
 from tests.relay import Relay
 
 NAMESPACE = "bench-frameworks"
@@ -104,22 +104,10 @@ async def _watches(
 ) -> tuple[float | None, float | None]:
     """Events handled in each second of CPU time, and the start; with ten watches, where a program can have them."""
     say(f"start and events: {program.name}")
-    async with running(program, kubeconfig, WATCHES if program.watches else 1) as it, _writing(client, program, names):
-        await asyncio.sleep(1.0)
-        before, cpu = await it.events(), it.cpu_so_far
-        await asyncio.sleep(seconds)
-        events, used = await it.events() - before, it.cpu_so_far - cpu
+    watches = WATCHES if program.watches else 1
+    async with running(program, kubeconfig, watches) as it, writing(client, program, NAMESPACE, names):
+        _, events, used = await between_two_looks(it, seconds)
         return events / used if used else None, it.seconds if program.watches else None
-
-
-@contextlib.asynccontextmanager
-async def _writing(client: Client, program: Program, names: list[str]) -> AsyncIterator[None]:
-    task = asyncio.create_task(write(client, program.pods, NAMESPACE, names))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay) -> list[str]:
@@ -138,7 +126,7 @@ async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay
         before, _ = await it.asked()
         relay.listen()
         began = time.perf_counter()
-        async with _writing(client, program, left):
+        async with writing(client, program, NAMESPACE, left):
             took = await _first_event(it, before, began)
         await asyncio.sleep(10.0)
         _, held = await it.asked()

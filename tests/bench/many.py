@@ -13,9 +13,8 @@ import aiohttp
 
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.tls import TLSSettings
-from kubeloop.testing.cluster.processes import argv
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from tests.bench.objects import SIZE, vmi
+from tests.bench.objects import SIZE, api_server, vmi
 from tests.bench.ours import as_in_a_pod
 from tests.bench.peers.programs import Programs, running, say
 from tests.bench.row import Row
@@ -57,11 +56,10 @@ async def many(kubeconfig: Path, programs: Programs, rounds: int) -> list[Row]:
 
 async def _store(directory: Path) -> None:
     """Into etcd, as the API server stores custom resources: through it that would take minutes."""
-    words = [word.removeprefix("--").partition("=") for word in argv(directory, "kube-apiserver")]
-    flags = {name: value for name, _, value in words}
-    ca, certificate, key = (Path(flags[f"etcd-{name}file"]) for name in ("ca", "cert", "key"))
+    _, flags = api_server(directory)
+    ca, certificate, key = (Path(flags[f"--etcd-{name}file"]) for name in ("ca", "cert", "key"))
     tls = aiohttp.TCPConnector(ssl=TLSSettings(ca, certificate, key).context())
-    async with aiohttp.ClientSession(flags["etcd-servers"], connector=tls, raise_for_status=True) as etcd:
+    async with aiohttp.ClientSession(flags["--etcd-servers"], connector=tls, raise_for_status=True) as etcd:
         for first in range(0, OBJECTS, AT_ONCE):
             puts = [{"requestPut": _stored(number)} for number in range(first, first + AT_ONCE)]
             async with etcd.post("/v3/kv/txn", json={"success": puts}) as answer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -134,20 +134,14 @@ async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
 @asynccontextmanager
 async def _measuring(kubeconfig: Path, namespaces: list[str]) -> AsyncIterator[tuple[Client, QuotaWatch]]:
     """The namespaces with their quotas, the controller running, a watch on all ResourceQuotas."""
-    with _controller(kubeconfig):
+    flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
+    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *flags).start()
+    try:
         async with Client(load_config(str(kubeconfig))) as client, QuotaWatch(client, namespaces) as quotas:
             await in_parallel(partial(namespace_with_quota, client, name) for name in namespaces)
             for name in namespaces:
                 await quotas.wait_until_taken_over(name)
             yield client, quotas
             await remove_namespaces(client, namespaces)
-
-
-@contextmanager
-def _controller(kubeconfig: Path) -> Iterator[None]:
-    flags = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester")
-    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *flags).start()
-    try:
-        yield
     finally:
         program.stop()

@@ -10,6 +10,7 @@ from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
+from kubeloop.testing.cluster.processes import argv
 from kubeloop.testing.polling import until
 from lab import bodies
 from lab.namespace import VMIMS, VMIS, Namespace
@@ -83,3 +84,9 @@ async def migration(namespace: Namespace, vm: str) -> None:
     """A VMI and a migration of it that was not handled yet, both named like the VM."""
     await namespace.create(VMIS, vmi(namespace.name, vm))
     await namespace.create(VMIMS, bodies.migration(vm, vm))
+
+
+def api_server(directory: Path) -> tuple[str, dict[str, str]]:
+    """How the API server of the cluster in `directory` is run, its audit log left out: the binary, and its flags."""
+    binary, *words = argv(directory, "kube-apiserver")
+    return binary, dict(word.partition("=")[::2] for word in words if not word.startswith("--audit-"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import ssl
 import time
@@ -22,6 +21,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
+from tests.bench.objects import api_server
 from tests.program import Program
 from tests.relay import Relay
 
@@ -121,7 +121,7 @@ async def full(stage: Stage, soak: Soak) -> None:
 
 async def _no_space(cluster: Cluster, action: str) -> None:
     """etcd's alarm when its disk or its quota is used up (https://etcd.io/docs/v3.6/op-guide/maintenance/)."""
-    _, flags = _api_server(cluster)
+    _, flags = api_server(cluster.directory)
     tls = ssl.create_default_context(cafile=flags["--etcd-cafile"])
     tls.load_cert_chain(flags["--etcd-certfile"], flags["--etcd-keyfile"])
     url = f"{flags['--etcd-servers']}/v3/maintenance/alarm"
@@ -169,7 +169,7 @@ async def servers(stage: Stage, soak: Soak) -> None:
 @contextlib.asynccontextmanager
 async def behind_one_address(cluster: Cluster) -> AsyncIterator[Cluster]:
     """The cluster with a second API server, which hears of etcd LATE seconds later. Connections go to both in turn."""
-    binary, flags = _api_server(cluster)
+    binary, flags = api_server(cluster.directory)
     (port,) = free_ports(1)
     etcd = Relay(flags["--etcd-servers"].removeprefix("https://"), late=LATE)
     flags |= {"--secure-port": str(port), "--etcd-servers": f"https://{etcd.address}"}
@@ -183,13 +183,6 @@ async def behind_one_address(cluster: Cluster) -> AsyncIterator[Cluster]:
     finally:
         both.close()
         etcd.close()
-
-
-def _api_server(cluster: Cluster) -> tuple[str, dict[str, str]]:
-    """How the cluster's API server is run, its audit log left out: the binary, and its flags."""
-    spec = json.loads((cluster.directory / "processes" / "kube-apiserver.json").read_text("utf-8"))
-    binary, *words = spec["argv"]
-    return binary, dict(word.partition("=")[::2] for word in words if not word.startswith("--audit-"))
 
 
 def _kubeconfig(cluster: Cluster, address: str) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,9 +15,10 @@ from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
+from kubeloop.client.resource_client import ResourceClient
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
-from tests.bench.peers.programs import Program, Programs, running, say
+from tests.bench.peers.programs import Program, Programs, Running, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 OBJECTS = 200
@@ -65,25 +68,33 @@ def _watches(program: Program) -> tuple[int, ...]:
 async def _measured(
     client: Client, kubeconfig: Path, program: Program, watches: int, names: list[str], seconds: float
 ) -> tuple[float, int, float]:
-    """Seconds, events handled and CPU seconds between two looks, both while writes go on."""
-    async with running(program, kubeconfig, watches) as it:
-        writing = asyncio.create_task(write(client, program.pods, NAMESPACE, names))
-        try:
-            await asyncio.sleep(SETTLE)
-            began, before, cpu = time.perf_counter(), await it.events(), it.cpu_so_far
-            await asyncio.sleep(seconds)
-            events, used = await it.events() - before, it.cpu_so_far - cpu
-            took = time.perf_counter() - began
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-    return took, events, used
+    """What `between_two_looks` says while writes go on."""
+    async with running(program, kubeconfig, watches) as it, writing(client, program, NAMESPACE, names):
+        return await between_two_looks(it, seconds)
 
 
-async def write(client: Client, pods: bool, namespace: str, names: list[str]) -> None:
-    """WRITES a second, one object after the other, until cancelled."""
-    resource: Resource[Any] = registry.PODS if pods else VIRTUAL_MACHINE_INSTANCES
-    calls = client.resource(resource)
+async def between_two_looks(it: Running, seconds: float) -> tuple[float, int, float]:
+    """Seconds, events handled and CPU seconds."""
+    await asyncio.sleep(SETTLE)
+    began, before, cpu = time.perf_counter(), await it.events(), it.cpu_so_far
+    await asyncio.sleep(seconds)
+    events, used = await it.events() - before, it.cpu_so_far - cpu
+    return time.perf_counter() - began, events, used
+
+
+@asynccontextmanager
+async def writing(client: Client, program: Program, namespace: str, names: list[str]) -> AsyncIterator[None]:
+    """WRITES a second meanwhile, one object of the program's kind after the other."""
+    resource: Resource[Any] = registry.PODS if program.pods else VIRTUAL_MACHINE_INSTANCES
+    task = asyncio.create_task(_write(client.resource(resource), namespace, names))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _write(calls: ResourceClient[Any], namespace: str, names: list[str]) -> None:
     began, number = time.perf_counter(), 0
     async with asyncio.TaskGroup() as group:
         while True:
