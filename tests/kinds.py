@@ -25,6 +25,11 @@ T = TypeVar("T", bound=Object)
 WRITES = ("create", "update", "patch", "delete")
 
 
+def edited(obj: T, **patch: Any) -> T:
+    """A copy with other fields (RFC 7396) of metadata, spec, status."""
+    return msgspec.convert(merged(msgspec.to_builtins(obj), patch), type(obj))
+
+
 class Server(FakeCluster):
     """Its kinds' caches see every write at once."""
 

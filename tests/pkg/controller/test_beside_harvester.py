@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.quantity import Quantity
@@ -17,6 +16,7 @@ from pkg.util.kubevirt.migration import abort_requested
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import added
 from tests.decisions import observed
+from tests.kinds import edited
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim
 
 UID, STATE = constants.ANNOTATION_MIGRATION_UID, constants.ANNOTATION_MIGRATION_STATE
@@ -50,8 +50,7 @@ def headroom(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigra
 
 
 def with_annotations(vmi: VirtualMachineInstance, changes: Changes) -> VirtualMachineInstance:
-    kept = {key: text for key, text in {**vmi.annotations, **changes}.items() if text is not None}
-    return msgspec.structs.replace(vmi, metadata=msgspec.structs.replace(vmi.metadata, annotations=kept))
+    return edited(vmi, metadata={"annotations": changes})
 
 
 LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {

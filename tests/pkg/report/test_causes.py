@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kubeloop.api.core import Event, Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.plan import plan_migrations
 from tests.decisions import charged, sentences
+from tests.kinds import edited
 from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vmim
 from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed, running
 from tests.pkg.util.resourcequota.snapshots import cluster
@@ -24,24 +23,14 @@ HERE, SOURCE = running_vmi(), launcher()
 PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
 
 
-def changed(obj: Any, **parts: Any) -> Any:
-    """The object with other fields of spec and status, as the API server has them."""
-    body = msgspec.to_builtins(obj)
-    for part, fields in parts.items():
-        body[part] = {**body[part], **fields}
-    return msgspec.convert(body, type(obj))
-
-
 def blocked(kind: str, message: str = "") -> VirtualMachineInstanceMigration:
     condition = {"type": kind, "status": "True", "message": message}
-    found: VirtualMachineInstanceMigration = changed(vmim(), status={"conditions": [condition]})
-    return found
+    return edited(vmim(), status={"conditions": [condition]})
 
 
 def target(migration: VirtualMachineInstanceMigration, **parts: Any) -> Pod:
     pod = launcher(node="", migration=migration, phase="Pending", created="2026-01-01T00:01:00Z")
-    found: Pod = changed(pod, **parts)
-    return found
+    return edited(pod, **parts)
 
 
 def error(message: str) -> Event:
@@ -85,7 +74,7 @@ CASES = {
         "waits until utility volumes are detached", "", blocked("migrationBlockedByUtilityVolumes")
     ),
     "to another cluster": Case(
-        "it is decentralized", causes.MIGRATIONS, changed(vmim(), spec={"sendTo": {"migrationID": "m"}})
+        "it is decentralized", causes.MIGRATIONS, edited(vmim(), spec={"sendTo": {"migrationID": "m"}})
     ),
     "a LimitRange's maximum": Case(
         "a LimitRange refuses its target pod",
@@ -159,12 +148,12 @@ CASES = {
     "a VM that cannot migrate": Case(
         "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
         causes.PLACEMENT,
-        instance=changed(HERE, status={"conditions": [KEPT]}),
+        instance=edited(HERE, status={"conditions": [KEPT]}),
     ),
     "a volume migration": Case(
         "default-abc lacks 10.0Gi of requests.storage; its volumes root move, so that 20.0Gi count twice",
         causes.STORAGE,
-        instance=changed(HERE, status={"migratedVolumes": [MOVED]}),
+        instance=edited(HERE, status={"migratedVolumes": [MOVED]}),
         verdict=Verdict.WAITS_FOR_QUOTA,
         more=(("requests.storage", "10Gi"),),
     ),
@@ -184,18 +173,18 @@ def test_the_cause_is_named(case: Case) -> None:
 
 def test_migrations_of_a_higher_priority_go_first() -> None:
     busy = [running(f"busy{number}", f"node-{number}") for number in range(5)]
-    urgent = changed(vmim(vm="urgent"), spec={"priority": "system-critical"})
+    urgent = edited(vmim(vm="urgent"), spec={"priority": "system-critical"})
     full = charged(quota(ROOMY, MARKS), [SOURCE])
     seen = cluster([full], [*busy, PENDING, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
     found = explain(seen, HERE)
     assert "5 migrations run, 5 may; 1 that wait have a higher priority" in found.summary
-    ours = changed(PENDING, spec={"priority": "system-critical"})
+    ours = edited(PENDING, spec={"priority": "system-critical"})
     seen = cluster([full], [*busy, ours, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
     assert "higher priority" not in explain(seen, HERE).summary
 
 
 def test_plan_says_what_else_is_known() -> None:
-    instance = changed(HERE, status={"migratedVolumes": [MOVED]})
+    instance = edited(HERE, status={"migratedVolumes": [MOVED]})
     seen = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
     (vm,) = plan_migrations(seen).vms
     assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
@@ -46,9 +46,7 @@ class Asked:
 
 
 def running(name: str, node: str) -> VirtualMachineInstanceMigration:
-    migration = vmim("Running", vm=name)
-    state = MigrationState(source_node=node)
-    return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))
+    return edited(vmim("Running", vm=name), status={"migrationState": {"sourceNode": node}})
 
 
 VMI = "VirtualMachineInstance"
@@ -201,9 +199,7 @@ def test_explain(case: Asked) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": case.caps} if case.caps else {}
     seen = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
     seen = replace(settled(seen) if case.settled else seen, installed=case.installed, failures=case.failures)
-    (there,) = seen.namespaces
-    metadata = msgspec.structs.replace(there.metadata, labels=dict(case.labels))
-    seen = replace(seen, namespaces=[msgspec.structs.replace(there, metadata=metadata)])
+    seen = replace(seen, namespaces=[edited(each, metadata={"labels": case.labels}) for each in seen.namespaces])
     found = explain(seen, HERE)
     assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
     assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
@@ -296,8 +292,7 @@ def test_a_vm_that_does_not_run() -> None:
 
 
 def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:
-    here = vmim("Running")
-    elsewhere = msgspec.structs.replace(here, metadata=msgspec.structs.replace(here.metadata, namespace="ns2"))
+    elsewhere = edited(vmim("Running"), metadata={"namespace": "ns2"})
     assert explain(cluster([quota(HARD, MARKS)], [elsewhere], [SOURCE], [HERE]), HERE).migration is None
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -14,6 +12,7 @@ from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import charged, sentences
+from tests.kinds import edited
 from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
@@ -174,8 +173,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
 
 def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
     here, (other,) = running(vms("vm1")), vms("vm9")
-    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, namespace="ns2"))
-    both = replace(here, instances=[*here.instances, other])
+    both = replace(here, instances=[*here.instances, edited(other, metadata={"namespace": "ns2"})])
     found = plan_migrations(both, node="node-1")
     assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in found.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
     assert [namespace for namespace, _fit in found.together] == ["ns1"]

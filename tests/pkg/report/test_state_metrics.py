@@ -13,10 +13,11 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.report.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
-from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.observe import Listed, Source
+from tests.kinds import edited
 from tests.objects import build, by_name, by_uid, quota, running_vmi, vmim
 
 NOW = 1_800_000_000.0
@@ -54,10 +55,8 @@ def state(*objects: Object, **options: Any) -> StateMetrics:
 def refused(age: float, vm: str = "vm1", **fields: Any) -> Object:
     """Refused since `age` seconds, of a migration that is 1000 s older."""
     migration = vmim(vm=vm, refused=True, created=at(age + 1000))
-    (condition,) = migration.status.conditions or []
-    told = msgspec.structs.replace(condition, last_probe_time=at(age))
-    status = msgspec.structs.replace(migration.status, conditions=[told])
-    return msgspec.structs.replace(migration, status=status)
+    condition = {"type": CONDITION_REJECTED_BY_RESOURCE_QUOTA, "status": "True", "lastProbeTime": at(age)}
+    return edited(migration, status={"conditions": [condition]})
 
 
 REFUSED: dict[str, tuple[list[Object], Samples, Samples]] = {
@@ -155,9 +154,7 @@ def test_what_a_lock_window_adds() -> None:
 
 def test_series_are_bounded_however_many_namespaces_there_are() -> None:
     def elsewhere(number: int) -> Object:
-        found = refused(float(number))
-        metadata = msgspec.structs.replace(found.metadata, namespace=f"ns{number:04}")
-        return msgspec.structs.replace(found, metadata=metadata)
+        return edited(refused(float(number)), metadata={"namespace": f"ns{number:04}"})
 
     metrics = state(*(elsewhere(number) for number in range(1000)))
     counts = samples(metrics, "headroom_migrations_refused")

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import COMPENSATION, ENTRY, HARD, LONG_NAME, MARKS, SKIP, by_name, by_uid, launcher, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
@@ -32,9 +33,8 @@ def one(found: Sequence[QuotaStatus]) -> QuotaStatus:
 
 
 def ended(at: str) -> VirtualMachineInstanceMigration:
-    over = vmim("Succeeded", created=BEGUN)
-    state = MigrationState(end_timestamp=at, completed=True)
-    return msgspec.structs.replace(over, status=msgspec.structs.replace(over.status, migration_state=state))
+    state = {"endTimestamp": at, "completed": True}
+    return edited(vmim("Succeeded", created=BEGUN), status={"migrationState": state})
 
 
 def test_a_quiet_quota() -> None:

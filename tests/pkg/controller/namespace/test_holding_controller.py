@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api import registry
@@ -19,7 +18,7 @@ from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import sentences
-from tests.kinds import Server
+from tests.kinds import Server, edited
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired, retry_after
 
@@ -31,8 +30,7 @@ LINGER = 30.0
 
 def lagging(status: dict[str, str]) -> ResourceQuota:
     """The controller manager has not seen spec.hard yet."""
-    found = quota(annotations=MARKS)
-    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, hard=dict(status)))
+    return edited(quota(annotations=MARKS), status={"hard": status})
 
 
 HELD = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
@@ -27,7 +26,7 @@ from pkg.util.constants import (
 )
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value, sentences
-from tests.kinds import Clock, Events, Server
+from tests.kinds import Clock, Events, Server, edited
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, limits_text, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired
 
@@ -264,8 +263,7 @@ class TestOurOwnWrites:
     async def test_versions_that_are_no_numbers_are_left_to_the_cache(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
-        metadata = msgspec.structs.replace(cluster.now.metadata, resource_version="abc")
-        cluster.quotas.indexer.update(msgspec.structs.replace(cluster.now, metadata=metadata))
+        cluster.quotas.indexer.update(edited(cluster.now, metadata={"resourceVersion": "abc"}))
         assert await cluster.look() is None
         assert cluster.patches == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
@@ -20,9 +19,9 @@ GRANTED = '{"limits.cpu":"2","limits.memory":"4Gi"}'
 MIGRATION = "uid-migration-of-{}"
 
 
-def target(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER) -> Pod:
+def target(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER, owner: str = "") -> Pod:
     labels = {constants.LABEL_APP: app, constants.LABEL_MIGRATION_JOB_UID: MIGRATION.format(vm)}
-    owners = controlled_by("VirtualMachineInstance", vm, uid_of(vm))
+    owners = controlled_by("VirtualMachineInstance", owner or vm, uid_of(owner or vm))
     return pod(cpu, "1Gi", name=f"virt-launcher-{vm}-target", labels=labels, ownerReferences=owners)
 
 
@@ -64,12 +63,7 @@ CASES = {
     ),
     "another VM's launcher with the label of a migration": (
         namespace(FULL),
-        msgspec.structs.replace(
-            target("vm2"), metadata=msgspec.structs.replace(
-                target("vm2").metadata,
-                owner_references=plain_launcher("vm3").metadata.owner_references,
-            )
-        ),
+        target("vm2", owner="vm3"),
         False,
     ),
     "an attachment pod within what was granted": (

@@ -7,10 +7,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
-from kubeloop.api.core import Pod, ResourceQuota, ResourceRequirements
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import format_resource_list, total
 from kubeloop.testing.virtual_time import now
@@ -27,6 +26,7 @@ from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import DEFAULT_LABELS, ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 
@@ -62,8 +62,7 @@ def resting(used: str) -> State:
 
 
 def settled(found: ResourceQuota, **status: str) -> ResourceQuota:
-    hard = {**found.hard, **status}
-    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, hard=hard))
+    return edited(found, status={"hard": {**found.hard, **status}})
 
 
 async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
@@ -170,8 +169,7 @@ def switched_off(there: State) -> State:
 
 def of_other_pods(used: str) -> State:
     there = holding(used)
-    spec = msgspec.structs.replace(there.quotas[0].spec, scopes=["Terminating"])
-    there.quotas = [msgspec.structs.replace(there.quotas[0], spec=spec)]
+    there.quotas = [edited(there.quotas[0], spec={"scopes": ["Terminating"]})]
     return there
 
 
@@ -402,9 +400,7 @@ async def test_a_pod_counts_by_the_releases_that_run(runs: list[str], admitted: 
     there = state(used="2500m")
     view = FakeView(there, there)
     view.runs = releases_of(runs)
-    small = pod("100m")
-    resources = ResourceRequirements(limits={"cpu": "1001m"})
-    asked = msgspec.structs.replace(small, spec=msgspec.structs.replace(small.spec, resources=resources))
+    asked = edited(pod("100m"), spec={"resources": {"limits": {"cpu": "1001m"}}})
     assert await allowed(validator(view), asked) == [admitted]
 
 
@@ -463,9 +459,8 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
 )
 async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(used: str, age: float, admitted: bool) -> None:
     """The quota controller notices only when something else changes, or after five minutes."""
-    stuck = msgspec.to_builtins(pod("1", name="stuck"))
-    stuck["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
-    there = state(msgspec.convert(stuck, Pod), used=used)
+    going = {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+    there = state(edited(pod("1", name="stuck"), metadata=going), used=used)
     there.now = from_rfc3339("2020-01-01T00:00:00Z") + age
     assert await allowed(validator(FakeView(there, there)), pod("1")) == [admitted]
     assert now() == 0.0
@@ -473,9 +468,7 @@ async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(used: str
 
 async def test_a_growth_is_counted_once() -> None:
     def grown(cpu: str, version: str) -> Pod:
-        found = msgspec.to_builtins(pod(cpu, name="grows"))
-        found["metadata"]["resourceVersion"] = version
-        return msgspec.convert(found, Pod)
+        return edited(pod(cpu, name="grows"), metadata={"resourceVersion": version})
 
     before = state(grown("500m", "7"), used="2500m")
     view = FakeView(before, before)
@@ -574,10 +567,9 @@ async def test_pods_that_quota_refuses_by_itself_hold_up_none(
 ) -> None:
     """Fourteen clients that try again and again, and an honest pod."""
     asks, ours, others, why = case
-    found = msgspec.to_builtins(pod("100m"))
     limits = {name: amount for name, amount in {"cpu": "100m", "memory": "10Mi", **asks}.items() if amount}
-    found["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
-    refused = msgspec.convert(found, Pod)
+    container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
+    refused = edited(pod("100m"), spec={"containers": [container]})
     there = holding("2", hard={**HARD, **ours})
     there.quotas = [settled(each) for each in (*there.quotas, quota(others, name="second", labels={}))]
     checked = validator(FakeView(there, there))
