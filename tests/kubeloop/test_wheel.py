@@ -16,6 +16,7 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.versions import GOMOD
 
 ROOT = Path(__file__).parents[2]
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
 CONTROLLER = '''\
 """Counts the ConfigMaps of a namespace in an annotation of that namespace."""
 
@@ -68,10 +69,8 @@ if __name__ == "__main__":
 '''
 
 
-def _wheel(folder: str, scratch: Path) -> Path:
-    """Built from a copy: setuptools leaves its own folders beside the sources."""
-    source = scratch / "source"
-    shutil.copytree(ROOT / folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*"))
+def _wheel(source: Path, scratch: Path) -> Path:
+    """Of a copy of the sources: setuptools leaves its own folders beside them."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
     (made,) = scratch.glob("*.whl")
@@ -80,7 +79,8 @@ def _wheel(folder: str, scratch: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _wheel("kubeloop", tmp_path_factory.mktemp("wheel"))
+    scratch = tmp_path_factory.mktemp("wheel")
+    return _wheel(shutil.copytree(ROOT / "kubeloop", scratch / "source", ignore=LEFT_OUT), scratch)
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +134,8 @@ def headroom(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     for name in ("setup.cfg", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     for room in ("kubeloop", "pkg", "lab"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-        shutil.copytree(ROOT / room, source / room, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
-    (made,) = scratch.glob("*.whl")
-    return frozenset(zipfile.ZipFile(made).namelist())
+        shutil.copytree(ROOT / room, source / room, ignore=LEFT_OUT)
+    return frozenset(zipfile.ZipFile(_wheel(source, scratch)).namelist())
 
 
 def test_the_products_wheel_contains_the_framework_and_not_the_lab(headroom: frozenset[str]) -> None:

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,27 +65,17 @@ class KeyPair(NamedTuple):
     key: Path
 
 
-class Authority:
-    """One CA signs every server and client certificate of a cluster, once, in `up`: its key lives only as long as
-    this object."""
-
-    def __init__(self, folder: Path) -> None:
-        """`folder` is created if missing; ca.crt is written into it."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._folder = folder
-        self._authority = trustme.CA()
-        self.certificate = folder / "ca.crt"
-        write_private(self.certificate, self._authority.cert_pem.bytes())
-
-    def issue(self, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()) -> KeyPair:
-        """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name)
-        in `group` (organization)."""
-        # A critical list of alternative names that is empty is not taken by Go.
-        made = self._authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
-        pair = _pair(self._folder, file_name)
-        write_private(pair.certificate, made.cert_chain_pems[0].bytes())
-        write_private(pair.key, made.private_key_pem.bytes())
-        return pair
+def _issue(
+    folder: Path, authority: trustme.CA, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()
+) -> KeyPair:
+    """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
+    `group` (organization)."""
+    # A critical list of alternative names that is empty is not taken by Go.
+    made = authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
+    pair = _pair(folder, file_name)
+    write_private(pair.certificate, made.cert_chain_pems[0].bytes())
+    write_private(pair.key, made.private_key_pem.bytes())
+    return pair
 
 
 def _pair(folder: Path, name: str) -> KeyPair:
@@ -245,16 +236,20 @@ def fake_node(name: str) -> dict[str, Any]:
 def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:
     """Choose ports, make certificates and kubeconfigs."""
     etcd_port, peer_port, api_port = free_ports(3)
-    authority = Authority(paths.pki)
-    authority.issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost"))
-    authority.issue("etcd-client", "kube-apiserver")
-    authority.issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS)
-    admin = authority.issue("admin", "kubernetes-admin", "system:masters")
-    manager = authority.issue(_MANAGER, f"system:{_MANAGER}")
-    authority.issue(_ACCOUNTS, _ACCOUNTS)
+    paths.pki.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # One CA signs every server and client certificate of the cluster; its own key is never written.
+    authority = trustme.CA()
+    write_private(paths.authority, authority.cert_pem.bytes())
+    issue = partial(_issue, paths.pki, authority)
+    issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost"))
+    issue("etcd-client", "kube-apiserver")
+    issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS)
+    issue(_ACCOUNTS, _ACCOUNTS)
+    admin = issue("admin", "kubernetes-admin", "system:masters")
+    manager = issue(_MANAGER, f"system:{_MANAGER}")
     plane = ControlPlane(paths, binaries, etcd_port, peer_port, api_port, audit_policy)
-    write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane.url, authority.certificate, manager)
-    write_kubeconfig(paths.kubeconfig, plane.url, authority.certificate, admin)
+    write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane.url, paths.authority, manager)
+    write_kubeconfig(paths.kubeconfig, plane.url, paths.authority, admin)
     return plane
 
 

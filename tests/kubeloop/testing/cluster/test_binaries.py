@@ -186,25 +186,7 @@ def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path)
     assert any("has SHA-256" in step and "building it instead" in step for step in notes.steps)
 
 
-def test_two_processes_that_need_binaries_at_once_build_each_one_once(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    environ = environment(tmp_path, FAKE_GO_GATE=str(gate), PYTHONPATH=str(ROOT))
-    imported = "from kubeloop.testing.cluster.binaries import ensure_binaries"
-    program = f"{imported}; print('asking', flush=True); print(ensure_binaries())"
-    running = [
-        subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "asking\n"
-    gate.touch()
-    answers = [process.communicate(timeout=60)[0] for process in running]
-    assert answers[0] == answers[1] != ""
-    assert sorted(go_calls(environ)) == sorted(PACKAGES)
-
-
-def test_a_process_that_waits_for_another_ones_build_says_so(tmp_path: Path) -> None:
+def test_who_needs_binaries_that_another_builds_waits_says_so_and_builds_none(tmp_path: Path) -> None:
     gate, said = tmp_path / "gate", "another process builds it"
     environ, notes = environment(tmp_path, FAKE_GO_GATE=str(gate)), Notes(gate, said)
     first = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})
