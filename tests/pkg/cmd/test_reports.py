@@ -30,6 +30,8 @@ from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, ThreadedServer
 from tests.program import environment
 
+pytestmark = pytest.mark.usefixtures("cluster")
+
 NS = "ns1"
 HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
@@ -104,7 +106,6 @@ NOWHERE = (
 ASSUMED = "mode takeover and estimate exact are assumed: no ConfigMap headroom of a running controller was found\n"
 
 
-@pytest.mark.usefixtures("cluster")
 @sentences(
     {
         "status": ["status"],
@@ -124,7 +125,6 @@ def test_they_only_read_and_every_list_once(case: list[str], server: ThreadedSer
     assert max(lists.count(each) for each in lists) == 2  # one in each of the two calls
 
 
-@pytest.mark.usefixtures("cluster")
 def test_status_as_a_table(call: Call) -> None:
     out = call("status").out
     assert "ns1/default-abc   kept by headroom" in out
@@ -132,14 +132,12 @@ def test_status_as_a_table(call: Call) -> None:
     assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi"]
 
 
-@pytest.mark.usefixtures("cluster")
 def test_explain_as_a_table(call: Call) -> None:
     out = call("explain", f"{NS}/vm1").out
     assert out.startswith("ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks")
     assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi" in out
 
 
-@pytest.mark.usefixtures("cluster")
 def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Call, server: ThreadedServer) -> None:
     page = "docs/limits.md"
     assert page not in call("explain", f"{NS}/vm1").out
@@ -150,12 +148,10 @@ def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Ca
     assert page in out
 
 
-@pytest.mark.usefixtures("cluster")
 def test_explain_a_vm_that_does_not_run(call: Call) -> None:
     assert "halted not running: the VM does not run" in call("explain", f"{NS}/halted").out
 
 
-@pytest.mark.usefixtures("cluster")
 def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     out = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5").out
@@ -169,7 +165,6 @@ def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
     assert "all of them at once" in out
 
 
-@pytest.mark.usefixtures("cluster")
 def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     lines = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5", COLUMNS="96").out.splitlines()
@@ -180,7 +175,6 @@ def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server
     assert "quota default-abc   kept by headroom" in lines
 
 
-@pytest.mark.usefixtures("cluster")
 def test_how_large_a_quota_must_be(call: Call) -> None:
     out = call("plan", "--size", "-n", NS, "--at-once", "3").out
     (row,) = [line for line in out.splitlines() if line.startswith("limits.cpu")]
@@ -190,13 +184,11 @@ def test_how_large_a_quota_must_be(call: Call) -> None:
     assert found["quotas"][0]["resources"]["limits.cpu"]["largestMigrates"] == "4030m"
 
 
-@pytest.mark.usefixtures("cluster")
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
     (row,) = [line.split() for line in call("plan", "-n", NS).out.splitlines() if "migrates already" in line]
     assert row[2:] == ["migrates", "already", "waits", "for", "quota"]
 
 
-@pytest.mark.usefixtures("cluster")
 @sentences({"status": ["status"], "plan of a node": ["plan", "--evacuate", "node-1"]})
 def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call) -> None:
     """There HEADROOM_NAMESPACE is set: to headroom's own namespace, where no VM runs."""
@@ -249,7 +241,6 @@ def test_that_headroom_does_not_run_is_said_first(case: list[str], server: Threa
     assert {(seen.path, seen.query["dryRun"]) for seen in server.seen(POST)} == {(PROBE, "All")}
 
 
-@pytest.mark.usefixtures("cluster")
 def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(404, "NotFound"))
     out = call("explain", f"{NS}/vm1").out
@@ -261,7 +252,6 @@ def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: Thr
     assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is None, "it is not known"
 
 
-@pytest.mark.usefixtures("cluster")
 def test_what_keeps_a_controller_from_its_work_is_said_first(server: ThreadedServer, call: Call) -> None:
     published(server, "takeover", "exact", problem="not synced: pods (pods is forbidden)")
     said = "headroom cannot do its work: not synced: pods (pods is forbidden)\n"
@@ -298,7 +288,6 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
 
 
-@pytest.mark.usefixtures("cluster")
 def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
     published(server, "takeover", "exact", "default")
@@ -328,7 +317,9 @@ def test_who_may_not_ask_is_told_what_can_be_known(server: ThreadedServer, call:
 
 
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
-    server.server.always(GET, registry.NAMESPACES.path(name=NS), body(NAMESPACE))
+    server.server.always(GET, LEASE, status(404, "NotFound"))
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([], "10"))
+    server.server.always(LIST, VIRTUAL_MACHINE_INSTANCES.path(NS), listing([], "10"))
     assert call("status", "-n", NS).out == f"{NOWHERE}no managed quota in ns1\n{ASSUMED}"
     assert call("plan", "-n", NS).out == f"{NOWHERE}no VM runs there\n{ASSUMED}"
 
@@ -367,7 +358,6 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
 }
 
 
-@pytest.mark.usefixtures("cluster")
 @sentences(WRONG)
 def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call) -> None:
     arguments, code, said = case
@@ -377,7 +367,6 @@ def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call)
     assert result.out == ""
 
 
-@pytest.mark.usefixtures("cluster")
 def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
@@ -387,14 +376,12 @@ def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(serve
     assert "waits for quota" in call("explain", f"{NS}/vm1").out
 
 
-@pytest.mark.usefixtures("cluster")
 def test_of_the_settings_only_the_one_that_the_role_names_is_listed(server: ThreadedServer, call: Call) -> None:
     call("status")
     (asked,) = server.seen(LIST, SETTINGS.path())
     assert asked.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
 
 
-@pytest.mark.usefixtures("cluster")
 def test_who_may_not_even_list_its_quotas_is_told(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), status(403, "Forbidden", "quotas are secret"))
     result = call("status", "-n", NS)
@@ -458,7 +445,6 @@ BASES: Mapping[str, tuple[tuple[str, str] | None, list[str], tuple[str, str, str
 }
 
 
-@pytest.mark.usefixtures("cluster")
 @sentences(BASES)
 @pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"], ["plan", "-n", NS]], ids=lambda c: c[0])
 def test_what_a_report_goes_by(
@@ -479,7 +465,6 @@ DIFFER = "API servers differ (v1.36.3, v1.37.2): the larger count holds\n"
 UNKNOWN = "Kubernetes version {} is not known to headroom: the largest count of any release holds\n"
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("runs", "controller", "counts", "says"),
     [
@@ -501,7 +486,6 @@ def test_status_says_which_release_counts(
     assert ("Kubernetes" in call("status").out or "differ" in call("status").out) is bool(says)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_in_assist_mode_no_raise_is_promised_that_harvesters_rules_do_not_make(
     server: ThreadedServer, call: Call
 ) -> None:
@@ -530,7 +514,6 @@ SAID_THEN = {
 }
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("terminal", [False, True], ids=["in a pipe", "on a terminal"])
 @pytest.mark.parametrize("command", [["status"], ["explain", f"{NS}/vm1"]], ids=["status", "explain"])
 def test_a_watch_shows_what_changes(

@@ -12,6 +12,7 @@ from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import decide, insufficient, validate
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
@@ -191,9 +192,7 @@ async def test_the_cache_suggests_and_the_api_server_decides(
 
 async def test_who_switches_a_namespace_off_is_told_whose_room_goes() -> None:
     raised = State(quota(annotations={**MARKS, by_name(): ENTRY}), migrations=[vmim("Running")])
-    off = annotated_namespace(OLD)
-    assert isinstance(off.metadata.annotations, dict)
-    off.metadata.annotations[LABEL_MANAGED] = "false"
+    off = edited(annotated_namespace(OLD), metadata={"annotations": {LABEL_MANAGED: "false"}})
     decision = await validate(FakeView(raised, raised), request(off, annotated_namespace(OLD)))
     assert decision.allowed
     (warning,) = decision.warnings

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from msgspec.structs import replace
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import ANNOTATION_BASE as BASE
@@ -17,6 +16,7 @@ from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim
 from tests.pkg.webhook.fake_view import ALICE, RANCHER, FakeView, State, request
 
@@ -55,8 +55,7 @@ def without(*marks: str, of: Mapping[str, str] = ONE) -> ResourceQuota:
 
 def switched_off_since() -> State:
     found = State(STANDING)
-    metadata = replace(found.namespace.metadata, annotations={**found.namespace.annotations, LABEL_MANAGED: "false"})
-    found.namespace = replace(found.namespace, metadata=metadata)
+    found.namespace = edited(found.namespace, metadata={"annotations": {LABEL_MANAGED: "false"}})
     return found
 
 
@@ -172,7 +171,7 @@ async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allow
 
 def enforced(hard: Mapping[str, str]) -> ResourceQuota:
     """The quota as it stands, with these limits in its status."""
-    return replace(STANDING, status=replace(STANDING.status, hard=dict(hard)))
+    return edited(STANDING, status={"hard": hard})
 
 
 @pytest.mark.parametrize(
