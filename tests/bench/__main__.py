@@ -51,10 +51,6 @@ class Extent:
 
 SHORT = Extent(3, [1000, 5000], 3.0, 1000)
 FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
-NAMES = (
-    "queue", "sync", "watch", "frameworks", "sequence-beside", "sequence", "burst-10x50", "burst-1x300", "burst-100x10",
-    "webhook", "many",
-)  # fmt: skip
 
 
 def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
@@ -89,10 +85,11 @@ def main() -> int:
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="N,N")
     parser.add_argument("--beside", type=int, metavar="N", help="VMs in the caches")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    names = measurements(SHORT, Programs(None, (), {}, ())).keys()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     asked = parser.parse_args()
-    if unknown := set(asked.names) - set(NAMES):
-        parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if unknown := set(asked.names) - names:
+        parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     if asked.write is not None and asked.names:
         parser.error("--write replaces the whole table: it takes no NAME")
     extent = FULL if asked.full else SHORT
