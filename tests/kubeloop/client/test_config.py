@@ -50,9 +50,14 @@ async def test_the_explicit_file_beats_the_environment(tmp_path: Path) -> None:
     assert await token_of(load(explicit, KUBECONFIG=other)) == "Bearer x"
 
 
+def in_home(folder: Path, name: str = ".kube") -> None:
+    """A kubeconfig."""
+    (folder / "home" / name).mkdir(parents=True)
+    write(folder / "home" / name, kubeconfig({"token": "home"}))
+
+
 async def test_the_environment_beats_the_home_folder(tmp_path: Path) -> None:
-    (tmp_path / "home" / ".kube").mkdir(parents=True)
-    write(tmp_path / "home" / ".kube", kubeconfig({"token": "home"}))
+    in_home(tmp_path)
     named = write(tmp_path, kubeconfig({"token": "named"}))
     assert await token_of(load_config(environ={"KUBECONFIG": named})) == "Bearer named"
     assert await token_of(load_config(environ={})) == "Bearer home"
@@ -64,8 +69,7 @@ async def test_a_pod_beats_the_home_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(loading, "in_cluster", lambda environ: True)
     found = load_account(account)
     monkeypatch.setattr(loading, "in_cluster_config", lambda environ: found)
-    (tmp_path / "home" / ".kube").mkdir(parents=True)
-    write(tmp_path / "home" / ".kube", kubeconfig({"token": "home"}))
+    in_home(tmp_path)
     assert await token_of(load_config(environ={})) == "Bearer pod-token"
     assert await token_of(load_config(None, "a", environ={})) == "Bearer home", "a context means a kubeconfig"
 
@@ -84,10 +88,8 @@ async def test_a_list_of_files_is_merged_and_missing_ones_are_left_out(tmp_path:
 
 
 async def test_a_path_may_hold_a_colon_and_a_tilde(tmp_path: Path) -> None:
-    folder = tmp_path / "home" / "a:b"
-    folder.mkdir(parents=True)
-    write(folder, kubeconfig({"token": "x"}))
-    assert await token_of(load("~/a:b/config")) == "Bearer x"
+    in_home(tmp_path, "a:b")
+    assert await token_of(load("~/a:b/config")) == "Bearer home"
 
 
 # -- what is in it

@@ -18,11 +18,11 @@ from kubeloop.client.credentials import Certificate, Credential
 from kubeloop.client.errors import ConfigError, Unauthorized
 from kubeloop.client.exec_plugin import ExecPlugin, parse_exec_status
 from kubeloop.client.loading import load_config
-from kubeloop.client.transport import Transport
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
+from tests.kubeloop.client.rig import Rig
 
 NOON = from_rfc3339("2026-01-01T12:00:00Z")
 
@@ -182,22 +182,18 @@ async def test_a_plugin_that_fails_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-async def test_a_refused_token_makes_the_plugin_run_again(tmp_path: Path, plugin: Plugin) -> None:
-    async with ScriptedServer() as server:
+async def test_a_refused_token_makes_the_plugin_run_again(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
+    async def expire(request: web.Request) -> web.StreamResponse:
+        plugin.answers({"token": "t2"})
+        return await status(401, "Unauthorized")(request)
 
-        async def expire(request: web.Request) -> web.StreamResponse:
-            plugin.answers({"token": "t2"})
-            return await status(401, "Unauthorized")(request)
-
-        server.script(GET, "/api", expire, body({}))
-        transport = Transport(config_of(tmp_path, plugin.user(), server=server.url))
-        await transport.request("GET", "/api")
-        await transport.close()
-    assert server.requests[-1].headers["Authorization"] == "Bearer t2"
+    rig.server.script(GET, "/api", expire, body({}))
+    await rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url)).request("GET", "/api")
+    assert rig.server.requests[-1].headers["Authorization"] == "Bearer t2"
     assert len(plugin.calls) == 2
 
 
-async def test_a_plugins_certificate_is_presented_and_renewed(tmp_path: Path, plugin: Plugin) -> None:
+async def test_a_plugins_certificate_is_presented_and_renewed(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
     authority = Authority()
     seen: list[str] = []
 
@@ -210,13 +206,12 @@ async def test_a_plugins_certificate_is_presented_and_renewed(tmp_path: Path, pl
         server.always(GET, "/api", note_client)
         cluster = {"certificate-authority-data": data(authority.pem)}
         config = config_of(tmp_path, plugin.user(), server=server.url, cluster=cluster)
-        transport = Transport(config)
+        transport = rig.another(config)
         for name in ("jane", "joe"):
             pair = authority.issue(name)
             plugin.answers({"clientCertificateData": pair.certificate, "clientKeyData": pair.key})
             await config.authenticate(refresh=True)
             await transport.request("GET", "/api")
-        await transport.close()
     assert seen == ["jane", "joe"]
 
 
@@ -235,32 +230,27 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
     assert exec_plugin.EXEC_TIMEOUT > plugin.HANGS, "it was the test's time that ran out"
 
 
-async def test_a_hung_plugin_delays_no_request_beyond_its_time(tmp_path: Path, plugin: Plugin) -> None:
+async def test_a_hung_plugin_delays_no_request_beyond_its_time(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
     plugin.hangs()
-    async with ScriptedServer() as server:
-        server.always(GET, "/api", body({}))
-        transport = Transport(config_of(tmp_path, plugin.user(), server=server.url))
-        started = time.monotonic()
-        answers = await asyncio.gather(
-            *(transport.request("GET", "/api", timeout=0.3) for _ in range(5)), return_exceptions=True
-        )
-        assert [type(each) for each in answers] == [Unauthorized] * 5
-        assert time.monotonic() - started < plugin.HANGS / 2
-        assert len(plugin.calls) <= 1, "one run for all of them"
-        await transport.close()
+    rig.server.always(GET, "/api", body({}))
+    transport = rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url))
+    started = time.monotonic()
+    requests = (transport.request("GET", "/api", timeout=0.3) for _ in range(5))
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(each) for each in answers] == [Unauthorized] * 5
+    assert time.monotonic() - started < plugin.HANGS / 2
+    assert len(plugin.calls) <= 1, "one run for all of them"
 
 
 async def test_a_hung_plugin_is_killed_and_the_next_request_runs_it_again(
-    tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
     plugin.hangs()
-    async with ScriptedServer() as server:
-        server.always(GET, "/api", body({}))
-        transport = Transport(config_of(tmp_path, plugin.user(), server=server.url))
-        with pytest.raises(Unauthorized):
-            await transport.request("GET", "/api")
-        plugin.recovers()
-        monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 60.0)
-        assert await transport.request("GET", "/api") == b"{}"
-        await transport.close()
+    rig.server.always(GET, "/api", body({}))
+    transport = rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url))
+    with pytest.raises(Unauthorized):
+        await transport.request("GET", "/api")
+    plugin.recovers()
+    monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 60.0)
+    assert await transport.request("GET", "/api") == b"{}"
