@@ -1,4 +1,4 @@
-"""The end of an installation: every lock goes, and what was raised under it."""
+"""The end of an installation: every lock goes, and what was raised under it; every quota that is ours is given back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from kubeloop.client.errors import Conflict, Forbidden
-from pkg.cmd.giving_back import close_all
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.errors import Conflict, Forbidden, NotFound
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.cmd.giving_back import close_all, release_all
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
+from tests.kinds import Kind, Server
+from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
@@ -120,3 +124,60 @@ async def test_a_lock_without_a_budget_goes_too() -> None:
     cluster.quotas.given(quota())
     assert await close(cluster) == ["ns1"]
     assert not cluster.locked
+
+
+class Quotas(Server):
+    """Namespaces with a quota each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (NAMESPACES, RESOURCE_QUOTAS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES)
+        self.kinds: dict[str, Kind[Any]] = {kind.plural: self.kind(kind) for kind in kinds}
+        self.quotas = self.kinds["resourcequotas"]
+        self.namespaces = self.kinds["namespaces"]
+
+    def quota(self, namespace: str, annotations: dict[str, str], hard: dict[str, str] | None = None) -> None:
+        annotation = {"field.cattle.io/resourceQuota": BASE}
+        self.namespaces.given({"metadata": {"name": namespace, "uid": namespace, "annotations": annotation}})
+        metadata = {"name": "q", "namespace": namespace, "uid": f"q-{namespace}", "labels": DEFAULT_LABELS}
+        self.quotas.given({"metadata": metadata | {"annotations": annotations}, "spec": {"hard": hard or dict(HARD)}})
+
+
+@pytest.fixture
+def there() -> Quotas:
+    return Quotas()
+
+
+async def test_a_migration_under_way_goes_over_in_one_patch(there: Quotas) -> None:
+    there.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
+    there.kinds["virtualmachineinstances"].given(vmi())
+    there.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
+    await release_all(there.client())
+    found = there.quotas.now("ns1/q")
+    assert found.annotations == {by_uid(): ENTRY, RESYNC: "true"}
+    assert by_value(found.hard) == by_value(RAISED)
+
+
+async def test_what_another_process_released_meanwhile_is_nothing_to_do(there: Quotas) -> None:
+    there.quota("ns1", dict(MARKS))
+    there.quotas.before = [lambda: there.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
+    assert await release_all(there.client()) == []
+
+
+async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(there: Quotas) -> None:
+    for name in ("a", "b", "c"):
+        there.quota(name, dict(MARKS))
+    there.namespaces.gone("a")
+    there.quotas.before = [lambda: there.quotas.gone("b/q")]
+    there.quotas.errors["patch"] = [NotFound("gone", status=404)]
+    assert await release_all(there.client()) == ["c/q"]
+
+
+async def test_what_may_not_be_written_is_an_error_and_keeps_no_other_from_it(there: Quotas) -> None:
+    for name in ("a", "b", "c"):
+        there.quota(name, dict(MARKS))
+    there.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]
+    with pytest.raises(Forbidden, match=r"^no$"):
+        await release_all(there.client())
+    marked = [key for key in ("a/q", "b/q", "c/q") if SKIP in there.quotas.now(key).annotations]
+    assert marked == ["a/q", "c/q"]
