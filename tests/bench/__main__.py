@@ -77,8 +77,7 @@ async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig:
     return combined([await measurement(kubeconfig) for _ in range(rounds)])
 
 
-def main() -> int:
-    """0 when every target was reached."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--rounds", type=int)
@@ -92,6 +91,12 @@ def main() -> int:
         parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     if asked.write is not None and asked.names:
         parser.error("--write replaces the whole table: it takes no NAME")
+    return asked
+
+
+def main() -> int:
+    """0 when every target was reached."""
+    asked = _asked()
     extent = FULL if asked.full else SHORT
     extent = Extent(
         asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds, asked.beside or extent.beside
