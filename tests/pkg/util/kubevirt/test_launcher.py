@@ -64,6 +64,19 @@ def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None
     assert (render(domain).containers[0].resources.requests or {}).get("cpu") == request
 
 
+@sentences(
+    {
+        "one that is attached by itself": ({}, True),
+        "none": ({"autoattachPodInterface": False}, False),
+        "one that is named": ({"autoattachPodInterface": False, "interfaces": [{"name": "a"}]}, True),
+    }
+)
+def test_an_interface_needs_the_tun_device(case: tuple[dict[str, Any], bool]) -> None:
+    devices, tun = case
+    limits = render({"devices": devices}).containers[0].resources.limits or {}
+    assert ("devices.kubevirt.io/tun" in limits) is tun
+
+
 HOOKS = {"two": ('[{"image": "a"}, {"image": "b"}]', 2), "none": ("[]", 0), "no list": ("{}", 0), "no JSON": ("[", 0)}
 
 

@@ -181,6 +181,7 @@ PASST = {
     "devices": {
         "interfaces": [
             {"name": "all", "passt": {}},
+            {"name": "all too", "passt": {}},
             {"name": "one", "passt": {}, "ports": [{"port": 80}]},
             {"name": "other", "masquerade": {}},
         ]
@@ -206,7 +207,7 @@ PASST = {
             (25 + 100 + 25 + 40 + 30 + 16 + 16 + 53) * MI,
             id="1.5 counts a TPM even when it is off",
         ),
-        pytest.param("1.2", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16 + 800) * MI, id="1.2 counts passt's ports"),
+        pytest.param("1.2", PASST, "", (25 + 100 + 20 + 35 + 30 + 16 + 16 + 1600) * MI, id="1.2 counts passt's ports"),
         pytest.param(
             "1.7", {"memory": {"reservedOverhead": {"addedOverhead": "7Mi"}}}, "", BASE, id="1.7 knows no reserve"
         ),
