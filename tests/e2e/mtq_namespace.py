@@ -12,6 +12,7 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden, NotFound
 from lab import bodies
 from lab.namespace import Namespace, becomes, by_value
@@ -144,6 +145,34 @@ async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) ->
             elif event.type == "DELETED" and seen.since is not None:
                 seen.locked.append((seen.since, time.monotonic()))
                 seen.since = None
+
+
+@contextlib.asynccontextmanager
+async def hanging(client: Client, resource: str, labels: Mapping[str, str], policy: str) -> AsyncIterator[None]:
+    """Another webhook never answers about a resource's changes, in the namespaces with these labels. The API server
+    waits as long as it does by default."""
+
+    async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # else asyncio logs each that the end cuts off
+            await reader.read()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": [resource]}
+        webhook = {
+            "name": "hangs.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": policy,
+            "namespaceSelector": {"matchLabels": dict(labels)},
+            "rules": [rule],
+            "clientConfig": {"url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"},
+        }
+        body = {"metadata": {"name": "hangs"}, "webhooks": [webhook]}
+        await client.resource(LOCKS).create(body)
+        try:
+            yield
+        finally:
+            await client.resource(LOCKS).delete(name="hangs")
 
 
 async def made(admin: Admin) -> Budgeted:

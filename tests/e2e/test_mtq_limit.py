@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
-from lab.namespace import by_value
+from lab.namespace import QUOTAS, by_value
 from pkg.util import constants
+from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.managedtenantquota.record import Record
 from pkg.util.resourcequota.entries import has_migrating_vm
 from tests.e2e.admin import HARD, Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Budgeted, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Budgeted, hanging, made, watched
 from tests.program import Program, headroom
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
@@ -99,3 +103,36 @@ async def _given_back(namespace: Budgeted) -> bool:
     quota = await namespace.quota()
     ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
     return not ours and by_value(quota.hard) == BASE
+
+
+async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
+    """Three times as many namespaces as are worked on at a time, and no restore gets an answer within 10 s: a lock that
+    waited for its turn among them would end a good 20 s too late."""
+    client = admin.client
+    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    raised = Record({"pods": "5"}, {"pods": "3"})
+    locked = [await made(admin) for _ in range(30)]
+    async with hanging(client, "resourcequotas", {"hangs": "yes"}, "Fail"):
+
+        async def lock(each: Budgeted) -> None:
+            hook = lock_webhook(each.name, where, holders=[], virt_controllers=[])
+            body = lock_body(each.name, hook, now=begun, holder="me", reason="vm1")
+            metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text("quota")}}
+            quota = {"metadata": metadata, "spec": {"hard": {"pods": "8"}}}
+            await each.mark(labels={"hangs": "yes"})
+            await client.resource(LOCKS).create(body)
+            await each.create(QUOTAS, quota)
+
+        begun = time.time()
+        await asyncio.gather(*map(lock, locked))
+
+        async def all_ended() -> bool:
+            return not any([await each.lock() for each in locked])
+
+        await until(all_ended, "the end of every lock", seconds=begun + 4 + 10 + 10 - time.time())
+    for each in locked:
+        await until(partial(_has_five, each), "the restore", seconds=45)
+
+
+async def _has_five(namespace: Budgeted) -> bool:
+    return await namespace.hard("quota") == by_value({"pods": "5"})
