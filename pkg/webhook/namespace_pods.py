@@ -81,8 +81,7 @@ class NamespacePods:
         there = await self._pods.list(namespace)
         alive = {pod.uid for pod in there if not pod.terminal}
         # What has ended since the list is of a later moment than all else.
-        seen = {uid: pod for uid, pod in watch.ended.items() if uid not in alive}
-        return Pods(there, self._just_ended(there) | seen)
+        return Pods(there, self._just_ended(there) | {uid: pod for uid, pod in watch.ended.items() if uid not in alive})
 
     def _just_ended(self, pods: Sequence[Pod]) -> dict[str, Pod]:
         """Those of a list that ended less than ENDED seconds ago, by uid, as they were before."""

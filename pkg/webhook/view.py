@@ -85,8 +85,7 @@ class View:
         return self._source.quotas.list(namespace)
 
     def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
-        """Every pod of a namespace, as a watch has brought them; None while that has only begun. Without `watch` none
-        is begun."""
+        """Every pod of a namespace as a watch has brought them, None until it has; without `watch` none is begun."""
         return self._pods.of(namespace, begin=watch)
 
     def releases(self) -> Releases:

@@ -44,8 +44,7 @@ class _Snapshot:
     seen: Mapping[str, str | None] = field(default_factory=dict)
     """The pods that they count (see Pods)."""
     behind: bool = False
-    """Of a quota to which something is added the pods are not known yet, or do not add up to status.used, or its base
-    is not known."""
+    """Of a quota to which something is added the base or the pods are unknown, or they do not add up to status.used."""
 
 
 _Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
@@ -216,10 +215,8 @@ class Validator:
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
         rooms = [room(each, self._options.policy, pods) for each in served]
-        behind = any(
-            is_raised(of.quota) and (pods is None or it is None or it.is_behind)
-            for of, it in zip(served, rooms, strict=True)
-        )
+        raised = [it for of, it in zip(served, rooms, strict=True) if is_raised(of.quota)]
+        behind = any(pods is None or it is None or it.is_behind for it in raised)
         return _Snapshot([each for each in rooms if each is not None], pods.seen() if pods else {}, behind)
 
 
