@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +197,19 @@ def test_defaults_of_the_cluster(tmp_path: Path) -> None:
     assert config.impersonation is None
 
 
+@pytest.mark.parametrize("lasts", [3600, None], ids=["lasts", "no token at all"])
+async def test_a_token_of_openid_connect(tmp_path: Path, lasts: int | None) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + (lasts or 0)}).encode()).decode().rstrip("=")
+    token = f"e30.{claims}.e30" if lasts else "no-token"
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+    config = load(write(tmp_path, kubeconfig(user)))
+    if lasts:
+        assert await token_of(config) == f"Bearer {token}"
+    else:
+        with pytest.raises(ConfigError, match="auth-provider: it has no valid token"):
+            await token_of(config)
+
+
 # -- the configuration of a pod
 
 
@@ -222,6 +238,12 @@ def test_a_pod_with_half_an_account(tmp_path: Path, broken: str, content: str | 
         (account / broken).write_text(content)
     with pytest.raises(ConfigError, match=r"^in-cluster configuration: "):
         load_account(account)
+
+
+@pytest.mark.parametrize("missing", POD)
+def test_a_pod_without_the_address_of_its_cluster(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(ConfigError, match="HOST and KUBERNETES_SERVICE_PORT are not both set"):
+        load_account(service_account(tmp_path), {**POD, missing: ""})
 
 
 def test_when_this_is_a_pod(tmp_path: Path) -> None:

@@ -155,7 +155,9 @@ async def test_a_relative_plugin_is_found_beside_its_kubeconfig(tmp_path: Path, 
 
 
 async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path, plugin: Plugin) -> None:
-    config = config_of(tmp_path, plugin.user(command="no-such-plugin", installHint="Get it\nat example.com"))
+    config = config_of(
+        tmp_path, plugin.user(command="no-such-plugin", args=["get"], installHint="Get it\nat example.com")
+    )
     with pytest.raises(ConfigError) as caught:
         await config.authenticate()
     assert str(caught.value) == "the credential plugin 'no-such-plugin' is not installed: Get it at example.com"

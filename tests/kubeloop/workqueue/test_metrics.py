@@ -46,6 +46,8 @@ async def test_unfinished_work_is_a_sum_and_the_longest_a_maximum() -> None:
     await asyncio.sleep(1)
     assert value("workqueue_unfinished_work_seconds", "two at work") == pytest.approx(4)
     assert value("workqueue_longest_running_processor_seconds", "two at work") == pytest.approx(3)
+    idle: RateLimitingQueue[str] = RateLimitingQueue("idle")
+    assert len(idle) == value("workqueue_longest_running_processor_seconds", "idle") == 0
 
 
 async def test_delayed_additions_count_as_retries() -> None:
