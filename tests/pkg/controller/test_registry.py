@@ -83,3 +83,8 @@ async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixtur
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         f"KubeVirt {version} is newer than the releases that headroom knows" for version in ("v1.11.0", "v1.12.1")
     ]
+
+
+def test_the_limits_are_those_that_the_documentation_names() -> None:
+    """docs/reference.md and docs/managed-tenant-quota.md, in seconds."""
+    assert (Options().policy.hold_limit, Options().lock_limit) == (600.0, 120.0)

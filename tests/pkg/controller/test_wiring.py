@@ -127,6 +127,7 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
         ["ns1/vm1"],
     ),
     "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), ["ns2/still"]),
+    "a VMI comes that does not migrate": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "new", "ns2"), ["ns2/new"]),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
     "another setting changes": (lambda c: c.put(SETTINGS, "overcommit-config", value="x"), []),
     "KubeVirt is configured anew": (lambda c: c.put(KUBEVIRTS, "kubevirt", "harvester-system"), ["ns1/q"]),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, stage_of
+from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, left_at, stage_of
 from tests.decisions import sentences
-from tests.objects import vmim
+from tests.objects import build, vmim
 
 FINISHED, ANNOUNCED, CREATED = Stage.FINISHED, Stage.ANNOUNCED, Stage.CREATED
 WANTED, REFUSED = Stage.WANTED, Stage.REFUSED
@@ -89,3 +90,30 @@ def test_what_waits_gets_headroom_where_kubevirt_creates_a_target(condition: str
     body = msgspec.to_builtins(vmim())
     body["status"]["conditions"] = [{"type": condition, "status": "True"}]
     assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is stage
+
+
+ENDS = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z")
+LEFT: dict[str, tuple[list[tuple[str, str]], str | None]] = {
+    "the last migration that it was the source of": ([("pod", "b"), ("pod", "c"), ("c", "d")], ENDS[1]),
+    "of a target whose migration failed": ([("a", "b"), ("b", "pod"), ("b", "c")], ENDS[1]),
+    "of a source that had been a target before": ([("a", "pod"), ("pod", "b")], ENDS[1]),
+    "of no migration": ([("a", "b")], None),
+}
+"""Source and target of a VM's migrations in their order, and when the one that left `pod` behind ended."""
+
+
+@sentences(LEFT)
+def test_when_a_launcher_was_left_behind(case: tuple[list[tuple[str, str]], str | None]) -> None:
+    pods, expected = case
+    migrations = [
+        build(
+            VirtualMachineInstanceMigration,
+            f"m{number}",
+            {"vmiName": "vm1"},
+            {"migrationState": {"sourcePod": source, "targetPod": target, "endTimestamp": ENDS[number]}},
+            creationTimestamp=ENDS[number],
+        )
+        for number, (source, target) in enumerate(pods)
+    ]
+    for listed in (migrations, migrations[::-1]):
+        assert left_at("pod", listed) == (expected and from_rfc3339(expected))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkg.util.quotacount.releases import NEWEST, RELEASES, UNKNOWN, is_known, releases_of
+from pkg.util.quotacount.releases import NEWEST, RELEASES, UNKNOWN, doubt, is_known, releases_of, version_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,22 @@ def test_servers_that_differ_count_by_all_of_them() -> None:
     assert releases_of(["v1.34.1", "v1.35.0", "v1.34.4"]) == (RELEASES["1.34"], RELEASES["1.35"])
     assert releases_of([]) == UNKNOWN
     assert UNKNOWN[-1:] == NEWEST
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        (["v1.36.3"], ""),
+        (["v1.36.3", "v1.36.1"], ""),
+        (["v1.36.3", "v1.37.2"], "API servers differ (v1.36.3, v1.37.2): the larger count holds"),
+        (["v1.36.3", "v9"], "Kubernetes version 'v9' is not known to headroom: the largest count of any release holds"),
+        ([], "Kubernetes version '' is not known to headroom: the largest count of any release holds"),
+    ],
+    ids=str,
+)
+def test_why_more_is_counted_is_a_sentence(versions: list[str], why: str) -> None:
+    assert doubt(versions) == why
+
+
+def test_a_version_without_a_patch_is_its_first() -> None:
+    assert version_of("1.37") == version_of("v1.37.0-rc.1") == (1, 37, 0)
