@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from kubeloop.api.core import PodResourceClaim, ResourceRequirements
+from kubeloop.api.core import ResourceRequirements
 from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, RawResourceList, Struct
 from kubeloop.api.registry import Resource
 
@@ -213,7 +213,6 @@ class VirtualMachineInstanceSpec(Struct):
     readiness_probe: Probe | None = None
     volumes: list[Volume] | None = None
     networks: list[Network] | None = None
-    resource_claims: list[PodResourceClaim] | None = None
     priority_class_name: str | None = None
 
 

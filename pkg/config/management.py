@@ -7,7 +7,6 @@ from collections.abc import Callable
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.devices import ResourceClaim
 from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.factory import ControllerFactory
@@ -75,11 +74,6 @@ class Management(ControllerFactory):
         return self.controller(registry.PERSISTENT_VOLUME_CLAIMS, transform=self._slim.claim)
 
     @property
-    def resource_claims(self) -> Controller[ResourceClaim]:
-        """Of devices: Kubernetes has the kind since 1.34."""
-        return self.controller(registry.RESOURCE_CLAIMS)
-
-    @property
     def virtual_machines(self) -> Controller[VirtualMachine]:
         return self.controller(VIRTUAL_MACHINES, transform=self._slim.machine)
 
@@ -124,7 +118,6 @@ class Management(ControllerFactory):
             pods=self.pods.cache(),
             claims=self.persistent_volume_claims.cache() if claims else Listed(),
             machines=self.virtual_machines.cache() if claims else Listed(),
-            device_claims=self.resource_claims.cache() if claims else Listed(),
             limit_ranges=self.limit_ranges.cache(),
             kubevirts=self.kubevirts.cache(),
             settings=self.settings.cache(),

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.claims import Move, doubled, moves
 from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
-from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS
+from pkg.util.resourcequota.base import counts_of_devices
 
 _PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
@@ -123,7 +123,7 @@ def _volumes(snapshot: Snapshot, namespace: str, moving: Sequence[Move]) -> str:
 def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:
     for quota in snapshot.quotas_of(namespace):
         for name, limit in sorted(quota.hard.items()):
-            if name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX):
+            if counts_of_devices(name):
                 yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
 
 

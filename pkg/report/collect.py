@@ -70,7 +70,7 @@ EVENTS_ABOUT: Final = (
 
 AROUND_VMIS: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, PersistentVolumeClaim, Pod)
 """What `headroom delta` reads beside VMIs, of what is collected."""
-_OF_NAMESPACES: Final = ("quotas", "limit_ranges", "device_claims", "machines", "pods", "instances", "budgets")
+_OF_NAMESPACES: Final = ("quotas", "limit_ranges", "machines", "pods", "instances", "budgets")
 
 
 def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[str] = ()) -> dict[str, bytes]:
@@ -109,8 +109,9 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
     lists: dict[str, list[Any]] = {name: [] for name in LISTS}
     of = {kind.__name__: (name, kind) for name, kind in LISTS.items()}
     for document in objects:
-        name, kind = of[str(document["kind"])]
-        lists[name].append(msgspec.convert(document, kind))
+        if str(document["kind"]) in of:  # other versions collect other kinds
+            name, kind = of[str(document["kind"])]
+            lists[name].append(msgspec.convert(document, kind))
     lists["failures"] = [each for each in lists["failures"] if each.reason == constants.EVENT_FAILED_CREATE]
     basis = about["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))

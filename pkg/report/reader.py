@@ -92,7 +92,6 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
         claims=await _settings(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counted else (),
         machines=await _settings(client, VIRTUAL_MACHINES, namespace) if counted else (),
-        device_claims=await _settings(client, registry.RESOURCE_CLAIMS, namespace) if counted else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),

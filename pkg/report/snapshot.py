@@ -11,7 +11,6 @@ import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -76,7 +75,6 @@ class Snapshot:
     pods: Sequence[Pod] = ()
     claims: Sequence[PersistentVolumeClaim] = ()
     machines: Sequence[VirtualMachine] = ()
-    device_claims: Sequence[ResourceClaim] = ()
     limit_ranges: Sequence[LimitRange] = ()
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()

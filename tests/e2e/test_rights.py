@@ -43,7 +43,6 @@ UNUSED = {
     },
     "headroom: list virtualmachines": NO_WATCHLIST,
     "headroom: list persistentvolumeclaims": NO_WATCHLIST,
-    "headroom: list resourceclaims": NO_WATCHLIST,
     "headroom: list leases headroom in headroom-system": NO_WATCHLIST,
     "headroom: get namespaces": CHANGED,
     "headroom: get resourcequotas": CHANGED,

@@ -80,7 +80,6 @@ def _watch(management: Management) -> None:
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
-    quotas.watch_related(management.resource_claims, beside_counted)
     quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
     quotas.watch_related(management.settings, where_vms_migrate)
@@ -95,7 +94,7 @@ def _read_of_pod(pod: Pod) -> object:
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
     in_force = [each for each in containers if each.resources or each.allocated_resources]
     labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
-    of_status = pod.terminal, status.conditions, status.qos_class, in_force, status.resource_claim_statuses
+    of_status = pod.terminal, status.conditions, status.qos_class, in_force
     return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
 
 

@@ -5,19 +5,18 @@
   Kubernetes keeps a claim as long as there is a pod that names it, even one that is over, and quota counts it until
   then. Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
   (handleBackendStorage, failMigration).
-- The ResourceClaims that Kubernetes makes from templates for its pods, one set for each side. They are made after the
-  pod, which waits for them without a condition where quota refuses one, and go with it. Source: kubernetes
-  pkg/controller/resourceclaim; KubeVirt pkg/dra (ToPodResourceClaims).
 - The claims of its disks while its volumes move to others. The VM names others under `updateVolumesStrategy:
   Migration`; KubeVirt waits until these are there, names both in the VMI's status, and takes them off it when the VM
   has arrived or goes back. Source: KubeVirt pkg/virt-controller/watch/volume-migration, pkg/virt-handler
   (removeMigratedVolumes).
 
-Believed is what KubeVirt and Kubernetes' controllers alone write: which claims the status of a migration, of a running
-VMI and of a pod name. Labels, sizes and templates are also a tenant's to change: a claim of state is worth what
-KubeVirt asks for when it creates one, at most; a target's devices no more than the source's, as many as the VMI's spec
-asks for; a move of volumes is a wish, worth no more than the claims that there are. A label only tells that a target's
-claim is there before the status names it, which changes nothing of what is granted.
+Believed is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
+sizes are also a tenant's to change: a claim of state is worth what KubeVirt asks for when it creates one, at most; a
+move of volumes is a wish, worth no more than the claims that there are. A label only tells that a target's claim is
+there before the status names it, which changes nothing of what is granted.
+
+ResourceClaims of devices are not added to: Kubernetes makes them after the pod, so nothing reserves what is added for
+them, and any pod of the namespace could take it.
 """
 
 from __future__ import annotations
@@ -25,20 +24,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, ResourceRequirements
-from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Format, Quantity
-from kubeloop.api.resource_list import ResourceList, add_to, minimum, smallest, total
+from kubeloop.api.resource_list import ResourceList, add_to, minimum, total
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import Sides
 from pkg.util.kubevirt.migration import WHOLE_SECONDS, MigrationPods, pods_of, said
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.releases import Releases
-from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, device_usage, storage_usage
+from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, storage_usage
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
@@ -194,46 +190,6 @@ def _new_claim(
     storage_class = chosen or (like.spec.storage_class_name if like else None)
     asked = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
     return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=asked, storage_class_name=storage_class))
-
-
-# ---- its devices ---------------------------------------------------------------------------------------------
-
-
-def device_claims(
-    vmi: VirtualMachineInstance | None,
-    sides: Sides,
-    claims: Mapping[str, ResourceClaim],
-    releases: Releases,
-    *,
-    moving: bool,
-) -> SecondClaims:
-    """`moving`: a migration of the VM may still go on. Raises QuantityError when a claim's quantity is none."""
-    asked = {each.name for each in vmi.spec.resource_claims or () if each.template} if vmi else set()
-    if not asked or not claims:
-        return NOTHING
-
-    def usages(side: Side) -> Mapping[str, ResourceList]:
-        """By the name that the pod has for a claim."""
-        made = made_for(side.launcher, claims).items()
-        return {name: device_usage(claim, releases) for name, claim in made if name in asked}
-
-    home, targets = ([usages(side) for side in every] for every in (sides.home, sides.target))
-    worth = {name: smallest(each.get(name, {}) for each in home) for name in asked}
-    old = total(minimum(u, worth[n]) if home else u for side in sides.old for n, u in usages(side).items())
-    if not moving:
-        return SecondClaims(old=old)
-    there = {name for each in targets for name in each}
-    return SecondClaims(
-        there=total(minimum(smallest(each.get(n, {}) for each in targets), worth[n]) for n in there),
-        to_come=total(worth[name] for name in asked - there),
-        old=old,
-    )
-
-
-def made_for(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Mapping[str, ResourceClaim]:
-    """The claims that were made for a pod, by the name that it has for each."""
-    made = {each.name: each.resource_claim_name or "" for each in pod.status.resource_claim_statuses or ()}
-    return {name: claims[claim] for name, claim in made.items() if claim in claims}
 
 
 # ---- its disks -----------------------------------------------------------------------------------------------

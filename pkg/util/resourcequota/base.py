@@ -115,26 +115,31 @@ _ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
 _PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
-_OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", RESOURCE_CLAIMS}
-_PARTS_OF_CLAIMS = (STORAGE_CLASS_SUFFIX, DEVICES_SUFFIX)
+_OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
 
 
 def is_scaled(name: str) -> bool:
-    """Whether a quota's resource is something that a migration uses up: its target's pods, and its claim."""
+    """Whether a quota's resource is something that a migration uses up: its target's pods, and its claim. Also that of
+    ResourceClaims: nothing is added to it, and what version 0.1.0 added is taken back."""
     if name in _PLAIN or name in _OF_CLAIMS or name.startswith("hugepages-"):
         return True
-    return name.startswith(("requests.", "limits.")) or counts_of_claims(name)
+    return name.startswith(("requests.", "limits.")) or counts_of_claims(name) or counts_of_devices(name)
 
 
 @lru_cache(maxsize=4096)
 def counts_of_claims(name: str) -> bool:
-    """Whether it is something that PersistentVolumeClaims or ResourceClaims use up."""
-    return name in _OF_CLAIMS or any(part in name for part in _PARTS_OF_CLAIMS)
+    """Whether it is something that PersistentVolumeClaims use up."""
+    return name in _OF_CLAIMS or STORAGE_CLASS_SUFFIX in name
+
+
+def counts_of_devices(name: str) -> bool:
+    """Whether it is something that ResourceClaims alone use up."""
+    return name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX)
 
 
 def counts_of_pods(name: str) -> bool:
     """Whether it is something that pods use up."""
-    return is_scaled(name) and not counts_of_claims(name)
+    return is_scaled(name) and not (counts_of_claims(name) or counts_of_devices(name))
 
 
 def is_added(name: str) -> bool:
@@ -142,7 +147,7 @@ def is_added(name: str) -> bool:
     have a domain."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
     known = plain in _PLAIN or name in _OF_CLAIMS or plain.startswith("hugepages-") or "/" in plain
-    return is_scaled(name) and known
+    return is_scaled(name) and known and not counts_of_devices(name)
 
 
 def granted_by_record(quota: ResourceQuota) -> ResourceList:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
-from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -74,8 +73,6 @@ class Facts:
     """The namespace's, by name; None: no quota there counts them."""
     machines: Mapping[str, VirtualMachine] = field(default_factory=dict)
     """The VMs whose volumes may move, by name: none where no quota counts claims."""
-    device_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
-    """The namespace's ResourceClaims, by name: none where no quota counts claims."""
     storage_migration: bool = False
     """An administrator lets the claims be added that a volume migration doubles."""
     running: Sequence[Collection[str]] = ()

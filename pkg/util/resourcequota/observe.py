@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
-from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -66,7 +65,6 @@ class Source:
     """KubeVirt's: launchers and attachments."""
     claims: Reader[PersistentVolumeClaim] = Listed()
     machines: Reader[VirtualMachine] = Listed()
-    device_claims: Reader[ResourceClaim] = Listed()
     limit_ranges: Reader[LimitRange] = Listed()
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
@@ -120,7 +118,6 @@ class Observer:
             pods=source.pods.list(name),
             claims=claims,
             machines={vm.name: vm for vm in source.machines.list(name)} if counted else {},
-            device_claims={claim.name: claim for claim in source.device_claims.list(name)} if counted else {},
             storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION) == constants.TRUE,
             rendering=self._rendering(source, name, namespace),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),

@@ -24,7 +24,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NOTHING, Move, device_claims, doubled, state_claims
+from pkg.util.kubevirt.claims import NOTHING, Move, doubled, state_claims
 from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
 from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
@@ -102,10 +102,9 @@ class Vm:
         self._has_changed = bool(self._rendering.limit_ranges) or (self._made_of is not None and self._made_of.resized)
         self._plain = self._plain_launcher() if self._usages else {}
         home = self._worth(sides.home)
-        storage, devices, volumes = NOTHING, NOTHING, NOTHING
+        storage, volumes = NOTHING, NOTHING
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
             storage = state_claims(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
-            devices = device_claims(self.vmi, sides, facts.device_claims, counts, moving=moving)
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.there if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
@@ -117,14 +116,14 @@ class Vm:
             OldSide(pod.uid, minimum(usage, home) if home else usage, left_at(pod.name, self.migrations))
             for pod, usage in left
         )
-        self._old_claims = add(storage.old, devices.old)
+        self._old_claims = storage.old
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(home, target) if moving else ({}, {})
-        self.target = total([target, storage.there, devices.there])
+        self.target = add(target, storage.there)
         """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
-        self.to_come = total([to_come, storage.to_come, devices.to_come])
+        self.to_come = add(to_come, storage.to_come)
         """What quota will count of those that do not exist yet."""
-        self.allowed = total([allowed, storage.there, storage.to_come, devices.there, devices.to_come])
+        self.allowed = total([allowed, storage.there, storage.to_come])
         """What the target may have while the migration may still go on: its pods and its claim, with those still to be
         created."""
         self.need = self.allowed if self._exact else self._formula()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.claims import Move, made_for, moves, state_claims_concerning
+from pkg.util.kubevirt.claims import Move, moves, state_claims_concerning
 from pkg.util.kubevirt.evidence import ControlledPods
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.quotacount.usage import has_scopes
@@ -65,9 +65,8 @@ def _vm(
     if facts.claims is not None:
         named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
         claims = [*state_claims_concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
-    devices = [c for pod in own if facts.device_claims for c in made_for(pod, facts.device_claims).values()]
     made = partial(Vm, name, facts, rendering, migrations, pods, moved, exact=exact)
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims, *devices), made)
+    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims), made)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:

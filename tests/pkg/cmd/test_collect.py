@@ -26,7 +26,7 @@ SECRET = "hunter2"
 OWN = "headroom-system"
 EARLIER = "2026-01-01T11:58:00Z"
 
-LIMITED = HARD | {"count/resourceclaims.resource.k8s.io": "1", "requests.storage": "10Gi"}
+LIMITED = HARD | {"requests.storage": "10Gi"}
 
 
 def poisoned(document: dict[str, Any]) -> dict[str, Any]:
@@ -87,14 +87,6 @@ def pod() -> dict[str, Any]:
     return found
 
 
-def resource_claim() -> dict[str, Any]:
-    devices = {
-        "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}],
-        "config": [{"opaque": {"driver": "nics", "parameters": {"password": SECRET}}}],
-    }
-    return poisoned({"metadata": {"name": "net", "namespace": NS}, "spec": {"devices": devices}})
-
-
 def event(kind: str, message: str) -> dict[str, Any]:
     return {
         "metadata": {"name": f"of-{kind.lower()}", "namespace": NS},
@@ -130,7 +122,6 @@ def scripted(server: ThreadedServer) -> None:
     for where in ("", NS):
         of = {
             registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
-            registry.RESOURCE_CLAIMS: [resource_claim()],
             registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
             VIRTUAL_MACHINES: [machine()],
             VIRTUAL_MACHINE_INSTANCES: [instance()],
@@ -189,7 +180,6 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
         assert SECRET not in text, file
     kinds = {json.loads(line)["kind"] for file in files for line in files[file].splitlines() if "jsonl" in file}
     assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
-    assert "ResourceClaim" in kinds
     assert "another" not in files["more.jsonl"] + files["objects.jsonl"]
     assert json.dumps("hooks.kubevirt.io/hookSidecars") + ':"[{}]"' in files["objects.jsonl"]  # they count
     asked = {(seen.verb, seen.path) for seen in server.server.requests}
@@ -210,6 +200,16 @@ def test_explain_says_the_same_of_the_folder_as_of_the_cluster(call: Call, tmp_p
     assert (read.code, read.out) == (0, live.out)
     assert "does not fit" in read.out
     assert "its volumes root move, so that 10.0Gi count twice" in read.out
+
+
+def test_kinds_that_another_version_collects_are_left_out(call: Call, tmp_path: Path) -> None:
+    """Version 0.1.0 has ResourceClaims."""
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    before = call("explain", f"{NS}/vm1", "--from", str(folder))
+    with (folder / "more.jsonl").open("a") as more:
+        more.write('{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"net"}}\n')
+    assert call("explain", f"{NS}/vm1", "--from", str(folder)).out == before.out != ""
 
 
 def test_delta_reads_the_folder(call: Call, tmp_path: Path) -> None:

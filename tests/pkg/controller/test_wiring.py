@@ -144,7 +144,6 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "a claim of a VM's state changes": (lambda c: c.put(CLAIMS, "persistent-state-for-vm", "ns2"), ["ns2/q"]),
     "another claim changes": (lambda c: c.put(CLAIMS, "data", "ns2"), []),
     "another claim changes, where volumes may move": (lambda c: c.put(CLAIMS, "data", "ns1"), ["ns1/q"]),
-    "a claim of devices changes": (lambda c: c.put(registry.RESOURCE_CLAIMS, "gpu", "ns2"), ["ns2/q"]),
     "a VM changes": (lambda c: c.put(VIRTUAL_MACHINES, "still", "ns2"), []),
     "a VM changes, where volumes may move": (lambda c: c.put(VIRTUAL_MACHINES, "vm1", "ns1"), ["ns1/q"]),
     "a VMI that stays where it is changes, where volumes may move": (
