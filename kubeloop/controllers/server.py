@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aiohttp import web
@@ -12,11 +12,16 @@ from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
 from kubeloop.controllers.errors import BindError, described
+from kubeloop.controllers.listener import ConnectionMetrics, Limits, Listener
 
 log = logging.getLogger(__name__)
 
 OFF = "0"
 """The bind address that means: do not listen (controller-runtime's)."""
+LIMITS = Limits(connections=256, total=10.0, crowded=0.1)
+"""Anybody may connect: a probe or a scrape asks at once, and takes its answer. It never waits for what is silent."""
+
+Page = Callable[[web.BaseRequest], web.Response]
 
 
 class Checks(Protocol):
@@ -37,20 +42,23 @@ class HealthServer:
 
     def __init__(self) -> None:
         self.addresses: list[tuple[str, int]] = []
-        self._runners: list[web.AppRunner] = []
+        self._listeners: list[Listener] = []
 
-    async def listen(self, application: web.Application, bind_address: str) -> None:
-        """Serve an application. Raises BindError."""
+    async def listen(self, pages: Mapping[str, Page], bind_address: str) -> None:
+        """Serve pages by path. Raises BindError."""
         host, port = parse_bind_address(bind_address)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        self._runners.append(runner)
+
+        async def answer(request: web.BaseRequest) -> web.Response:
+            response = _response(pages, request)
+            response.force_close()  # a connection for each request: an idle one holds no place
+            return response
+
+        listener = Listener(answer, None, LIMITS, ConnectionMetrics())
         try:
-            await web.TCPSite(runner, host or None, port).start()
+            self.addresses.append(await listener.start(host, port))
         except OSError as error:
             raise BindError.of(bind_address, error) from error
-        bound = runner.addresses[0]
-        self.addresses.append((bound[0], bound[1]))
+        self._listeners.append(listener)
 
     def log_addresses(self) -> None:
         """Once the start has succeeded: one that fails is one line, its error."""
@@ -58,9 +66,9 @@ class HealthServer:
             log.info("serving on %s:%d", host, port)
 
     async def close(self) -> None:
-        """Stop listening; requests that are being answered get a second."""
-        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
-        self._runners.clear()
+        """Stop listening; requests that are being answered get two seconds."""
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
+        self._listeners.clear()
 
 
 async def serve_health(management: Checks, bind_address: str, metrics_bind_address: str | None = None) -> HealthServer:
@@ -68,15 +76,13 @@ async def serve_health(management: Checks, bind_address: str, metrics_bind_addre
 
     Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError.
     """
-    server, routes = HealthServer(), {bind_address: _health(management)}
+    server, pages = HealthServer(), {bind_address: _health(management)}
     metrics_bind_address = bind_address if metrics_bind_address is None else metrics_bind_address
-    routes.setdefault(metrics_bind_address, []).append(web.get("/metrics", _metrics))
-    routes.pop(OFF, None)
+    pages.setdefault(metrics_bind_address, {})["/metrics"] = _metrics
+    pages.pop(OFF, None)
     try:
-        for address, served in routes.items():
-            application = web.Application()
-            application.add_routes(served)
-            await server.listen(application, address)
+        for address, served in pages.items():
+            await server.listen(served, address)
     except BindError:
         await server.close()
         raise
@@ -95,11 +101,20 @@ def parse_bind_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _health(checks: Checks) -> list[web.RouteDef]:
-    async def healthz(request: web.Request) -> web.Response:
+def _response(pages: Mapping[str, Page], request: web.BaseRequest) -> web.Response:
+    page = pages.get(request.path)
+    if page is None:
+        return web.Response(status=404, text=f"here are {', '.join(pages)}\n")
+    if request.method not in ("GET", "HEAD"):
+        return web.Response(status=405, text="ask with GET\n", headers={"Allow": "GET, HEAD"})
+    return page(request)
+
+
+def _health(checks: Checks) -> dict[str, Page]:
+    def healthz(request: web.BaseRequest) -> web.Response:
         return _answer(checks.healthy, 500, list)
 
-    async def readyz(request: web.Request) -> web.Response:
+    def readyz(request: web.BaseRequest) -> web.Response:
         # As kube-apiserver's own: what is named is not looked at.
         excluded = tuple(f"not ready: {name}:" for name in request.query.getall("exclude", ()))
 
@@ -108,7 +123,7 @@ def _health(checks: Checks) -> list[web.RouteDef]:
 
         return _answer(missing, 503, checks.notes)
 
-    return [web.get("/healthz", healthz), web.get("/readyz", readyz)]
+    return {"/healthz": healthz, "/readyz": readyz}
 
 
 def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], list[str]]) -> web.Response:
@@ -122,6 +137,6 @@ def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], lis
     return web.Response(text="\n".join(["ok", *said]))
 
 
-async def _metrics(request: web.Request) -> web.Response:
+def _metrics(request: web.BaseRequest) -> web.Response:
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kubeloop.controllers.listener import ConnectionMetrics
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.webhook.admission import Decision
 
@@ -36,18 +37,12 @@ class WebhookMetrics:
         self._latency.observe(seconds)
 
 
-class ServerMetrics:
+class ServerMetrics(ConnectionMetrics):
     """What else a server tells of itself, for a program to export; here nothing is done with it."""
 
     def name(self, path: str) -> str:
         """What metrics call the webhook of a path."""
         return path
-
-    def connections(self, count: int) -> None:
-        """So many are open now."""
-
-    def closed(self, reason: str) -> None:
-        """A connection was closed early: `handshake`, or `head`."""
 
     def decided(self, webhook: str, decision: Decision) -> None:
         """A review was answered."""

@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.listener import Limits, Listener
 from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.admission import (
     REVIEW_SECONDS,
@@ -30,7 +31,6 @@ from kubeloop.webhook.admission import (
     deny,
     encode_answer,
 )
-from kubeloop.webhook.listener import Limits, Listener
 from kubeloop.webhook.metrics import UNKNOWN_PATH, ServerMetrics, WebhookMetrics
 from kubeloop.webhook.registration import without_key
 

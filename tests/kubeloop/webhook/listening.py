@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from kubeloop.controllers.listener import Limits
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from kubeloop.webhook.certificates import issue
-from kubeloop.webhook.listener import Limits
 from kubeloop.webhook.metrics import ServerMetrics
 from kubeloop.webhook.server import WebhookServer
 from kubeloop.webhook.serving_certificate import load, server_context

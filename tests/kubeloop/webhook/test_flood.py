@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine
 import pytest
 from aiohttp import web
 
+from kubeloop.controllers.listener import Limits, _within_the_systems
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
-from kubeloop.webhook.listener import Limits, _within_the_systems
 from tests.decisions import sentences
 from tests.kubeloop.webhook.listening import HEAD, KEY, QUICK, REVIEW, Peer, allow, listening
 

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.listener import Limits
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, deny, time_left
-from kubeloop.webhook.listener import Limits
 from kubeloop.webhook.server import WebhookServer
 from kubeloop.webhook.serving_certificate import server_context
 from tests.kubeloop.client.pki import Authority

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import pytest
 
-from kubeloop.webhook.listener import Limits
+from kubeloop.controllers.listener import Limits
 from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.webhook.listening import KEY, Peer, allow, listening
 from tests.kubeloop.webhook.test_flood import ATTACKS, ask

@@ -1,22 +1,22 @@
-"""Connections of the listener: how many there may be, and how long each may take until it asks something."""
+"""Connections of a listener: how many there may be, and how long each may take until it asks something."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import resource
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from kubeloop.webhook.metrics import ServerMetrics
-
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
+_BACKLOG = 4096
 _AT_ONCE = 32 * 1024
 """Bytes of a connection that the system keeps, and hands over, at a time: what is read at once is worked through before
 anything else is."""
@@ -28,32 +28,54 @@ _SILENT.disabled = True
 """aiohttp's: it logs a traceback for every malformed request, which is what a flood of those would cost us most."""
 _FULL = 0.05
 """Seconds until it is asked again whether there is room for a connection."""
+_SWEEP = 0.1
+"""Seconds between two looks for connections whose time is over."""
+_REPEAT = 60.0
+"""Seconds after which it is logged again that connections cannot be accepted."""
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A count of connections; seconds for a TLS handshake, from there to the end of the first request's head, for a
-    request's body, and for TLS's closing alert."""
+    request's body, and for TLS's closing alert.
+
+    `total`: for all that is asked and answered on a connection. `crowded`: how long a silent one is left alone while
+    others wait for a place.
+    """
 
     connections: int = 1024
     handshake: float = 5.0
     head: float = 5.0
     body: float = 5.0
     goodbye: float = 2.0
+    total: float = math.inf
+    crowded: float = math.inf
+
+
+class ConnectionMetrics:
+    """What a listener reports of its connections; here nothing is done with it."""
+
+    def connections(self, count: int) -> None:
+        """So many are open now."""
+
+    def closed(self, reason: str) -> None:
+        """A connection was closed early: `handshake`, `head`, `total` or `crowded`."""
 
 
 class Listener:
     """Accepts connections, and has aiohttp's low-level server answer what is asked on them. A full one lets new
-    connections wait."""
+    connections wait until another one ends, or was silent for too long."""
 
     def __init__(
         self,
         answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         limits: Limits,
-        metrics: ServerMetrics,
+        metrics: ConnectionMetrics,
     ) -> None:
+        """`context` None: plain HTTP."""
+
         async def asked(request: web.BaseRequest) -> web.StreamResponse:
             self._silent.discard(request.protocol)  # from now on the connection's time is the server's affair
             return await answer(request)
@@ -74,9 +96,12 @@ class Listener:
         self._limits = limits
         self._metrics = metrics
         self._shaking_hands = 0
+        self._opened: dict[web.RequestHandler, float] = {}
+        # Invariant: when each open connection was ready for a request, the oldest first.
         self._silent: set[object] = set()
         # Invariant: the protocols that have not read a request's head yet.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._warned_at = -math.inf
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen on every address of the host; where, is the result. Raises OSError."""
@@ -85,6 +110,7 @@ class Listener:
         bound = listening[0].getsockname()
         for each in listening:
             self._start(self._accept(each, most))
+        self._start(self._sweep())
         return bound[0], bound[1]
 
     async def close(self) -> None:
@@ -100,50 +126,90 @@ class Listener:
         loop = asyncio.get_running_loop()
         with listening:
             while True:
-                if self._count() >= most:
+                if self._count() >= most and not self._made_room():
                     await asyncio.sleep(_FULL)
                     continue
                 try:
                     accepted, _ = await loop.sock_accept(listening)
                 except OSError as exc:  # out of file descriptors: those that stand have to end first
-                    log.warning("a connection could not be accepted: %s", exc)
+                    self._not_accepted(exc)
                     await asyncio.sleep(_FULL)
                     continue
                 self._start(self._serve(accepted))
                 await asyncio.sleep(0)  # sock_accept does not wait while there are more
+
+    def _not_accepted(self, exc: OSError) -> None:
+        """Logged once a minute: a flood of connections must not become one of lines."""
+        if time.monotonic() - self._warned_at >= _REPEAT:
+            self._warned_at = time.monotonic()
+            log.warning("connections could not be accepted: %s", exc)
 
     def _count(self) -> int:
         there = self._shaking_hands + len(self._server.connections)
         self._metrics.connections(there)
         return there
 
+    def _made_room(self) -> bool:
+        """Whether a silent connection was closed for one that waits."""
+        latest = asyncio.get_running_loop().time() - self._limits.crowded
+        oldest = next((protocol for protocol in self._opened if protocol in self._silent), None)
+        if oldest is None or self._opened[oldest] > latest:
+            return False
+        self._drop(oldest, "crowded")
+        return True
+
     async def _serve(self, accepted: socket.socket) -> None:
-        protocol, limits = self._server(), self._limits
+        protocol, limits, tls = self._server(), self._limits, self._context is not None
         self._shaking_hands += 1
         self._silent.add(protocol)
+        loop = asyncio.get_running_loop()
         try:
-            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+            await loop.connect_accepted_socket(
                 lambda: protocol,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=limits.handshake,
-                ssl_shutdown_timeout=limits.goodbye,
+                ssl_handshake_timeout=limits.handshake if tls else None,
+                ssl_shutdown_timeout=limits.goodbye if tls else None,
             )
+            self._opened[protocol] = loop.time()
         except (OSError, TimeoutError) as exc:
             self._metrics.closed("handshake")
             log.debug("no TLS handshake: %s", exc or "timed out")
             self._silent.discard(protocol)
-            return
         finally:
             self._shaking_hands -= 1
-        await asyncio.sleep(limits.head)
-        self._count()
-        if protocol in self._silent:
-            self._silent.discard(protocol)
-            self._metrics.closed("head")
-            if not transport.is_closing():
-                transport.write(_TOO_LATE)
-                transport.close()
+
+    async def _sweep(self) -> None:
+        """Ends the connections whose time is over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self._count()
+            there, now = set(self._server.connections), loop.time()
+            for protocol, since in list(self._opened.items()):
+                if protocol not in there:
+                    self._forget(protocol)
+                elif now - since >= self._limits.total:
+                    self._drop(protocol, "total")
+                elif now - since >= self._limits.head and protocol in self._silent:
+                    self._drop(protocol, "head")
+
+    def _drop(self, protocol: web.RequestHandler, reason: str) -> None:
+        """Closes a connection early; where there is no hurry with an answer."""
+        self._forget(protocol)
+        self._metrics.closed(reason)
+        transport = protocol.transport
+        if transport is None:
+            return
+        if reason != "head":
+            transport.abort()
+        elif not transport.is_closing():
+            transport.write(_TOO_LATE)
+            transport.close()
+
+    def _forget(self, protocol: web.RequestHandler) -> None:
+        self._opened.pop(protocol, None)
+        self._silent.discard(protocol)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
