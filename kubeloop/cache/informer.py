@@ -11,13 +11,10 @@ from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import ListerWatcher, Reflector
-from kubeloop.cache.store import Indexer
+from kubeloop.cache.store import Indexer, named
 from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)
-
-_NAMED = 5
-"""How many objects a line names."""
 
 
 class SharedIndexInformer(Generic[T]):
@@ -93,12 +90,15 @@ class SharedIndexInformer(Generic[T]):
         return self._reflector.health.problems(now)
 
     def undecodable(self) -> list[str]:
-        """The objects that do not decode, in a line: the cache has what was decoded of them before."""
-        keys = sorted(key or "?" for key in self._processor.undecodable)
-        if not keys:
-            return []
-        more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-        return [f"{self.kind}: cannot be decoded: {', '.join(keys[:_NAMED])}{more}"]
+        """The objects that do not decode, or whose transform raised, in a line: the cache has what was stored of them
+        before. And the indexes that cannot be read."""
+        troubles = {"decoded": self._processor.undecodable, "transformed": self._processor.untransformed}
+        lines = [
+            f"{self.kind}: cannot be {what}: {named(key or '?' for key in keys)}"
+            for what, keys in troubles.items()
+            if keys
+        ]
+        return lines + [f"{self.kind}: {line}" for line in self.indexer.holes()]
 
     def retry_now(self) -> None:
         """Ends the wait for the next attempt: called when a CRD or the server is back."""

@@ -102,6 +102,8 @@ class SharedProcessor(Generic[T]):
         self.on_not_installed: Callable[[], object] | None = None
         self.undecodable: set[str] = set()
         # Invariant: the keys of the objects that are there and do not decode; "" for those without a known name.
+        self.untransformed: set[str] = set()
+        # Invariant: the keys of those whose transform raised.
         self._kind = kind
         self._indexer = indexer
         self._transform = transform
@@ -112,22 +114,30 @@ class SharedProcessor(Generic[T]):
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
-    def transformed(self, obj: T) -> T:
-        """An object as it is stored; once for each that comes."""
+    def transformed(self, obj: T) -> T | None:
+        """An object as it is stored; once for each that comes. None when the transform raises: what it should take out
+        (a secret, 1 MB) must not be stored, so the object counts as one that does not decode."""
         if self._transform is None:
             return obj
+        key = obj.key
         try:
-            return self._transform(obj)
+            stored = self._transform(obj)
+            if not isinstance(stored, Object):
+                raise TypeError(f"a transform returns the object, not {stored!r}")
         except Exception:
-            log.exception("%s %s: transform failed, stored as it came", self._kind, obj.key)
-            return obj
+            log.exception("%s %s: transform failed, what was stored of it before is kept", self._kind, key)
+            self.untransformed.add(key)
+            return None
+        self.untransformed.discard(key)
+        return stored
 
     def changed(self, obj: T) -> None:
         """ADDED or MODIFIED. The store decides which of the two it is: an event may have been missed."""
         key = obj.key
         if self.undecodable:
             self.undecodable.discard(key)
-        change = self._store(key, self.transformed(obj))
+        stored = self.transformed(obj)
+        change = self._store(key, stored) if stored is not None else None
         if change is not None:
             self._tell(self._handlers, *change, False)
 
@@ -135,20 +145,22 @@ class SharedProcessor(Generic[T]):
         """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
         same name: nothing to do."""
         key = Object(metadata=meta).key
+        last = None if obj is None else self.transformed(obj)
         self.undecodable.discard(key)
+        self.untransformed.discard(key)
         old = self._indexer.get_by_key(key)
         if old is None or _is_other(old.metadata, meta):
             return
-        last = old if obj is None else self.transformed(obj)
         self._indexer.delete_key(key)
         for registration in self._handlers:
-            registration.delete(last, obj is None)
+            registration.delete(last or old, obj is None)
 
     def replaced(self, items: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> None:
         """A whole list of transformed objects, by key: what differs reaches the handlers. Objects that are gone are
         deletions whose final state is unknown; one that is there but does not decode stays as it was."""
         initial = not self._listed
-        self.undecodable = set(undecodable)
+        self.undecodable = set(undecodable) - self.untransformed
+        self.untransformed &= undecodable.keys()
         stored = (self._store(key, obj) for key, obj in items.items())
         changes = [change for change in stored if change is not None]
         gone = self._drop_all_but(items, undecodable)
@@ -164,6 +176,7 @@ class SharedProcessor(Generic[T]):
     def not_installed(self) -> None:
         """The server does not know the kind: what was there is gone with it."""
         self.undecodable.clear()
+        self.untransformed.clear()
         for old in self._drop_all_but({}, {}):
             for registration in self._handlers:
                 registration.delete(old, True)

@@ -156,7 +156,8 @@ class Reflector(Generic[T]):
         items: dict[str, T] = {}
         undecodable: dict[str, ObjectMeta] = {}
         while True:
-            items.update((obj.key, self._sink.transformed(obj)) for obj in page.items)
+            for obj in page.items:
+                self._note("ADDED", obj, items, undecodable)
             undecodable.update((Object(metadata=meta).key, meta) for meta in page.undecodable)
             if not page.metadata.continue_:
                 return items, undecodable, resource_version
@@ -242,11 +243,18 @@ class Reflector(Generic[T]):
                 self._synced(items, undecodable, event.resource_version)
                 return
             if obj is not None:
-                # As it will be stored: a whole list of objects as they came may be several times as large.
-                _note(event.type, obj.key, self._sink.transformed(obj), items, undecodable)
+                self._note(event.type, obj, items, undecodable)
             elif meta is not None:
                 _note(event.type, Object(metadata=meta).key, meta, undecodable, items)
         raise Unreachable("the watch ended within its initial events")
+
+    def _note(self, change: str, obj: T, items: dict[str, T], undecodable: dict[str, ObjectMeta]) -> None:
+        """An object of a whole list, as it will be stored: as they came they may be several times as large."""
+        stored = self._sink.transformed(obj)
+        if stored is None:
+            _note(change, obj.key, obj.metadata, undecodable, items)
+        else:
+            _note(change, obj.key, stored, items, undecodable)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:

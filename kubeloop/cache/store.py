@@ -16,8 +16,24 @@ T = TypeVar("T", bound=Object)
 IndexFunc = Callable[[T], Iterable[str]]
 """Names the index values of an object. Must depend on the object alone: called again when it is removed."""
 
+
+class IndexIncomplete(LookupError):
+    """An index has no values for some objects, because its function raised: what it lists may lack them."""
+
+
 NAMESPACE_INDEX = "namespace"
 """The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
+
+
+_NAMED = 5
+"""How many objects a line names."""
+
+
+def named(keys: Iterable[str]) -> str:
+    """The first few of the keys, for a line."""
+    ordered = sorted(keys)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return f"{', '.join(ordered[:_NAMED])}{more}"
 
 
 def _namespace_of(obj: Object) -> Iterable[str]:
@@ -37,6 +53,8 @@ class Indexer(Generic[T]):
         # Index name -> value -> the objects by key. Buckets hold the objects themselves, so that by_index costs no
         # look-ups; an emptied bucket is dropped at once (namespaces and VMs come and go for months).
         self._indices: dict[str, dict[str, dict[str, T]]] = {}
+        self._holes: dict[str, set[str]] = {}
+        # Invariant: by index, the keys of the objects for which its function raised; no set is empty.
         self.add_indexers({NAMESPACE_INDEX: _namespace_of, **(indexers or {})})
 
     def __len__(self) -> int:
@@ -58,7 +76,8 @@ class Indexer(Generic[T]):
         return list(self._items)
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
-        """The objects for which index `name` gives `value`. KeyError when no such index was added."""
+        """The objects for which index `name` gives `value`. Raises KeyError when no such index was added,
+        IndexIncomplete while its function raises for an object, which may belong to any value."""
         return list(self._index(name).get(value, {}).values())
 
     def index_values(self, name: str) -> builtins.list[str]:
@@ -84,10 +103,10 @@ class Indexer(Generic[T]):
         self._items[key] = obj
         for name, func in self._index_funcs.items():
             index = self._indices[name]
-            values = self._values(name, func, obj)
-            if old is not None:
-                gone = [value for value in self._values(name, func, old) if value not in values]
-                self._leave(index, gone, key)
+            before = () if old is None else self._last_values(name, func, key, old)
+            values = self._values(name, func, key, obj)
+            if before:
+                self._leave(index, [value for value in before if value not in values], key)
             self._enter(index, values, key, obj)
         return old
 
@@ -104,7 +123,7 @@ class Indexer(Generic[T]):
         old = self._items.pop(key, None)
         if old is not None:
             for name, func in self._index_funcs.items():
-                self._leave(self._indices[name], self._values(name, func, old), key)
+                self._leave(self._indices[name], self._last_values(name, func, key, old), key)
         return old
 
     def replace(self, items: Iterable[T], resource_version: str = "") -> None:
@@ -115,18 +134,35 @@ class Indexer(Generic[T]):
 
     def _fill(self, name: str, func: IndexFunc[T]) -> None:
         index = self._indices[name] = {}
+        self._holes.pop(name, None)
         for key, obj in self._items.items():
-            self._enter(index, self._values(name, func, obj), key, obj)
+            self._enter(index, self._values(name, func, key, obj), key, obj)
+
+    def holes(self) -> builtins.list[str]:
+        """The indexes whose functions raised, with the objects for which they did, a line each."""
+        return [self._incomplete(name) for name in self._holes]
 
     def _index(self, name: str) -> dict[str, dict[str, T]]:
+        if self._holes and name in self._holes:
+            raise IndexIncomplete(self._incomplete(name))
         try:
             return self._indices[name]
         except KeyError:
             raise KeyError(f"index {name!r} was never added") from None
 
-    def _values(self, name: str, func: IndexFunc[T], obj: T) -> tuple[str, ...]:
-        """An index function that raises, or names what cannot be a value, costs its own entry: the object must still
-        reach the store. A str is one value, not its letters."""
+    def _last_values(self, name: str, func: IndexFunc[T], key: str, old: T) -> tuple[str, ...]:
+        """The values under which an object that is about to leave stands; a hole that it made is closed."""
+        is_hole = bool(self._holes) and key in self._holes.get(name, ())
+        values = () if is_hole else self._values(name, func, key, old)
+        if self._holes and name in self._holes:
+            self._holes[name].discard(key)
+            if not self._holes[name]:
+                del self._holes[name]
+        return values
+
+    def _values(self, name: str, func: IndexFunc[T], key: str, obj: T) -> tuple[str, ...]:
+        """An index function that raises, or names what cannot be a value, leaves a hole in its index: the object must
+        still reach the store. A str is one value, not its letters."""
         try:
             values = func(obj)
             values = (values,) if isinstance(values, str) else tuple(values)
@@ -134,8 +170,12 @@ class Indexer(Generic[T]):
                 raise TypeError(f"an index value is a str, not {wrong[0]!r}")
             return values
         except Exception:
-            log.exception("index %s: no value for %s", name, obj.key)
+            log.exception("index %s: no value for %s; the index cannot be read until that is repaired", name, key)
+            self._holes.setdefault(name, set()).add(key)
             return ()
+
+    def _incomplete(self, name: str) -> str:
+        return f"index {name} is incomplete, its function raised for {named(self._holes[name])}"
 
     @staticmethod
     def _enter(index: dict[str, dict[str, T]], values: Iterable[str], key: str, obj: T) -> None:

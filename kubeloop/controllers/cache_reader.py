@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kubeloop.api.meta import LabelSelector, Object
 from kubeloop.api.selectors import selector
-from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
+from kubeloop.cache.store import NAMESPACE_INDEX, Indexer, IndexIncomplete
 from kubeloop.client.errors import NotFound, check_namespace, not_found
-from kubeloop.controllers.errors import CacheForbidden
+from kubeloop.controllers.errors import CacheForbidden, CacheIncomplete
 
 if TYPE_CHECKING:
     from kubeloop.cache.informer import SharedIndexInformer
@@ -66,8 +66,12 @@ class CacheReader(Generic[T]):
         return [obj for obj in found if selects(obj.metadata.labels or {})]
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
-        """The objects that index `name` puts under `value`; KeyError for an index that was never added."""
-        return self._readable().by_index(name, value)
+        """The objects that index `name` puts under `value`. Raises KeyError for an index that was never added,
+        CacheIncomplete while its function raises for an object: that may belong to any value."""
+        try:
+            return self._readable().by_index(name, value)
+        except IndexIncomplete as error:
+            raise CacheIncomplete(str(error)) from error
 
     def add_indexer(self, name: str, func: Callable[[T], Iterable[str]]) -> None:
         """Add an index; ValueError when the name is taken."""

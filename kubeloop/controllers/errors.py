@@ -6,8 +6,8 @@ import os
 
 from kubeloop.errors import ReportedError, one_line
 
-_FORBIDDEN_RETRY = 5.0
-"""Seconds after which a handler is called again that needs a cache for which the rights are missing."""
+_CACHE_RETRY = 5.0
+"""Seconds after which a handler is called again that needs a cache which cannot tell it the truth."""
 
 
 class Skip(Exception):
@@ -26,7 +26,14 @@ class CacheForbidden(RetryAfter):
     """The cache that a handler reads could never be filled: the rights are missing. What it would show is not true."""
 
     def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(_FORBIDDEN_RETRY, f"the cache of {kind} is empty: {reason}")
+        super().__init__(_CACHE_RETRY, f"the cache of {kind} is empty: {reason}")
+
+
+class CacheIncomplete(RetryAfter):
+    """An index that a handler reads has holes: what it would list may lack objects."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_CACHE_RETRY, reason)
 
 
 class BindError(ReportedError):

@@ -266,14 +266,53 @@ async def test_a_transform_sees_the_objects_of_a_list(first: Reply, lists: list[
         assert [obj.labels for obj in run.informer.indexer.list()] == [{}]
 
 
-def test_a_transform_that_raises_lets_the_object_through(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: Pod) -> Pod:
-        raise RuntimeError("broken transform")
+def fail(_: Pod) -> Pod:
+    raise RuntimeError("broken transform")
 
-    shared = informer(transform=fail)
+
+def forget(_: Pod) -> Pod:
+    return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("wrong", [fail, forget], ids=["raises", "returns nothing"])
+def test_a_transform_that_fails_stores_nothing_and_keeps_what_was_stored_before(
+    wrong: Callable[[Pod], Pod], caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = informer(transform=lambda obj: wrong(obj) if obj.labels.get("app") == "bad" else obj)
+    told = Recorder()
+    shared.add_event_handler(told)
     shared._processor.changed(pod("a"))
-    assert shared.indexer.list_keys() == ["ns/a"]
-    assert "broken transform" in caplog.text
+    shared._processor.changed(pod("a", "2", labels={"app": "bad"}))
+    shared._processor.changed(pod("b", labels={"app": "bad"}))
+    assert at(*shared.indexer.list()) == "a@1"
+    assert "pods ns/b: transform failed" in caplog.text
+    assert shared.undecodable() == ["pods: cannot be transformed: ns/a, ns/b"]
+    shared._processor.changed(pod("b", "3"))
+    last = pod("a", "4", labels={"app": "bad"})
+    shared._processor.deleted(last.metadata, last)
+    assert told.take() == "added a@1, added b@3, deleted a@1"
+    assert shared.undecodable() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "lists"),
+    {
+        "a WatchList": (watch(added(LISTED), added(sent("b")), bookmark("1", initial_events_end=True), hang()), []),
+        "a list": (REFUSED, [listing([LISTED, sent("b")], "1")]),
+    }.values(),
+)
+async def test_an_object_of_a_list_whose_transform_raises_is_left_out(first: Reply, lists: list[Reply]) -> None:
+    async with running([first], lists, transform=lambda obj: fail(obj) if obj.labels else obj) as run:
+        await run.informer.wait_for_sync(1.0)
+        assert run.informer.indexer.list_keys() == ["ns/b"]
+        assert run.informer.undecodable() == ["pods: cannot be transformed: ns/a"]
+
+
+def test_an_index_with_holes_is_named_in_the_probes() -> None:
+    shared = informer()
+    shared.indexer.add_indexers({"app": lambda obj: [obj.labels["app"]]})
+    shared._processor.changed(pod("a"))
+    assert shared.undecodable() == ["pods: index app is incomplete, its function raised for ns/a"]
 
 
 async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:

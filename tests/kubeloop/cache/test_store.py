@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.cache.processor import SharedProcessor
-from kubeloop.cache.store import NAMESPACE_INDEX, Indexer
+from kubeloop.cache.store import NAMESPACE_INDEX, Indexer, IndexIncomplete
 from tests.kubeloop.cache.informing import Recorder, pod
 
 Store = Indexer[Pod]
@@ -132,20 +132,22 @@ def fails(obj: Pod) -> list[str]:
     raise RuntimeError("no")
 
 
-FAULTY: dict[str, tuple[Callable[[Pod], Any], list[str]]] = {
-    "raises": (fails, []),
-    "returns a str": (lambda obj: "one-value", ["one-value"]),
-    "returns something unhashable": (lambda obj: [["x"]], []),
-    "returns a number": (lambda obj: [1], []),
-    "returns nothing": (lambda obj: None, []),
+FAULTY: dict[str, Callable[[Pod], Any]] = {
+    "raises": fails,
+    "returns something unhashable": lambda obj: [["x"]],
+    "returns a number": lambda obj: [1],
+    "returns nothing": lambda obj: None,
 }
 
 
-@pytest.mark.parametrize(("faulty", "values"), FAULTY.values(), ids=FAULTY)
-def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_loses_no_event_of_any_object(
-    faulty: Callable[[Pod], Any], values: list[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("faulty", FAULTY.values(), ids=FAULTY)
+def test_an_index_function_that_raises_loses_no_event_and_makes_its_own_index_unreadable_until_it_is_right_again(
+    faulty: Callable[[Pod], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    indexer: Store = Indexer(indexers={"by": lambda obj: faulty(obj) if obj.name == "b" else [obj.name]})
+    repaired: list[bool] = []
+    indexer: Store = Indexer(
+        indexers={"by": lambda obj: faulty(obj) if obj.name == "b" and not repaired else [obj.name]}
+    )
     told = Recorder()
     processor = SharedProcessor("pods", indexer)
     processor.add(told, 0.0)
@@ -156,5 +158,41 @@ def test_an_index_function_that_raises_or_returns_a_str_or_something_unhashable_
     events = "initial a@1, initial b@1, initial c@1, updated b@1 to b@2, deleted b@3, added b@4"
     assert told.take() == events
     assert indexer.list_keys() == ["ns/a", "ns/c", "ns/b"]
-    assert indexer.index_values("by") == ["a", "c", *values]
-    assert ("index by: no value for ns/b" in caplog.text) == (not values)
+    assert "index by: no value for ns/b" in caplog.text
+    for read in (lambda: indexer.index_values("by"), lambda: indexer.by_index("by", "a")):
+        with pytest.raises(IndexIncomplete, match="by is incomplete, its function raised for ns/b"):
+            read()
+    assert keys(indexer, NAMESPACE_INDEX, "ns") == ["ns/a", "ns/c", "ns/b"]
+    repaired.append(True)
+    processor.changed(pod("b", "5"))
+    assert (indexer.holes(), indexer.index_values("by")) == ([], ["a", "c", "b"])
+
+
+def relabelled(store: Store) -> None:
+    store.update(pod("b", "2", labels={"app": "x"}))
+
+
+CLOSING: dict[str, tuple[Callable[[Store], object], list[str]]] = {
+    "the object is right again": (relabelled, ["ns/a", "ns/b"]),
+    "the object is deleted": (lambda store: store.delete_key("ns/b"), ["ns/a"]),
+    "a whole list comes without it": (lambda store: store.replace([pod("a", labels={"app": "x"})]), ["ns/a"]),
+    "it is wrong again": (lambda store: store.update(pod("b", "2")), []),
+    "another object is wrong as well": (lambda store: store.add(pod("c")), []),
+}
+
+
+@pytest.mark.parametrize(("change", "held"), CLOSING.values(), ids=CLOSING)
+def test_a_hole_of_an_index_closes_when(change: Callable[[Store], object], held: list[str]) -> None:
+    store: Store = Indexer(indexers={"app": lambda obj: [obj.labels["app"]]})
+    store.add(pod("a", labels={"app": "x"}))
+    store.add(pod("b"))
+    change(store)
+    assert bool(store.holes()) == (not held)
+    if held:
+        assert keys(store, "app", "x") == held
+
+
+def test_an_index_value_may_be_one_str() -> None:
+    store: Store = Indexer(indexers={"name": lambda obj: f"one-{obj.name}"})
+    store.add(pod("a"))
+    assert store.index_values("name") == ["one-a"]
