@@ -29,6 +29,12 @@ class CustomResourceWatch:
             informers.append(informer)
             informer.on_not_installed(self._start)
 
+    def remove(self, informer: SharedIndexInformer[Any]) -> None:
+        """The informer is not woken any more."""
+        informers = self._informers.get(informer.resource.group_resource, [])
+        if informer in informers:
+            informers.remove(informer)
+
     async def stop(self) -> None:
         """Ends the watch, if there is one."""
         if self._watch is not None:

@@ -41,6 +41,7 @@ class SharedIndexInformer(Generic[T]):
         self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
         self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     @property
     def installed(self) -> bool:
@@ -113,12 +114,14 @@ class SharedIndexInformer(Generic[T]):
             self._processor.stop_resyncs()
 
     def start(self) -> None:
-        """Runs as a task; a second call does nothing."""
+        """Runs as a task; a second call does nothing. Raises RuntimeError after `stop`."""
+        self._refuse_if_stopped()
         if self._task is None:
             self._task = asyncio.create_task(self.run(), name=f"informer {self.kind}")
 
     async def stop(self) -> None:
         """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""
+        self._stopped = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -127,8 +130,14 @@ class SharedIndexInformer(Generic[T]):
     def add_event_handler(
         self, handler: ResourceEventHandler[T], resync_period: float | None = None
     ) -> HandlerRegistration[T]:
-        """Adds a handler; a late one is notified of every object at once, as of an initial list."""
+        """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
+        after `stop`."""
+        self._refuse_if_stopped()
         return self._processor.add(handler, self._resync_period if resync_period is None else resync_period)
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped:
+            raise RuntimeError(f"the informer of {self.kind} was stopped, and does not start again: make another")
 
     def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
         """Removes a handler; it is not called any more."""

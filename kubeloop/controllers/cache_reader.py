@@ -28,6 +28,11 @@ class CacheReader(Generic[T]):
     def __init__(self, indexer: Indexer[T], informer: SharedIndexInformer[T] | None = None) -> None:
         self._indexer = indexer
         self._informer = informer
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on every read raises RuntimeError: nothing follows the server any more."""
+        self._closed = True
 
     @property
     def installed(self) -> bool:
@@ -78,6 +83,8 @@ class CacheReader(Generic[T]):
         self._indexer.add_indexers({name: func})
 
     def _readable(self) -> Indexer[T]:
+        if self._closed:
+            raise RuntimeError("the controller of this cache was stopped: ask the factory for the kind again")
         if self._informer is not None and (reason := self._informer.forbidden):
             raise CacheForbidden(self._informer.kind, reason)
         return self._indexer

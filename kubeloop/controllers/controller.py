@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object
@@ -12,11 +12,20 @@ from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.enqueue import (
+    EnqueueHandler,
+    Reads,
+    Resolver,
+    check_handler,
+    check_key,
+    check_resolver,
+    owners,
+)
 from kubeloop.controllers.errors import described
 from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Verdict, combine
-from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler
+from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
 from kubeloop.logs import reconciling
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY, ShutDown
+from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
 
@@ -25,54 +34,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 R = TypeVar("R", bound=Object)
 
-Resolver = Callable[[T], Iterable[str]]
-"""Names the keys, in a list, that an object of another kind concerns (wrangler's relatedresource.Resolver)."""
-
-Reads = Callable[[T], object]
-"""What handlers read of an object of another kind: an update that leaves it equal is not theirs (controller-runtime's
-predicates)."""
-
 _CANCEL_GRACE = 1.0
 """Seconds that a cancelled worker has to end."""
-
-
-class EnqueueHandler(Generic[T]):
-    """An informer's event handler: `enqueue` gets each key (and a priority) that `keys_of` returns for an object
-    that was added, changed (old and new) or deleted; with `reads`, only changes in what that returns."""
-
-    def __init__(
-        self, keys_of: Resolver[T], enqueue: Callable[[str, int], None], reads: Reads[T] | None = None
-    ) -> None:
-        self._keys_of = keys_of
-        self._enqueue = enqueue
-        self._reads = reads
-
-    def on_add(self, obj: T, is_in_initial_list: bool) -> None:
-        self._enqueue_all(LOW_PRIORITY if is_in_initial_list else DEFAULT_PRIORITY, obj)
-
-    def on_update(self, old: T, new: T) -> None:
-        if old is new:
-            self._enqueue_all(LOW_PRIORITY, new)  # a resync: nothing happened, look again when there is time
-        elif self._reads is None or self._reads(old) != self._reads(new):
-            self._enqueue_all(DEFAULT_PRIORITY, new, old)
-
-    def on_delete(self, obj: T, final_state_unknown: bool) -> None:
-        self._enqueue_all(DEFAULT_PRIORITY, obj)
-
-    def _enqueue_all(self, priority: int, *objects: T) -> None:
-        # Ordered and without repeats. All keys are known before the first is enqueued; a resolver that fails on
-        # `old` must not cost what it said about `new`.
-        keys: dict[str, None] = {}
-        for obj in objects:
-            try:
-                named = self._keys_of(obj)
-                if isinstance(named, str):
-                    raise TypeError(f"a list of keys is expected, not the text {named!r}")
-                keys.update(dict.fromkeys(named))
-            except Exception:
-                log.exception("cannot map %s to keys", obj.key)
-        for key in keys:
-            self._enqueue(key, priority)
 
 
 class Controller(Generic[T]):
@@ -93,9 +56,10 @@ class Controller(Generic[T]):
         client: ResourceClient[T] | None = None,
         handlers: dict[str, str] | None = None,
         selects: Callable[[str], bool] = lambda _: True,
+        on_stop: Callable[[], object] = lambda: None,
     ) -> None:
         """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics. `selects`:
-        for which keys handlers are called."""
+        for which keys handlers are called. `on_stop` is called when this controller alone is stopped."""
         self.name = name
         self.informer = informer
         self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
@@ -103,7 +67,10 @@ class Controller(Generic[T]):
         self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
         self._selects = selects
+        self._on_stop = on_stop
         self._handlers: dict[tuple[str, bool], NamedHandler[T]] = {}
+        self._own: EnqueueHandler[T]
+        # Made with the first handler.
         # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
         self._owners = handlers if handlers is not None else {}
         self._conflicted: set[str] = set()
@@ -123,20 +90,27 @@ class Controller(Generic[T]):
         """A read-only view of the kind's cache."""
         return self._cache
 
-    def on_change(self, name: str, handler: Handler[T]) -> None:
+    def on_change(self, name: str, handler: Handler[T], *, reads: Reads[T] | None = None) -> None:
         """Call `handler` for every object that is there, comes, changes or goes, also if it is added while the
         controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
-        name is taken."""
-        self._add(name, handler)
+        name is taken, TypeError for a plain `def`, RuntimeError when the controller was stopped.
+
+        `reads` returns the part of an object that matters to the handler: an update that leaves it equal is no reason
+        to call it (`generation` of `kubeloop.controllers.enqueue`: the handler's own write of a status is none). What
+        one handler of a kind asks for calls all of them."""
+        check_handler(handler)
+        self._add(name, handler, reads)
 
     def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]], *, finalizer: str = "") -> None:
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
         be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the
         object, wrangler's (`wrangler.cattle.io/<name>`) by default."""
+        check_handler(handler)
         finalizer = finalizer or FINALIZER_PREFIX + name
-        self._add(name, RemovalHandler(finalizer, handler, self.client), removal=True)
+        self._add(name, RemovalHandler(finalizer, handler, self.client), read_for_removal, removal=True)
 
-    def _add(self, name: str, handler: Handler[T], *, removal: bool = False) -> None:
+    def _add(self, name: str, handler: Handler[T], reads: Reads[T] | None, *, removal: bool = False) -> None:
+        self._refuse_if_stopped()
         if (name, removal) in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already")
         first = not self._handlers
@@ -146,32 +120,45 @@ class Controller(Generic[T]):
             handler = _checked(handler, self.informer.indexer)
         self._handlers[name, removal] = NamedHandler(name, handler, metrics)
         if first:
-            self.informer.add_event_handler(EnqueueHandler(_own_key, self.queue.add))
+            self._own = EnqueueHandler(_own_key, self.queue.add, None if reads is None else [reads])
+            self.informer.add_event_handler(self._own)
         else:
+            self._own.reads = None if reads is None or self._own.reads is None else [*self._own.reads, reads]
             self.enqueue_all()
         if self._started:
             self.start_workers()
 
+    def watch_owned(self, other: Controller[R], *, any_owner: bool = False, reads: Reads[R] | None = None) -> None:
+        """Enqueue here the owner of every object of another kind that is added, changed or deleted: the one that
+        manages it (controller-runtime's Owns), with `any_owner` each one of this kind."""
+        self.watch_related(other, owners(self.informer.resource, any_owner), reads=reads)
+
     def watch_related(self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
-        if what that returns of the two differs.
+        if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
+        what is no key of this kind is named in the log.
         """
-        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, reads))
+        check_resolver(resolver, other.informer.resource.type)
+        several = None if reads is None else (reads,)
+        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
         """Call the handlers for this key (`namespace/name`, or `name`) soon.
 
         As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
         enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
+        Raises ValueError for what is no key of the kind (a name without its namespace). Ignored after `stop`.
         """
+        self._check_key(key)
         if immediately:
             self.queue.add(key)
         else:
             self.queue.add_rate_limited(key)
 
     def enqueue_after(self, key: str, seconds: float) -> None:
-        """Call the handlers for this key in `seconds`."""
+        """Call the handlers for this key in `seconds`. Raises what `enqueue` does."""
+        self._check_key(key)
         self.queue.add_after(key, seconds)
 
     def enqueue_all(self) -> None:
@@ -180,9 +167,10 @@ class Controller(Generic[T]):
             self.queue.add(key, LOW_PRIORITY)
 
     def start_workers(self) -> None:
-        """Start the workers. Needs the running loop and synced caches."""
+        """Start the workers. Needs the running loop and synced caches. Raises RuntimeError after `stop`."""
+        self._refuse_if_stopped()
         self._started = True
-        if self._workers or not self._handlers or self._stopping:
+        if self._workers or not self._handlers:
             return
         self._workers = [
             asyncio.create_task(self._work(), name=f"{self.name} worker {number}")
@@ -190,6 +178,16 @@ class Controller(Generic[T]):
         ]
 
     async def stop(self, timeout: float = 10.0) -> None:
+        """End this controller for good, and its watch, while others go on: what is queued is finished, at most
+        `timeout` seconds. Its cache can no longer be read. A factory makes another one when asked for the kind again.
+        """
+        if not self._stopping:
+            self._on_stop()
+        await self.drain(timeout)
+        self._cache.close()
+        await self.informer.stop()
+
+    async def drain(self, timeout: float = 10.0) -> None:
         """Take nothing new, finish what is queued, at most `timeout` seconds; then workers are cancelled."""
         self._stopping = True
         self.queue.shut_down()
@@ -216,6 +214,13 @@ class Controller(Generic[T]):
     def refused(self) -> list[str]:
         """Keys that wait because the API server refuses a request, a line each."""
         return [line for handler in self._handlers.values() for line in handler.refused()]
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopping:
+            raise RuntimeError(f"controller {self.name} was stopped, and calls no handler again: make another")
+
+    def _check_key(self, key: str) -> None:
+        check_key(self.informer.resource, key)
 
     async def _work(self) -> None:
         while True:

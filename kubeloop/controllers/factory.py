@@ -80,6 +80,7 @@ class ControllerFactory:
         shared = (transform, resync_period, rate_limiter)
         found: Controller[T] | None = self._controllers.get(identity)
         if found is None:
+            self._refuse_if_stopped()
             client = self.client.resource(resource)
             selected = " ".join(filter(None, (",".join(namespaces), label_selector, name, field_selector)))
             found = Controller(
@@ -95,6 +96,7 @@ class ControllerFactory:
                 client=client,
                 handlers=self._handlers,
                 selects=self._selects,
+                on_stop=lambda: self._forget(identity),
             )
             self._controllers[identity] = found
             self._shared[found] = shared
@@ -129,8 +131,10 @@ class ControllerFactory:
 
         With `leading` not before that is set: a standby's caches are warm when it becomes the leader.
         A kind that is not installed delays nothing, unless it is required. A kind that may not be listed delays the
-        handlers that read its cache (CacheForbidden), and nothing else.
+        handlers that read its cache (CacheForbidden), and nothing else. Once more it starts what was added since.
+        Raises RuntimeError after `stop`.
         """
+        self._refuse_if_stopped()
         self._leading = leading
         self._begin()
 
@@ -139,14 +143,14 @@ class ControllerFactory:
         return await wait_for_cache_sync(*self._informers(), timeout=timeout)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends.
+        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends, for good.
 
         Raises ChangedInPlace, with a fake cluster's client, if a cached object was changed."""
         self._stopping = True
         deadline = loop_time() + timeout
         if self._starter is not None:
             await _end(self._starter)
-        await asyncio.gather(*(controller.stop(timeout) for controller in self._controllers.values()))
+        await asyncio.gather(*(controller.drain(timeout) for controller in self._controllers.values()))
         left = max(0.0, deadline - loop_time())
         await asyncio.gather(*(recorder.stop(left) for recorder in self._recorders.values()))
         await asyncio.gather(self._definitions.stop(), *(informer.stop() for informer in self._informers()))
@@ -201,6 +205,21 @@ class ControllerFactory:
 
     def _informers(self) -> list[SharedIndexInformer[Any]]:
         return [controller.informer for controller in self._controllers.values()]
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopping:
+            raise RuntimeError("this ControllerFactory was stopped, and calls no handler again: make another")
+
+    def _forget(self, identity: tuple[Resource[Any], tuple[str, ...], str, str]) -> None:
+        """A controller is stopped alone: who asks for its kind again gets another one."""
+        controller = self._controllers.pop(identity)
+        del self._shared[controller]
+        self._required.discard(controller)
+        for name in [name for name, owner in self._handlers.items() if owner == controller.name]:
+            del self._handlers[name]
+        self._definitions.remove(controller.informer)
+        if self._starter is not None and not self._stopping:
+            self._begin()
 
     def _begin(self) -> None:
         for informer in self._informers():

@@ -20,6 +20,12 @@ _TRIES = 5
 """How often the finalizer is taken off an object that others keep changing, before the key is retried."""
 
 
+def read_for_removal(obj: Object) -> object:
+    """The part of an object that matters to a RemovalHandler: once it is being deleted, each change."""
+    meta = obj.metadata
+    return meta.uid, meta.finalizers, meta.deletion_timestamp and meta.resource_version
+
+
 class RemovalHandler(Generic[T]):
     """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted."""
 

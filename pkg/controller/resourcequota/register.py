@@ -5,8 +5,6 @@ Migrations do so through their own controller, `pkg.controller.migration.vmim_co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
@@ -54,7 +52,7 @@ def _watch(management: Management) -> None:
     def beside(obj: Object) -> list[str]:
         return [quota.key for quota in quotas.cache().list(obj.namespace or obj.name)]
 
-    def where_vms_migrate(_: object) -> Iterable[str]:
+    def where_vms_migrate(_: object) -> set[str]:
         return {key for migration in migrations.cache().list() for key in beside(migration)}
 
     def moves_volumes(name: str) -> bool:

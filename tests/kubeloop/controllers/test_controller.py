@@ -388,11 +388,11 @@ async def test_enqueue_takes_keys_and_a_delay() -> None:
     kind, calls = Quotas(workers=1), Calls()
     kind.controller.queue.add("ns/low", LOW_PRIORITY)
     kind.controller.enqueue("ns/namespaced", immediately=True)
-    kind.controller.enqueue("cluster-scoped", immediately=True)
+    kind.controller.enqueue("ns/second", immediately=True)
     kind.controller.enqueue_after("ns/later", 3)
     await kind.start(handler=calls)
     await asyncio.sleep(2)
-    assert calls.keys == ["ns/namespaced", "cluster-scoped", "ns/low"]
+    assert calls.keys == ["ns/namespaced", "ns/second", "ns/low"]
     await asyncio.sleep(2)
     assert calls.keys[3:] == ["ns/later"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
-from kubeloop.controllers.controller import EnqueueHandler, Reads
+from kubeloop.controllers.enqueue import EnqueueHandler, Reads
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY
 
 
@@ -29,7 +29,7 @@ class Enqueued:
 
     def __init__(self, reads: Reads[Pod] | None = None) -> None:
         self.keys: list[tuple[str, int]] = []
-        self.handler: EnqueueHandler[Pod] = EnqueueHandler(named, self.enqueue, reads)
+        self.handler: EnqueueHandler[Pod] = EnqueueHandler(named, self.enqueue, reads and [reads])
 
     def enqueue(self, key: str, priority: int) -> None:
         self.keys.append((key, priority))
@@ -77,7 +77,8 @@ def test_event(case: str) -> None:
 
 def test_a_resolver_that_returns_a_text_enqueues_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     keys: list[str] = []
-    handler: EnqueueHandler[Pod] = EnqueueHandler(lambda obj: obj.key, lambda key, _: keys.append(key))
+    by_text: Any = lambda obj: obj.key  # noqa: E731
+    handler: EnqueueHandler[Pod] = EnqueueHandler(by_text, lambda key, _: keys.append(key))
     handler.on_add(pod(), False)
     assert keys == []
     assert "a list of keys is expected, not the text 'ns/a'" in caplog.text
