@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -240,6 +240,10 @@ class ObjectReference(Struct):
 
 class EventSource(Struct):
     component: str = ""
+
+
+EventType = Literal["Normal", "Warning"]
+"""A Warning asks for attention. The API server refuses other types."""
 
 
 class Event(Object):

@@ -7,12 +7,13 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from cachetools import LRUCache, TTLCache
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from kubeloop.api import registry
+from kubeloop.api.core import EventType
 from kubeloop.api.meta import Object, now_rfc3339
 from kubeloop.client.client import Client
 from kubeloop.client.errors import (
@@ -31,15 +32,15 @@ from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
-WARNING = "Warning"
-"""The type of an event that asks for attention; the other one is Normal (core/v1)."""
+WARNING: Final = "Warning"
 
 QUEUE_LIMIT = 1000
 """Different events of a namespace that may wait to be written; more are dropped and counted."""
 AGGREGATION_SECONDS = 600.0
 """A repeat within this time raises `count` of the event that is there (client-go's interval)."""
 SIMILAR_LIMIT = 10
-"""Messages of one reason on one object within that time; later ones share one event (client-go's aggregator)."""
+"""Of messages of one reason on one object within that time, this one and later ones share one event (client-go's
+aggregator)."""
 SIMILAR_PREFIX = "(combined from similar events): "
 SPAM_BURST = 25
 SPAM_SECONDS = 300.0
@@ -117,11 +118,15 @@ class EventRecorder:
         self._stopped = False
         self.dropped = 0
 
-    def event(self, obj: Object, type: str, reason: str, message: str) -> None:
+    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
         """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
 
         Returns at once and never raises; what cannot be written is dropped, counted and logged.
         """
+        if type not in get_args(EventType):
+            log.error("event %s on %s is not recorded: its type is Normal or Warning, not %r", reason, obj.key, type)
+            self._drop("invalid")
+            return
         RECORDED.labels(type, reason).inc()
         try:
             self._record(obj, type, reason, message)
@@ -175,7 +180,7 @@ class EventRecorder:
         """Whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
-        if identity.message is not None and len(messages) < SIMILAR_LIMIT:
+        if identity.message is not None and len(messages) < SIMILAR_LIMIT - 1:
             messages = messages | {identity.message}
         self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
         return identity.message not in messages

@@ -9,10 +9,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
-from kubeloop.api.core import Lease, LeaseSpec
+from kubeloop.api.core import EventType, Lease, LeaseSpec
+from kubeloop.api.meta import Object
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kubeloop.client.retry import retry_on_conflict
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp
 from kubeloop.metrics import FRAMEWORK
@@ -55,6 +57,13 @@ class LeaderElectionConfig:
             )
 
 
+class Recorder(Protocol):
+    """An EventRecorder."""
+
+    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
+        """Record an event about `obj`."""
+
+
 class LeaderElector:
     """One candidate. `run` it in a task and give `before_write` to the transport of everything that a leader writes.
 
@@ -69,14 +78,17 @@ class LeaderElector:
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = lambda _: None,
         on_new_leader: Callable[[str], None] = lambda _: None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`tell` gets what is logged as a warning: why the lease can't be read or written, once a minute.
-        `on_new_leader` gets the identity of each holder that is seen, this one too (client-go's OnNewLeader)."""
+        `on_new_leader` gets the identity of each holder that is seen, this one too (client-go's OnNewLeader).
+        `recorder` (a factory's) writes client-go's events on the Lease: became leader, stopped leading."""
         self._lock = lock
         self._config = config or LeaderElectionConfig()
         self._clock = clock
         self._tell = tell
         self._on_new_leader = on_new_leader
+        self._recorder = recorder
         self._observed: Lease | None = None
         self._observed_at = 0.0
         # Invariant: when `_observed.spec` was first seen here; another holder is left its whole duration from then on.
@@ -130,6 +142,7 @@ class LeaderElector:
             await asyncio.wait([watch])
         log.info("holding the lease %s as %s", self._lock, self._lock.identity)
         MASTER.labels(str(self._lock)).set(1)
+        self._record("became leader")
 
     async def renew(self) -> NoReturn:
         """Keeps the lease. Raises LeaseLost when that fails for `renew_deadline` seconds, also where no other
@@ -145,6 +158,7 @@ class LeaderElector:
                 break
         self._renewed_at = None
         MASTER.labels(str(self._lock)).set(0)
+        self._record("stopped leading")
         raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
 
     async def release(self) -> bool:
@@ -156,14 +170,21 @@ class LeaderElector:
         MASTER.labels(str(self._lock)).set(0)
         try:
             async with asyncio.timeout(self._config.retry_period):
-                found = await self._lock.get()
-                if found.spec.holder_identity != self._lock.identity:
+                if not await retry_on_conflict(lambda _: self._give_up()):
                     return False
-                await self._lock.update(_released(found.spec), found.metadata.resource_version)
         except (ApiError, TimeoutError) as err:
             log.warning("lease %s not released: %s", self._lock, str(err) or "no answer in time")
             return False
         log.info("released the lease %s", self._lock)
+        self._record("stopped leading")
+        return True
+
+    async def _give_up(self) -> bool:
+        """Release what is ours now: a renewal whose answer was lost may be newer than the Lease that was seen."""
+        found = await self._lock.get()
+        if found.spec.holder_identity != self._lock.identity:
+            return False
+        await self._lock.update(_released(found.spec), found.metadata.resource_version)
         return True
 
     async def try_acquire_or_renew(self) -> bool:
@@ -190,7 +211,11 @@ class LeaderElector:
                 written = await self._lock.create(self._ours(LeaseSpec()))
             else:
                 written = await self._lock.update(self._ours(found.spec), found.metadata.resource_version)
-        except (AlreadyExists, Conflict, NotFound):
+        except (AlreadyExists, Conflict):
+            return False
+        except NotFound:
+            if found is None:
+                raise  # it is the namespace that does not exist: no later attempt will do better
             return False
         self._observe(written)
         self._renewed_at = sent
@@ -216,6 +241,10 @@ class LeaderElector:
             if self.get_leader() != self._lock.identity:
                 log.info("the lease %s is held by %s", self._lock, self.get_leader())
             self._on_new_leader(self.get_leader())
+
+    def _record(self, happened: str) -> None:
+        if self._recorder is not None and self._observed is not None:
+            self._recorder.event(self._observed, "Normal", "LeaderElection", f"{self._lock.identity} {happened}")
 
     def _left(self) -> float:
         """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import EventType, Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import condition_is_true, find_condition
 from lab.kubevirt import objects
@@ -37,7 +37,7 @@ class Write:
     obj: VirtualMachineInstanceMigration | VirtualMachineInstance | Pod
     patch: Patch
     subresource: str = ""
-    event: tuple[str, str, str] | None = None
+    event: tuple[EventType, str, str] | None = None
     """Type, reason and message of an Event for the migration."""
 
     @property
@@ -306,7 +306,7 @@ def _loss(view: View) -> str:
 # Writes, and pieces of them
 
 
-def _written(view: View, status: Patch, event: tuple[str, str, str] | None = None) -> Write:
+def _written(view: View, status: Patch, event: tuple[EventType, str, str] | None = None) -> Write:
     return Write(view.migration, {"status": status}, "status", event)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kubeloop.api.core import EventType
+
 EVENT_NOT_SCALED = "MigrationNotScaled"
 EVENT_TOO_LARGE = "PodExceedsVirtualMachine"
 EVENT_BASE_CHANGED = "BaseChanged"
@@ -24,7 +26,7 @@ class ResourceQuotaError(Exception):
         self.vm = vm
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> EventType:
         """The Event's type."""
         return "Normal" if self.reason == EVENT_BASE_CHANGED else "Warning"
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import EventType, Namespace, ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.api.registry import EVENTS
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
@@ -107,7 +107,7 @@ async def test_events_about_cluster_scoped_objects_live_in_default(recording: Re
     assert event["count"] == 2
 
 
-REPEATS: dict[str, tuple[list[tuple[float, str, str, str, str]], list[int]]] = {
+REPEATS: dict[str, tuple[list[tuple[float, str, EventType, str, str]], list[int]]] = {
     # (seconds later, uid, type, reason, message) -> the counts of the events on the server
     "repeats are counted on the first": (
         [(0, "1", "Normal", "A", "m"), (5, "1", "Normal", "A", "m"), (5, "1", "Normal", "A", "m")],
@@ -284,14 +284,24 @@ async def test_similar_events_are_aggregated_into_one(recording: Recording) -> N
         recording.recorder.event(quota(), "Warning", "Failed", f"try {number} failed")
         await asyncio.sleep(1)
     messages = [event["message"] for event in recording.written()]
-    assert messages[:10] == [f"try {number} failed" for number in range(10)]
-    assert messages[10:] == [events.SIMILAR_PREFIX + "try 24 failed"]
+    assert messages[:9] == [f"try {number} failed" for number in range(9)]
+    assert messages[9:] == [events.SIMILAR_PREFIX + "try 24 failed"]
     recording.recorder.event(quota(), "Warning", "Another", "reason")
     recording.recorder.event(quota("other", "uid-2"), "Warning", "Failed", "on another object")
     await asyncio.sleep(events.AGGREGATION_SECONDS)
     recording.recorder.event(quota(), "Warning", "Failed", "much later")
     await settle()
-    assert [event["message"] for event in recording.written()][11:] == ["on another object", "much later"]
+    assert [event["message"] for event in recording.written()][10:] == ["on another object", "much later"]
+
+
+@pytest.mark.parametrize("wrong", ["Oops", "warning", "", None])
+async def test_a_type_that_the_api_server_would_refuse_is_not_recorded(
+    recording: Recording, wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording.recorder.event(quota(), wrong, "Reason", "message")
+    await settle()
+    assert (recording.written(), recording.recorder.dropped) == ([], 1)
+    assert f"its type is Normal or Warning, not {wrong!r}" in caplog.text
 
 
 async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(recording: Recording) -> None:

@@ -9,14 +9,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from kubeloop.api.core import LeaseSpec
+from kubeloop.api.meta import Object
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
-from kubeloop.client.errors import Forbidden
+from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector, LeaseLost, NotLeader
 from kubeloop.leaderelection.lease_lock import LeaseLock
+from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now, settle
 from tests.kubeloop.leaderelection.lease_server import KEY, LeaseServer, Link
 
@@ -335,3 +338,61 @@ async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> Non
 def test_durations_under_which_two_could_write(durations: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="must be longer than"):
         LeaderElectionConfig(*durations)
+
+
+async def test_a_lease_whose_namespace_does_not_exist_is_said_at_once() -> None:
+    race = Race()
+    waiting = race.candidate("a")
+    reason = 'namespaces "ns" not found'
+
+    def refuse(request: Request) -> None:
+        if request.verb == "create":
+            raise NotFound(reason)
+
+    race.server.reactors.append(refuse)
+    waiting.start()
+    await race.lasts(3)
+    assert [what for _, what in waiting.told] == [f"lease ns/headroom: not acquired or renewed: {reason}"]
+    race.server.reactors.clear()
+    await race.lasts(3)
+    assert waiting.led
+
+
+async def test_a_release_reads_the_lease_again_after_a_conflict() -> None:
+    race = Race()
+    leader = race.candidate("a").start()
+    await race.lasts(3)
+
+    def renewal_arrives(request: Request) -> None:
+        if request.verb == "patch":
+            race.server.reactors.clear()
+            race.server.set(msgspec.structs.replace(race.server.lease.spec, renew_time="2030-01-01T00:00:00.000000Z"))
+
+    race.server.reactors.append(renewal_arrives)
+    assert await leader.end()
+    assert race.server.lease.spec.holder_identity is None
+
+
+async def test_leading_is_an_event_on_the_lease() -> None:
+    events: list[tuple[str, str, str, str]] = []
+
+    class Recording:
+        def event(self, obj: Object, type: str, reason: str, message: str) -> None:
+            events.append((obj.key, type, reason, message))
+
+    server = LeaseServer()
+    lock = LeaseLock(server.client(), "ns", "headroom", "a")
+    for ending in ("released", "lost"):
+        events.clear()
+        elector = LeaderElector(lock, clock=now, recorder=Recording())
+        running = asyncio.create_task(elector.run(lambda: None))
+        await asyncio.sleep(3)
+        assert events == [("ns/headroom", "Normal", "LeaderElection", "a became leader")]
+        if ending == "released":
+            running.cancel()
+            assert await elector.release()
+        else:
+            server.set(OTHER)
+            with pytest.raises(LeaseLost):
+                await running
+        assert [message for *_, message in events] == ["a became leader", "a stopped leading"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import EventType, Namespace, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
@@ -35,7 +35,7 @@ from pkg.webhook.view import NoAnswer, View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
 _CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"
-Tell = Callable[[ResourceQuota, str, str, str], None]
+Tell = Callable[[ResourceQuota, EventType, str, str], None]
 """EventRecorder.event."""
 
 
