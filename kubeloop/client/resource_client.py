@@ -25,16 +25,30 @@ class ResourceClient(ResourceReader[T]):
     """The requests of one kind."""
 
     def __init__(
-        self, transport: Transport, resource: Resource[T], *, accept: Accept = PLAIN, dry_run: bool = False
+        self,
+        transport: Transport,
+        resource: Resource[T],
+        *,
+        accept: Accept = PLAIN,
+        transform: Callable[[T], T] | None = None,
+        dry_run: bool = False,
     ) -> None:
-        super().__init__(transport, resource, accept=accept)
+        super().__init__(transport, resource, accept=accept, transform=transform)
         self._has_status = resource.status_subresource
         self._options = {"dryRun": "All"} if dry_run else {}
 
     def dry_run(self) -> ResourceClient[T]:
         """This client, whose writes the server judges, answers and does not keep (controller-runtime's
         NewDryRunClient)."""
-        return ResourceClient(self.transport, self.resource, accept=self._accept, dry_run=True)
+        return ResourceClient(
+            self.transport, self.resource, accept=self._accept, transform=self._transform, dry_run=True
+        )
+
+    def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
+        """This client, whose lists hold what `transform` leaves of each object, as a cache with it does."""
+        return ResourceClient(
+            self.transport, self.resource, accept=self._accept, transform=transform, dry_run=bool(self._options)
+        )
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -18,6 +18,8 @@ from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Trans
 T = TypeVar("T", bound=Object)
 
 PAGE_SIZE = 500
+SLIM_PAGE_SIZE = 100
+"""Objects of a page of which a part is dropped: a whole page is held until then."""
 
 
 class Accept(NamedTuple):
@@ -35,10 +37,19 @@ class ResourceReader(Generic[T]):
     cluster-scoped kind. Which object is meant is said by keywords, here and in the cache: two strings in a row are
     swapped too easily. Names are checked before they become part of a path."""
 
-    def __init__(self, transport: Transport, resource: Resource[T], *, accept: Accept = PLAIN) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource[T],
+        *,
+        accept: Accept = PLAIN,
+        transform: Callable[[T], T] | None = None,
+    ) -> None:
+        """`transform` sees every object of a `list` before the next page comes (to drop fields)."""
         self.transport = transport
         self.resource = resource
         self._accept = accept
+        self._transform = transform
         self._decoder: Decoder[T] = decoder_for(resource.type)
 
     async def get(self, *, name: str, namespace: str = "") -> T:
@@ -53,12 +64,12 @@ class ResourceReader(Generic[T]):
         while True:
             page = await self.list_page(
                 namespace,
-                limit=PAGE_SIZE,
+                limit=PAGE_SIZE if self._transform is None else SLIM_PAGE_SIZE,
                 continue_=continue_,
                 label_selector=label_selector,
                 field_selector=field_selector,
             )
-            found += page.items
+            found += map(self._transform, page.items) if self._transform else page.items
             found.resource_version = page.metadata.resource_version
             continue_ = page.metadata.continue_
             if not continue_:

@@ -67,11 +67,11 @@ class ControllerFactory:
         watch for each), match `label_selector` and `field_selector`, have the `name`: one for each of these choices.
 
         Another definition of the same resource (a struct of your own) is another kind. `transform` sees every object
-        before it is cached (to drop fields); every `resync_period` seconds (0: never) handlers are called for every
-        object; `rate_limiter` says when failed keys are tried again (default: client-go's). All who share a controller
-        give the same of these three, else ValueError; `workers` counts only the first time. The name, which logs,
-        probes and queue metrics carry, is the plural; a second kind of the same plural has its group, selector and
-        struct in it as well.
+        before it is cached, or listed by the controller's client (to drop fields); every `resync_period` seconds (0:
+        never) handlers are called for every object; `rate_limiter` says when failed keys are tried again (default:
+        client-go's). All who share a controller give the same of these three, else ValueError; `workers` counts only
+        the first time. The name, which logs, probes and queue metrics carry, is the plural; a second kind of the same
+        plural has its group, selector and struct in it as well.
         """
         by_name = f"metadata.name={name}" if name else ""
         fields = ",".join(filter(None, (by_name, field_selector)))
@@ -82,6 +82,7 @@ class ControllerFactory:
         if found is None:
             self._refuse_if_stopped()
             client = self.client.resource(resource)
+            client = client.transformed(transform) if transform else client
             selected = " ".join(filter(None, (",".join(namespaces), label_selector, name, field_selector)))
             found = Controller(
                 self._free_name(resource, selected),

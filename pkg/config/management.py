@@ -48,8 +48,8 @@ class Management(ControllerFactory):
         super().__init__(client, workers=workers, selects=selects)
         self.clock = clock or client.transport.server_clock
         self.kubernetes = kubernetes or KubernetesVersion()
-        self._slim = Slim()
-        self._pod_transform = None if whole_pods else self._slim.pod
+        self.slim = Slim()
+        self._pod_transform = None if whole_pods else self.slim.pod
 
     @property
     def resource_quotas(self) -> Controller[ResourceQuota]:
@@ -57,7 +57,7 @@ class Management(ControllerFactory):
 
     @property
     def limit_ranges(self) -> Controller[LimitRange]:
-        return self.controller(registry.LIMIT_RANGES)
+        return self.controller(registry.LIMIT_RANGES, transform=self.slim.limit_range)
 
     @property
     def namespaces(self) -> Controller[Namespace]:
@@ -71,19 +71,19 @@ class Management(ControllerFactory):
     @property
     def persistent_volume_claims(self) -> Controller[PersistentVolumeClaim]:
         """Cached slim."""
-        return self.controller(registry.PERSISTENT_VOLUME_CLAIMS, transform=self._slim.claim)
+        return self.controller(registry.PERSISTENT_VOLUME_CLAIMS, transform=self.slim.claim)
 
     @property
     def virtual_machines(self) -> Controller[VirtualMachine]:
-        return self.controller(VIRTUAL_MACHINES, transform=self._slim.machine)
+        return self.controller(VIRTUAL_MACHINES, transform=self.slim.machine)
 
     @property
     def virtual_machine_instances(self) -> Controller[VirtualMachineInstance]:
-        return self.controller(VIRTUAL_MACHINE_INSTANCES, transform=self._slim.instance)
+        return self.controller(VIRTUAL_MACHINE_INSTANCES, transform=self.slim.instance)
 
     @property
     def virtual_machine_instance_migrations(self) -> Controller[VirtualMachineInstanceMigration]:
-        return self.controller(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        return self.controller(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, transform=self.slim.migration)
 
     @property
     def kubevirts(self) -> Controller[KubeVirt]:

@@ -1,40 +1,82 @@
-"""KubeVirt's objects as caches hold them: thousands, most of them alike in all but name, uid and node.
+"""KubeVirt's objects as caches and live lists hold them: what decisions read, and no more than KubeVirt would start.
 
-What equal VMs and equal pods say of their devices, resources and containers is held once, as is a word that thousands
-say: a kind, a phase, a namespace, a node. Of a pod the annotations and conditions that no decision reads are dropped.
+A tenant writes these objects, up to 1.5 MiB each, and thousands of them. So of labels, annotations, owner references
+and conditions the few stay that are read, and a VM is cut to what KubeVirt's own validation lets through: a list has
+LONGEST elements at most, and an object that is still larger than LARGEST stands without spec and status, so that
+nothing is added for it. Most objects are alike in all but name, uid and node: what equal ones say of their devices,
+resources and containers is held once, as is a word that thousands say.
 For objects that no reader has yet: they are changed in place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from kubeloop.api.core import (
     Container,
     ContainerStatus,
+    LimitRange,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimStatus,
     Pod,
+    PodStatus,
 )
-from kubeloop.api.meta import Object, Struct
-from pkg.api.kubevirt import DomainSpec, VirtualMachine, VirtualMachineInstance
-from pkg.util.constants import ANNOTATION_MEMORY_OVERHEAD, LABEL_APP, LABEL_MIGRATION_NAME, LABEL_NODE_NAME
+from kubeloop.api.meta import Object, ObjectMeta, Struct
+from pkg.api.kubevirt import (
+    DomainSpec,
+    TemplateMeta,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+    VirtualMachineInstanceSpec,
+    VirtualMachineInstanceStatus,
+)
+from pkg.util import constants
+from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
+from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
+from pkg.util.quotacount.usage import ANNOTATION_STORAGE_CLASS
 
 S = TypeVar("S")
-_CONDITIONS = ("PodResizePending",)
-_WORDS = (LABEL_APP, LABEL_NODE_NAME)
+T = TypeVar("T", bound=Object)
+
+LONGEST: Final = 256
+"""Elements of a list, as KubeVirt's schema has it for disks, volumes, interfaces and networks; and characters of an
+annotation of which only short values mean anything."""
+LARGEST: Final = 128 * 1024
+"""Bytes of an object as it is read: a VMI with 256 disks has 75 KiB."""
+_LONGEST_SHARED: Final = 4096
+"""Bytes of a value that is held for others: equal ones that are larger are rare, and a tenant may write many."""
 _LONGEST_WORD = 63
+
+_POD_LABELS = (
+    constants.LABEL_APP,
+    constants.LABEL_CREATED_BY,
+    constants.LABEL_MIGRATION_JOB_UID,
+    constants.LABEL_NODE_NAME,
+    constants.LABEL_VM_NAME,
+)
+_POD_ANNOTATIONS = (constants.ANNOTATION_MEMORY_OVERHEAD,)
+_POD_CONDITIONS = ("PodResizePending",)
+_VMI_LABELS = (constants.LABEL_OUTDATED_LAUNCHER,)
+_TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
+_VMI_ANNOTATIONS = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
+_VMI_CONDITIONS = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
+_VM_ANNOTATIONS = (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,)
+_CLAIM_LABELS = (constants.LABEL_MIGRATION_NAME,)
+_CLAIM_ANNOTATIONS = (ANNOTATION_STORAGE_CLASS,)
+_SHARED_LABELS = (constants.LABEL_APP, constants.LABEL_NODE_NAME)
 
 _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
 
 
 class Slim:
-    """The transforms of one process's caches, which share what they hold."""
+    """The transforms of one process's caches and live lists, which share what they hold."""
 
     def __init__(self, most: int = 5000) -> None:
         """`most`: different values that are held to be shared; tenants choose how many there are."""
@@ -42,18 +84,16 @@ class Slim:
         self._shared: dict[tuple[type, bytes], Any] = {}
 
     def pod(self, pod: Pod) -> Pod:
-        """A fifth of a launcher pod remains."""
+        """A fifth of a launcher pod remains. Never less than quota counts, however large that is."""
         meta, spec, status = pod.metadata, pod.spec, pod.status
+        _keep_metadata(pod, _POD_LABELS, _POD_ANNOTATIONS)
         if meta.annotations:
-            overhead = meta.annotations.get(ANNOTATION_MEMORY_OVERHEAD)
-            kept = None if overhead is None else {ANNOTATION_MEMORY_OVERHEAD: overhead}
-            _write(meta, "annotations", kept and self._held_once(dict, kept))
-        _write(meta, "generate_name", None)
+            _write(meta, "annotations", self._held_once(dict, meta.annotations))
         _intern(spec, "node_name", "restart_policy")
         _intern(status, "phase", "qos_class")
-        _intern_metadata(pod)
-        if status.conditions:
-            _write(status, "conditions", [c for c in status.conditions if c.type in _CONDITIONS] or None)
+        # When the containers of a pod that is over ended, its condition Ready tells.
+        read = (*_POD_CONDITIONS, "Ready") if pod.terminal else _POD_CONDITIONS
+        _keep_conditions(status, read)
         for part, name, kind in (
             (spec, "containers", Container),
             (spec, "init_containers", Container),
@@ -66,54 +106,108 @@ class Slim:
 
     def instance(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance:
         """Half of a VMI without disks remains."""
+        _keep_metadata(vmi, _VMI_LABELS, _VMI_ANNOTATIONS)
         _intern(vmi.status, "phase", "node_name")
-        for condition in vmi.status.conditions or ():
-            _intern(condition, "type", "status")
-        if vmi.metadata.finalizers:
-            _write(vmi.metadata, "finalizers", self._held_once(list, vmi.metadata.finalizers))
-        _intern_metadata(vmi)
-        _write(vmi.spec, "domain", self._held_once(DomainSpec, vmi.spec.domain))
-        return vmi
+        _keep_conditions(vmi.status, _VMI_CONDITIONS)
+        self._keep_spec(vmi.spec)
+        _cut_lists(vmi.status)
+        return _bounded(vmi)
+
+    def migration(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
+        """Name, VM, priority and status remain."""
+        _keep_metadata(migration)
+        _intern(migration.status, "phase")
+        return _bounded(migration)
 
     def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
-        migration = claim.labels.get(LABEL_MIGRATION_NAME)
-        for name in ("annotations", "labels", "finalizers", "owner_references", "generate_name"):
-            _write(claim.metadata, name, None)
-        if migration is not None:
-            _write(claim.metadata, "labels", {LABEL_MIGRATION_NAME: migration})
-        _intern_metadata(claim)
+        _keep_metadata(claim, _CLAIM_LABELS, _CLAIM_ANNOTATIONS)
         _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, claim.spec))
         _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, claim.status))
         return claim
 
     def machine(self, vm: VirtualMachine) -> VirtualMachine:
         """A quarter of a VM remains."""
+        _keep_metadata(vm, (), _VM_ANNOTATIONS)
         _intern(vm.spec, "run_strategy")
         _intern(vm.status, "printable_status")
-        _intern_metadata(vm)
-        spec = vm.spec.template.spec
+        template = vm.spec.template
+        annotations = _kept_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
+        _write(template, "metadata", TemplateMeta(annotations=annotations))
+        self._keep_spec(template.spec)
+        return _bounded(vm)
+
+    def limit_range(self, limits: LimitRange) -> LimitRange:
+        """What it limits remains."""
+        _keep_metadata(limits)
+        return limits
+
+    def _keep_spec(self, spec: VirtualMachineInstanceSpec) -> None:
+        _cut_lists(spec)
+        _cut_lists(spec.domain.devices)
         _write(spec, "domain", self._held_once(DomainSpec, spec.domain))
-        return vm
 
     def _held_once(self, kind: type, value: S) -> S:
         """One of `kind`, or a list of such: what reads the same and is of the same kind is the same."""
+        if len(encoded := _encode(value)) > _LONGEST_SHARED:
+            return value
         if len(self._shared) >= self._most:
             self._shared.clear()
-        held: S = self._shared.setdefault((kind, _encode(value)), value)
+        held: S = self._shared.setdefault((kind, encoded), value)
         return held
 
 
-def _intern_metadata(obj: Object) -> None:
-    """Not names and uids: few objects say the same, and what is interned may stay for good (Python 3.12)."""
+# ---- what stays ----------------------------------------------------------------------------------------------
+
+
+def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Collection[str] = ()) -> None:
+    """Names and uids are not interned: few objects say the same, and what is interned may stay for good (Python
+    3.12)."""
     meta = obj.metadata
     _intern(obj, "api_version", "kind")
     _intern(meta, "namespace")
-    for owner in meta.owner_references or ():
+    _write(meta, "generate_name", None)
+    _write(meta, "finalizers", None)
+    owners = [owner for owner in meta.owner_references or () if owner.controller]
+    for owner in owners:
         _intern(owner, "api_version", "kind")
-    if meta.labels:
-        labels = {name: _word(text) if name in _WORDS else text for name, text in meta.labels.items()}
-        _write(meta, "labels", labels)
+    _write(meta, "owner_references", owners or None)
+    kept = _kept(meta.labels, labels) or {}
+    _write(meta, "labels", {key: _word(text) if key in _SHARED_LABELS else text for key, text in kept.items()} or None)
+    _write(meta, "annotations", _kept_annotations(meta, annotations))
+
+
+def _kept_annotations(metadata: ObjectMeta | TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
+    """Of a list of sidecars its length, and that as far as it is read."""
+    kept = _kept(metadata.annotations, keys)
+    if kept and ANNOTATION_HOOK_SIDECARS in kept:
+        kept[ANNOTATION_HOOK_SIDECARS] = f"[{','.join(['{}'] * hook_sidecar_count(metadata))}]"
+    return kept
+
+
+def _kept(given: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
+    """Those of the keys that are given."""
+    return {key: given[key][:LONGEST] for key in keys if key in given} or None if given else None
+
+
+def _keep_conditions(status: PodStatus | VirtualMachineInstanceStatus, types: Collection[str]) -> None:
+    """Whether, why and when, without the message."""
+    kept = [msgspec.structs.replace(each, message=None) for each in status.conditions or () if each.type in types]
+    _write(status, "conditions", kept[:LONGEST] or None)
+
+
+def _cut_lists(part: Struct) -> None:
+    for name in part.__struct_fields__:
+        if isinstance(value := getattr(part, name), list) and len(value) > LONGEST:
+            _write(part, name, value[:LONGEST])
+
+
+def _bounded(obj: T) -> T:
+    """The object; without spec and status if it is larger than any that KubeVirt starts."""
+    if len(_encode(obj)) <= LARGEST:
+        return obj
+    made: Callable[..., T] = type(obj)
+    return made(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)
 
 
 def _intern(part: Struct, *names: str) -> None:

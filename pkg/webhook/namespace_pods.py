@@ -59,9 +59,12 @@ class _Watch:
 class NamespacePods:
     """One informer a namespace. `close` at the end."""
 
-    def __init__(self, pods: ResourceClient[Pod], clock: Callable[[], float]) -> None:
-        """`clock`: seconds since 1970, the API server's."""
+    def __init__(
+        self, pods: ResourceClient[Pod], clock: Callable[[], float], transform: Callable[[Pod], Pod] | None = None
+    ) -> None:
+        """`clock`: seconds since 1970, the API server's; `transform`: what is held of a pod, as `pods` lists it."""
         self._pods = pods
+        self._transform = transform
         self._clock = clock
         self._watches: dict[str, _Watch] = {}
         # Invariant: in the order of the last question about each.
@@ -116,7 +119,7 @@ class NamespacePods:
 
     def _begun(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)
-        informer = SharedIndexInformer(self._pods.select(namespace=namespace))
+        informer = SharedIndexInformer(self._pods.select(namespace=namespace), transform=self._transform)
         ended: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
 
         def added(pod: Pod, _: bool) -> None:

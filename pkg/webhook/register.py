@@ -48,7 +48,8 @@ class Webhooks:
         own = self.options.namespace or client.transport.config.namespace
         endpoint = replace(self.endpoint, service_namespace=own)
         options = replace(self.options, own_user=await own_user(client), namespace=own)
-        view = View(client, Observer(management.source(claims=False), options.profile), management.clock)
+        observer = Observer(management.source(claims=False), options.profile)
+        view = View(client, observer, management.clock, management.slim)
         secrets = client.resource(SECRETS)
         tell = partial(management.recorder("headroom").event, about(own), "Warning")
         return AdmissionServer(

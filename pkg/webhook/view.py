@@ -19,6 +19,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from pkg.config.slim import Slim
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key
@@ -56,12 +57,18 @@ class View:
     """Reads of the webhook. A live look gives None for what is not there, and raises NoAnswer when the API server does
     not answer before the review's deadline: then the caches are all there is."""
 
-    def __init__(self, client: Client, observer: Observer, clock: Callable[[], float]) -> None:
-        """`clock`: seconds since 1970, the API server's."""
+    def __init__(
+        self, client: Client, observer: Observer, clock: Callable[[], float], slim: Slim | None = None
+    ) -> None:
+        """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
+        slim = slim or Slim()
         self._client = client
         self._observer = observer
         self._source = observer.source
-        self._pods = NamespacePods(client.resource(PODS), clock)
+        self._all_pods = client.resource(PODS).transformed(slim.pod)
+        self._instances = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
+        self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.migration)
+        self._pods = NamespacePods(self._all_pods, clock, slim.pod)
         self._clock = clock
 
     async def close(self) -> None:
@@ -113,7 +120,7 @@ class View:
         # KubeVirt's: no other pod says anything about a migration. Before the rest: a migration, and what its VMI says,
         # are known as long as their pods are there, but a target could be made between a list without its migration and
         # a list of pods.
-        pods = await in_time(self._client.resource(PODS).list(quota.namespace, label_selector=constants.LABEL_APP))
+        pods = await in_time(self._all_pods.list(quota.namespace, label_selector=constants.LABEL_APP))
         source = await self.source_live(quota.namespace)
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 
@@ -124,8 +131,8 @@ class View:
     async def _source_live(self, namespace: str) -> Source:
         found, migrations, instances = await asyncio.gather(
             self._client.resource(NAMESPACES).get(name=namespace),
-            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), namespace),
-            list_installed(self._client.resource(VIRTUAL_MACHINE_INSTANCES), namespace),
+            list_installed(self._migrations, namespace),
+            list_installed(self._instances, namespace),
         )
         return replace(
             self._source, namespaces=Listed([found]), migrations=Listed(migrations), instances=Listed(instances)

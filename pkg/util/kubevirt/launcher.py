@@ -9,25 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
-from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Format, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
+from pkg.api.kubevirt import (
+    KubeVirtConfiguration,
+    Present,
+    TemplateMeta,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceSpec,
+)
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.kubevirt.compute_container import COMPUTE, compute_resources
+from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY, COMPUTE, compute_resources
 from pkg.util.kubevirt.overhead import is_pinned, is_resized, overhead_of
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges, default_requirements
 
 ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
+MAX_SIDECARS = 256
+"""As many as KubeVirt lets a VMI have of disks, volumes or networks; of sidecars it names no limit."""
+_SIDECARS = msgspec.json.Decoder(Annotated[list[Present | None], msgspec.Meta(max_length=MAX_SIDECARS)] | None)
 HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
@@ -193,19 +203,18 @@ def _support_containers(vmi: VirtualMachineInstance, rendering: Rendering) -> Ma
         _VIRTIOFS: [_VIRTIOFS + name for name in served],
         _SIDECAR: [f"{_SIDECAR}{index}" for index in range(hook_sidecar_count(vmi) + len(plugins))],
     }
-    return {
-        kind: [Container(name=name, resources=_sized(_KINDS[kind], kubevirt, pinned=pinned)) for name in of_kind]
-        for kind, of_kind in names.items()
-    }
+    sized = {kind: _sized(_KINDS[kind], kubevirt, pinned=pinned) for kind, of_kind in names.items() if of_kind}
+    return {kind: [Container(name=name, resources=sized[kind]) for name in of_kind] for kind, of_kind in names.items()}
 
 
-def hook_sidecar_count(vmi: VirtualMachineInstance) -> int:
-    """How many sidecars the annotation asks for; none if it is not a list, as such a VMI never gets a pod."""
+def hook_sidecar_count(metadata: Object | ObjectMeta | TemplateMeta) -> int:
+    """How many sidecars a VMI's annotation asks for. None if it is not a list of objects, as such a VMI never gets a
+    pod, nor if it has more than MAX_SIDECARS: a tenant may rewrite it at any time, and its length is work here."""
+    annotations = metadata.annotations or {}
     try:
-        sidecars = msgspec.json.decode(vmi.annotations.get(ANNOTATION_HOOK_SIDECARS, "[]"))
+        return len(_SIDECARS.decode(annotations.get(ANNOTATION_HOOK_SIDECARS, "[]")) or ())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return 0
-    return len(sidecars) if isinstance(sidecars, list) else 0
 
 
 # ---- what is read of a VMI -----------------------------------------------------------------------------------
@@ -217,15 +226,20 @@ class RenderedFrom(NamedTuple):
     outdated: bool
     resized: bool
     hotplugged: bool
-    annotations: Mapping[str, str]
+    sidecars: int
+    even_parity: bool
     spec: VirtualMachineInstanceSpec
 
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
-    # Annotations that only show the state of its migration are read by no decision.
-    annotations = {key: text for key, text in vmi.annotations.items() if key not in constants.VMI_STATE_ANNOTATIONS}
-    outdated = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels
-    return RenderedFrom(outdated, is_resized(vmi), has_hotplugged_volumes(vmi), annotations, vmi.spec)
+    return RenderedFrom(
+        constants.LABEL_OUTDATED_LAUNCHER in vmi.labels,
+        is_resized(vmi),
+        has_hotplugged_volumes(vmi),
+        hook_sidecar_count(vmi),
+        ANNOTATION_EVEN_PARITY in vmi.annotations,
+        vmi.spec,
+    )
 
 
 def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:

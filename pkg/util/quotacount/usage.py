@@ -45,7 +45,7 @@ STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 RESOURCE_CLAIMS = "count/resourceclaims.resource.k8s.io"
 _STORAGE = "storage"
 _CLAIMS = "persistentvolumeclaims"
-_ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
+ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 _MOST_DEVICES = 32
 """What "All" counts as: AllocationResultsMaxSize."""
 _ONE = Quantity.of(1)
@@ -244,7 +244,7 @@ def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceLi
         if release.allocated_storage:
             size = max(size, parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size))
         usage[REQUESTS_STORAGE] = Quantity.of(size.value(), size.format)
-    storage_class = claim.annotations.get(_ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
+    storage_class = claim.annotations.get(ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
     by_class = {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
     return {f"count/{_CLAIMS}": _ONE} | usage | by_class
 

@@ -105,6 +105,17 @@ async def test_list_walks_every_page(server: ScriptedServer, quotas: Quotas) -> 
         assert request.query["fieldSelector"] == "metadata.name!=z"
 
 
+async def test_a_list_of_a_transformed_client_holds_what_the_transform_leaves_page_by_page(
+    server: ScriptedServer, quotas: Quotas
+) -> None:
+    small = quotas.transformed(lambda quota: edit(quota, metadata={"uid": "seen"}))
+    pages = [listing([obj("a")], "9", continue_="t"), listing([obj("b")], "9")]
+    server.script(LIST, ALL, *pages, *pages)
+    for client in (small, small.dry_run()):
+        assert [(quota.name, quota.uid) for quota in await client.list()] == [("a", "seen"), ("b", "seen")]
+    assert [request.query["limit"] for request in server.requests] == ["100"] * 4
+
+
 async def test_a_page_is_asked_for_as_told(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(LIST, ALL, listing([QUOTA, {"spec": 5}], "9", continue_="more"))
     page = await quotas.list_page(limit=50)

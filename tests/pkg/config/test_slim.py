@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from kubeloop.api.core import Container, ContainerStatus, Pod
+from kubeloop.api.core import Container, ContainerStatus, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.client.decode import decoder_for
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.config.slim import Slim
+from pkg.api.kubevirt import (
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+    VirtualMachineInstanceSpec,
+    VirtualMachineInstanceStatus,
+)
+from pkg.config.slim import LARGEST, LONGEST, Slim
 from pkg.util import constants
-from pkg.util.quotacount.usage import pod_usage
+from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
+from pkg.util.kubevirt.launcher import (
+    ANNOTATION_HOOK_SIDECARS,
+    MAX_SIDECARS,
+    hook_sidecar_count,
+    instance_of,
+    rendered_pod,
+)
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quotacount.usage import pod_usage, storage_usage
 from tests.bench.objects import vmi
 
 T = TypeVar("T", bound=Object)
@@ -30,11 +46,7 @@ RESIZED: dict[str, Any] = {
 
 
 def running_vmi(name: str) -> dict[str, Any]:
-    conditions = [{"type": "LiveMigratable", "status": "True"}]
-    metadata = {"finalizers": ["foregroundDeleteVirtualMachine"], "labels": {constants.LABEL_NODE_NAME: "n-1"}}
-    body: dict[str, Any] = vmi("default", name)
-    body["metadata"] |= metadata
-    return {**body, "status": {"phase": "Running", "nodeName": "n-1", "conditions": conditions}}
+    return {**vmi("default", name), "status": {"phase": "Running", "nodeName": "n-1"}}
 
 
 def decoded(kind: type[T], body: dict[str, Any]) -> T:
@@ -51,7 +63,7 @@ def recorded(path: Path = RECORDED[0], **changes: Any) -> Pod:
 def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
     whole, light = recorded(path, **changes), Slim().pod(recorded(path, **changes))
     assert pod_usage(light) == pod_usage(whole)
-    assert light.labels == whole.labels
+    assert light.labels == {key: text for key, text in whole.labels.items() if key != constants.LABEL_VMI_ID}
     assert light.metadata.owner_references == whole.metadata.owner_references
     name = constants.ANNOTATION_MEMORY_OVERHEAD
     assert light.annotations == {name: whole.annotations[name]} != whole.annotations
@@ -87,8 +99,7 @@ def test_the_domains_of_equal_vms_are_held_once() -> None:
     body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": spec}}}
     machine = slim.machine(decoded(VirtualMachine, body))
     assert instances[0].spec.domain is instances[1].spec.domain is machine.spec.template.spec.domain
-    whole = decoded(VirtualMachineInstance, vmi("default", "a"))
-    assert instances[0] == whole
+    assert instances[0].spec == decoded(VirtualMachineInstance, vmi("default", "a")).spec
 
 
 def test_words_that_many_objects_say_are_held_once() -> None:
@@ -99,14 +110,9 @@ def test_words_that_many_objects_say_are_held_once() -> None:
         (a, b) = (attrgetter(read)(pod) for pod in (one, other))
         assert (a is b) == (a == b), read
     vmis = [slim.instance(decoded(VirtualMachineInstance, running_vmi(name))) for name in ("a", "b")]
-    for read in ("metadata.finalizers", "status.phase", "status.node_name"):
+    for read in ("status.phase", "status.node_name"):
         (a, b) = (attrgetter(read)(each) for each in vmis)
         assert a is b, read
-    labels = [each.metadata.labels or {} for each in vmis]
-    assert labels[0][constants.LABEL_NODE_NAME] is labels[1][constants.LABEL_NODE_NAME]
-    conditions = [(each.status.conditions or [])[0] for each in vmis]
-    assert conditions[0].type is conditions[1].type
-    assert vmis[0] == decoded(VirtualMachineInstance, running_vmi("a"))
 
 
 def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
@@ -120,3 +126,107 @@ def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
 def test_a_pod_without_anything_stays_as_it_is() -> None:
     empty = {"metadata": {"name": "p"}}
     assert Slim().pod(decoded(Pod, empty)) == decoded(Pod, empty)
+
+
+VMI_WITH_EVERYTHING: dict[str, Any] = {
+    "finalizers": ["kubevirt.io/foreground"],
+    "generateName": "vm-",
+    "ownerReferences": [{"kind": "VirtualMachine", "name": "vm", "controller": True}, {"kind": "Note", "name": "n"}],
+    "labels": {constants.LABEL_OUTDATED_LAUNCHER: "", "team": "a"},
+    "annotations": {
+        "note": "x",
+        constants.ANNOTATION_MIGRATION_UID: "m-1",
+        ANNOTATION_EVEN_PARITY: "",
+        ANNOTATION_HOOK_SIDECARS: '[{"image": "a"}, null]',
+    },
+}
+
+
+def slim_vmi(spec: Mapping[str, Any] | None = None, **metadata: Any) -> VirtualMachineInstance:
+    conditions = [{"type": kind, "status": "True", "message": "m"} for kind in ("HotVCPUChange", "LiveMigratable")]
+    body = {"metadata": {"name": "vm", **metadata}, "spec": spec or {}, "status": {"conditions": conditions}}
+    return Slim().instance(decoded(VirtualMachineInstance, body))
+
+
+def test_of_a_vmis_metadata_and_conditions_what_decisions_read_stays() -> None:
+    light = slim_vmi(**VMI_WITH_EVERYTHING)
+    assert light.labels == {constants.LABEL_OUTDATED_LAUNCHER: ""}
+    assert light.annotations == {
+        constants.ANNOTATION_MIGRATION_UID: "m-1",
+        ANNOTATION_EVEN_PARITY: "",
+        ANNOTATION_HOOK_SIDECARS: "[{},{}]",
+    }
+    assert [owner.name for owner in light.metadata.owner_references or ()] == ["vm"]
+    assert (light.metadata.finalizers, light.metadata.generate_name) == (None, None)
+    assert [(each.type, each.message) for each in light.status.conditions or ()] == [("HotVCPUChange", None)]
+
+
+def test_a_template_keeps_what_the_vmi_will_be_rendered_from() -> None:
+    template = {"metadata": VMI_WITH_EVERYTHING, "spec": {"architecture": "arm64"}}
+    given = {"note": "x", constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
+    body = {"metadata": {"name": "vm", "annotations": given}, "spec": {"template": template}}
+    whole, light = decoded(VirtualMachine, body), Slim().machine(decoded(VirtualMachine, body))
+    assert light.annotations == {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
+    assert set(light.spec.template.metadata.annotations or ()) == {ANNOTATION_EVEN_PARITY, ANNOTATION_HOOK_SIDECARS}
+    assert rendered_pod(instance_of(light), Rendering()) == rendered_pod(instance_of(whole), Rendering())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("[{}]", 1),
+        ("[" + "{}," * (MAX_SIDECARS - 1) + "{}]", MAX_SIDECARS),
+        pytest.param("[" + "{}," * MAX_SIDECARS + "{}]", 0, id="one too many"),
+        pytest.param("[" + "{}," * 85_000 + "{}]", 0, id="85,001"),
+        ("null", 0),
+        ('["no object"]', 0),
+        ("[" * 5000, 0),
+        ("", 0),
+    ],
+)
+def test_so_many_sidecars_are_believed_of_a_vmi_and_of_a_cached_one_the_same(text: str, count: int) -> None:
+    given = {ANNOTATION_HOOK_SIDECARS: text}
+    whole = decoded(VirtualMachineInstance, {"metadata": {"name": "vm", "annotations": given}})
+    light = slim_vmi(annotations=given)
+    assert (hook_sidecar_count(whole), hook_sidecar_count(light)) == (count, count)
+    assert len(light.annotations[ANNOTATION_HOOK_SIDECARS]) < 3 * MAX_SIDECARS + 2
+
+
+def test_a_vmi_is_cut_to_what_kubevirt_lets_through() -> None:
+    many = {"volumes": [{"name": f"v{n}"} for n in range(300)], "domain": {"devices": {"disks": [{}] * 9999}}}
+    spec = slim_vmi(many).spec
+    assert (len(spec.volumes or ()), len(spec.domain.devices.disks or ())) == (LONGEST, LONGEST)
+    largest = {"volumes": [{"name": f"disk-{n}", "dataVolume": {"name": "d" * 63}} for n in range(LONGEST)]}
+    assert len(slim_vmi(largest).spec.volumes or ()) == LONGEST
+    light = slim_vmi({"priorityClassName": "x" * LARGEST})
+    assert (light.name, light.spec, light.status) == (
+        "vm",
+        VirtualMachineInstanceSpec(),
+        VirtualMachineInstanceStatus(),
+    )
+
+
+def test_of_a_migration_the_tenants_notes_go() -> None:
+    metadata = {"name": "m", "uid": "u", **VMI_WITH_EVERYTHING, "ownerReferences": None}
+    body = {"metadata": metadata, "spec": {"vmiName": "vm"}, "status": {"phase": "Pending"}}
+    light = Slim().migration(decoded(VirtualMachineInstanceMigration, body))
+    assert (light.uid, light.spec.vmi_name, light.phase) == ("u", "vm", "Pending")
+    assert [light.metadata.labels, light.metadata.annotations, light.metadata.finalizers] == [None] * 3
+
+
+def test_a_claims_class_stays_wherever_it_is_named() -> None:
+    annotations = {"volume.beta.kubernetes.io/storage-class": "fast", "note": "x"}
+    body = {
+        "metadata": {"name": "c", "annotations": annotations},
+        "spec": {"resources": {"requests": {"storage": "1"}}},
+    }
+    whole, light = decoded(PersistentVolumeClaim, body), Slim().claim(decoded(PersistentVolumeClaim, body))
+    assert storage_usage(light) == storage_usage(whole)
+    assert "note" not in light.annotations
+
+
+def test_when_a_pod_ended_stays() -> None:
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    over, runs = (Slim().pod(recorded(status={"phase": p, "conditions": [ready]})) for p in ("Succeeded", "Running"))
+    assert [each.last_transition_time for each in over.status.conditions or ()] == ["2026-01-01T00:00:00Z"]
+    assert runs.status.conditions is None

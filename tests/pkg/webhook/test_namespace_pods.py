@@ -10,6 +10,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
+from pkg.config.slim import Slim
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods, Pods
 from tests.kinds import Clock, Kind
@@ -58,6 +59,18 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
     assert not await ended_of(pods), "what changes has not ended"
     await pods.close()
     assert kind.server.watches == 0
+
+
+async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_its_pods() -> None:
+    kind, slim = Kind(PODS), Slim()
+    for number in range(250):
+        kind.put(f"p-{number}", "ns1", metadata={"annotations": {"note": "x" * 1000}}, spec={"nodeName": "n"})
+    pods = NamespacePods(kind.client.transformed(slim.pod), Clock(), slim.pod)
+    for found in (await pods.live("ns1"), await watched(pods)):
+        assert len(found.there) == 250
+        assert {each.metadata.annotations for each in found.there} == {None}
+        assert {each.spec.node_name for each in found.there} == {"n"}
+    await pods.close()
 
 
 async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_was() -> None:

@@ -98,6 +98,7 @@ def test_a_quantity_that_is_none_is_an_error() -> None:
 
 STATE = constants.ANNOTATION_MIGRATION_STATE
 SIDECARS, OVERHEAD = "hooks.kubevirt.io/hookSidecars", "kubevirt.io/memory-overhead-bytes"
+MANY = "[" + "{}," * 9999 + "{}]"
 RESIZED = {"type": "HotVCPUChange", "status": "True"}
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
@@ -107,6 +108,8 @@ PROGRESS: dict[str, Change] = {
     "the VM's node": lambda vmi, pod: vmi["status"].update(nodeName="node-9"),
     "the node's label": lambda vmi, pod: vmi["metadata"]["labels"].update({"kubevirt.io/nodeName": "node-9"}),
     "the state that we let it show": lambda vmi, pod: vmi["metadata"]["annotations"].update({STATE: "x"}),
+    "a note": lambda vmi, pod: vmi["metadata"]["annotations"].update({"example.com/note": "x"}),
+    "more sidecars than are read": lambda vmi, pod: vmi["metadata"]["annotations"].update({SIDECARS: MANY}),
     "the next launcher": lambda vmi, pod: [pod["metadata"].update(uid="u9"), pod["spec"].update(nodeName="node-9")],
     "how the migration goes on": lambda vmi, pod: vmi["status"]["migrationState"].update(completed=False),
 }  # fmt: skip
