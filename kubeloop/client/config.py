@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote
 
 from multidict import CIMultiDict
 
-from kubeloop.client.credentials import Certificate, CredentialSource, Static
+from kubeloop.client.credentials import Certificate, Credential, CredentialSource, Static, header_value
 from kubeloop.client.errors import ConfigError
+from kubeloop.client.proxies import check_proxy, environment_proxy, shown, split_url, without_login
 from kubeloop.client.tls import TLSContexts, TLSSettings
+
+__all__ = ["ClientConfig", "Impersonation", "environment_proxy"]
 
 _HEADER_SAFE = "!#$&'*+-.^_`|~"
 """What may stand in a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
@@ -39,6 +39,8 @@ class Impersonation:
         for key, values in self.extra.items():
             for value in values:
                 headers.add(f"Impersonate-Extra-{quote(key, safe=_HEADER_SAFE)}", value)
+        for name, value in headers.items():
+            header_value(value, name)
         return headers
 
 
@@ -49,6 +51,8 @@ class ClientConfig:
     `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash;
     files in `tls` are read again while the client runs; `server_name` is the name to verify in the certificate where
     it differs; `proxy` an HTTP proxy's URL; `namespace` the context's or the pod's own; `in_cluster`: it is a pod's.
+    A login in a URL is taken out of it: the server's becomes `credentials`, as Go's client has it, the proxy's
+    `proxy_authorization`. Neither is ever shown.
     """
 
     host: str
@@ -56,24 +60,38 @@ class ClientConfig:
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
+    proxy_authorization: str | None = field(default=None, repr=False)
     namespace: str = "default"
     impersonation: Impersonation | None = None
     in_cluster: bool = False
+    compression: bool = True
+    """Whether answers may come compressed."""
     _contexts: TLSContexts | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.host)
+        self._take_out_logins()
+        parts = split_url(self.host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"the server address {self.host!r} is not an http:// or https:// URL")
+            raise ConfigError(f"the server address {shown(self.host)!r} is not an http:// or https:// URL")
         if self.proxy:
-            _check_proxy(self.proxy)
+            check_proxy(self.proxy)
         if parts.scheme == "https":
             # A bad certificate shows here, not at the first request.
             object.__setattr__(self, "_contexts", TLSContexts(self.tls))
 
+    def _take_out_logins(self) -> None:
+        host, login = without_login(self.host)
+        if login is not None:
+            object.__setattr__(self, "host", host)
+            object.__setattr__(self, "credentials", Static(login.basic()))
+        proxy, login = without_login(self.proxy or "")
+        if login is not None:
+            object.__setattr__(self, "proxy", proxy)
+            object.__setattr__(self, "proxy_authorization", login.basic())
+
     @property
     def hostname(self) -> str:
-        return urlsplit(self.host).hostname or ""
+        return split_url(self.host).hostname or ""
 
     @property
     def refreshable(self) -> bool:
@@ -86,62 +104,34 @@ class ClientConfig:
 
     async def authenticate(self, *, refresh: bool = False) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
         """The headers and the TLS context of the next request. Raises ConfigError."""
-        credential = await self.credentials.get(refresh=refresh)
+        return await self.present(await self.credentials.get(refresh=refresh), reread=refresh)
+
+    async def credential(self, refused: Credential | None = None) -> Credential:
+        """The credential to use now. Where it is `refused`, another one is fetched: the first request that was refused
+        does so, those that were sent with the same one use what it got. Raises ConfigError."""
+        credential = await self.credentials.get()
+        return await self.credentials.get(refresh=True) if credential == refused else credential
+
+    async def present(
+        self, credential: Credential, *, reread: bool = False
+    ) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
+        """The headers and the TLS context of a request with this credential; `reread` reads files now. Raises
+        ConfigError."""
         headers: CIMultiDict[str] = CIMultiDict()
         if credential.authorization:
-            headers["Authorization"] = credential.authorization
+            headers["Authorization"] = header_value(credential.authorization, "the token")
         if self.impersonation is not None:
             headers.extend(self.impersonation.headers())
-        if self._contexts is not None:
-            await self._contexts.reread(now=refresh)
+        if self._contexts is None:
+            headers.update(self.proxy_headers())  # with TLS the proxy gets a request of its own
+        else:
+            await self._contexts.reread(now=reread)
         return headers, self.ssl_context(credential.certificate)
+
+    def proxy_headers(self) -> dict[str, str]:
+        """The headers for the proxy."""
+        return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
         """This configuration, acting as `user` in `groups`."""
         return replace(self, impersonation=Impersonation(user, tuple(groups)))
-
-
-def _check_proxy(proxy: str) -> None:
-    """Raises ConfigError, without the password that the URL may hold."""
-    scheme, _, rest = proxy.rpartition("://")
-    shown = f"{scheme}://{rest.rpartition('@')[2]}" if scheme else proxy
-    if scheme.startswith("socks"):
-        raise ConfigError(
-            f"the proxy {shown!r} is a SOCKS proxy, which is not supported: give the URL of an HTTP proxy as"
-            " proxy-url in the kubeconfig or in HTTPS_PROXY, or reach the server directly (NO_PROXY)"
-        )
-    if scheme not in ("http", "https"):
-        raise ConfigError(f"the proxy {shown!r} is not an http:// or https:// URL")
-
-
-def is_loopback(hostname: str) -> bool:
-    """Whether the host is this machine."""
-    try:
-        return ipaddress.ip_address(hostname).is_loopback
-    except ValueError:
-        return hostname == "localhost" or hostname.endswith(".localhost")
-
-
-def environment_proxy(host: str) -> str | None:
-    """The proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for an address; never for loopback."""
-    parts = urlsplit(host)
-    hostname = parts.hostname or ""
-    proxies = getproxies()
-    if is_loopback(hostname) or _in_networks(hostname, proxies.get("no", "")):
-        return None
-    if proxy_bypass(f"{hostname}:{parts.port}" if parts.port else hostname):
-        return None
-    return proxies.get(parts.scheme)
-
-
-def _in_networks(hostname: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY has a network that holds this address: Go reads those, the standard library does not."""
-    try:
-        address = ipaddress.ip_address(hostname)
-    except ValueError:
-        return False
-    for entry in no_proxy.split(","):
-        with contextlib.suppress(ValueError):
-            if "/" in entry and address in ipaddress.ip_network(entry.strip(), strict=False):
-                return True
-    return False

@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kubeloop.client.errors import ConfigError
+from kubeloop.client.own_threads import in_own_thread
 
 logger = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
 """How long a token that was read from a file is used: client-go's `cachingTokenSource` period."""
 
+_NO_HEADER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-class Certificate(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
     """A client certificate and its key, both PEM."""
 
     certificate: str
-    key: str
+    key: str = field(repr=False)
 
 
-class Credential(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Credential:
     """What one request carries: a whole Authorization header value, a client certificate, both or neither."""
 
-    authorization: str | None = None
+    authorization: str | None = field(default=None, repr=False)
     certificate: Certificate | None = None
+    issue: int = 0
+    """Which one of its source it is: one that was fetched anew may have the same token, and is another one."""
+
+
+def header_value(text: str, name: str) -> str:
+    """The text, where a header can carry it. Raises ConfigError, without the text."""
+    if _NO_HEADER.search(text):
+        raise ConfigError(f"{name} has a line break or a control character in it, which no request can carry")
+    return text
 
 
 class CredentialSource(Protocol):
@@ -76,7 +92,8 @@ class Reread:
 
     async def _reread(self) -> Credential:
         try:
-            credential = Credential(await asyncio.to_thread(self._read))
+            issue = self._credential.issue + 1 if self._credential is not None else 0
+            credential = Credential(await in_own_thread(self._read), issue=issue)
         except ConfigError as err:
             if self._credential is None:
                 raise

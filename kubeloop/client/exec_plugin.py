@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubeloop.api.meta import from_rfc3339
@@ -21,6 +22,8 @@ EXEC_TIMEOUT = 60.0
 """Seconds a plugin may take before it is killed."""
 EXPIRY_SKEW = 10.0
 """A plugin's credential is fetched anew these seconds before its expirationTimestamp."""
+_AGAIN = 1.0
+"""Seconds for which a credential is used that has expired when the plugin gives it."""
 _CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
 """The extension of a kubeconfig's cluster that a plugin is handed as `config`."""
 
@@ -106,22 +109,25 @@ class ExecPlugin:
     def __init__(self, run: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._run = run
         self._credential: Credential | None = None
-        self._expiry: float | None = None
+        self._due = math.inf
         self._renewal: asyncio.Task[Credential] | None = None
 
     async def get(self, *, refresh: bool = False) -> Credential:
         if self._renewal is None:
-            if self._credential is not None and not refresh and not self._expired():
+            if self._credential is not None and not refresh and time.time() < self._due:
                 return self._credential
             self._renewal = asyncio.create_task(self._renew(), name="credential plugin")
             self._renewal.add_done_callback(self._renewed)
         return await asyncio.shield(self._renewal)
 
-    def _expired(self) -> bool:
-        return self._expiry is not None and self._expiry - time.time() <= EXPIRY_SKEW
-
     async def _renew(self) -> Credential:
-        self._credential, self._expiry = parse_exec_status(await self._run())
+        credential, expiry = parse_exec_status(await self._run())
+        before, now = self._credential, time.time()
+        self._credential = replace(credential, issue=0 if before is None else before.issue + 1)
+        self._due = math.inf if expiry is None else expiry - EXPIRY_SKEW
+        if self._due <= now:
+            # A plugin that caches its token may give the same one until the end: it is not run for each request then.
+            self._due = max(expiry or 0.0, now + _AGAIN)
         return self._credential
 
     def _renewed(self, task: asyncio.Task[Credential]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TypeVar
 
 import aiohttp
@@ -15,6 +17,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, retry_if
 from tenacity.wait import wait_exponential, wait_random
 
 from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
+from kubeloop.errors import one_line
 from kubeloop.token_bucket import Tokens
 
 T = TypeVar("T")
@@ -51,8 +54,10 @@ class RetryPolicy:
     """What the API server's own priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    def retrying(self, *, repeatable: bool) -> AsyncRetrying:
-        """tenacity's loop for one request; `repeatable`: sending it twice does no harm."""
+    def retrying(self, *, repeatable: bool, seconds: float = math.inf) -> AsyncRetrying:
+        """tenacity's loop for one request; `repeatable`: sending it twice does no harm. After `seconds` nothing is sent
+        again."""
+        ends = asyncio.get_running_loop().time() + seconds
         backoff = wait_exponential(multiplier=self.base, max=self.maximum) + wait_random(0, self.base)
 
         def wait(state: RetryCallState) -> float:
@@ -62,7 +67,9 @@ class RetryPolicy:
             sleep=self.sleep,
             stop=stop_after_attempt(self.attempts),
             wait=wait,
-            retry=retry_if_exception(lambda err: self._again(err, repeatable)),
+            retry=retry_if_exception(
+                lambda err: self._again(err, repeatable) and asyncio.get_running_loop().time() < ends
+            ),
             reraise=True,
         )
 
@@ -101,23 +108,69 @@ async def retry_on_conflict(
     raise AssertionError("unreachable")
 
 
+class Deadline:
+    """The time of one call with all its attempts, None: without an end. Its block raises ApiError when that is over."""
+
+    def __init__(self, host: str, seconds: float | None) -> None:
+        self._host = host
+        self._seconds = seconds
+        self._timeout = asyncio.Timeout(None)
+        self.error: ApiError | None = None
+        """Why the last attempt failed; None while one is under way."""
+
+    async def __aenter__(self) -> None:
+        self._timeout = asyncio.timeout(self._seconds)
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            raise self.error or Unreachable(f"{self._host}: no answer within {self._seconds:g} s") from None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile its time stands still."""
+        loop, ends = asyncio.get_running_loop(), self._timeout.when()
+        left = None if ends is None else ends - loop.time()
+        self._timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            if left is not None:
+                self._timeout.reschedule(loop.time() + left)
+
+
 @contextlib.contextmanager
-def unreachable_errors(host: str) -> Iterator[None]:
-    """Turns what aiohttp and the sockets raise into Unreachable, or its kinds where the server can't have seen it."""
+def api_errors(host: str) -> Iterator[None]:
+    """Turns whatever a request raises into an ApiError: Unreachable, or one of its kinds where the server can't have
+    seen it; ApiError itself for what no server is to blame for, and repeating does not help."""
     try:
         yield
+    except ApiError:
+        raise
     except aiohttp.ClientSSLError as err:
         raise Untrusted(f"{host} can't be reached: no trusted TLS connection: {cause(err)}") from err
     except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as err:
         raise NotSent(f"{host} can't be reached: {cause(err)}") from err
+    except aiohttp.ClientResponseError as err:
+        raise Unreachable(f"{host}: the answer is not HTTP that can be read: {cause(err)}") from err
     except (aiohttp.ClientError, TimeoutError, OSError) as err:
         raise Unreachable(f"{host}: connection lost: {cause(err)}") from err
+    except Exception as err:
+        raise ApiError(f"{host}: the request cannot be made: {type(err).__name__}: {one_line(err)}") from err
 
 
 def cause(err: BaseException) -> str:
     """What went wrong, in the system's own words where it has some."""
     if isinstance(err, TimeoutError) and not isinstance(err, aiohttp.ClientConnectorError):
         return "timed out"
+    if isinstance(err, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {err.status} {one_line(err.message)}".rstrip()
+    if isinstance(err, aiohttp.ClientResponseError):
+        return one_line(err.message)  # its text has the URL
     if isinstance(err, aiohttp.ClientConnectorCertificateError):
         return str(err.certificate_error)
     if isinstance(err, aiohttp.ClientConnectorError):

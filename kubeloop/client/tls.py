@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import re
 import ssl
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from kubeloop.client.credentials import REREAD_SECONDS, Certificate
 from kubeloop.client.errors import ConfigError
+from kubeloop.client.own_threads import in_own_thread
+from kubeloop.errors import one_line
+
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +45,7 @@ class TLSSettings:
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
         """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
         ca, own, key = map(_text, (self.ca, self.certificate, self.key))
-        if ca is not None and not ca.strip():
-            # The ssl module would take an empty text for none, and trust every public authority.
-            raise ConfigError("the cluster's certificate authority is empty")
-        try:
-            context = ssl.create_default_context(cadata=ca)
-        except (ssl.SSLError, ValueError) as err:
-            raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {err}") from err
+        context = ssl.create_default_context(cadata=None if ca is None else _authorities(ca))
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
         # fail; Go's clients don't check that.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -84,7 +83,7 @@ class TLSContexts:
             return
         self._read_at = time.monotonic()
         try:
-            settings = await asyncio.to_thread(self._source.read)
+            settings = await in_own_thread(self._source.read)
             if settings != self._settings:
                 self._context = settings.context(self._for)
                 self._settings = settings
@@ -97,11 +96,31 @@ def _text(part: Path | str | None) -> str | None:
     if not isinstance(part, Path):
         return part
     try:
-        return part.read_text()
+        content = part.read_bytes()
     except OSError as err:
         raise ConfigError(f"{part}: {err.strerror or err}") from err
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"{part} is not a PEM file") from err
+    text = content.decode(errors="replace")  # beside the blocks anything may be written, in any encoding
+    if content and "-----BEGIN" not in text:
+        raise ConfigError(f"{part} is not a PEM file")
+    return text
+
+
+def _authorities(ca: str) -> str:
+    """The certificates in a text, as Go reads them: what stands around them does not count, nor one that is not valid
+    among others. Raises ConfigError where there is none."""
+    if not ca.strip():
+        # The ssl module would take an empty text for none, and trust every public authority.
+        raise ConfigError("the cluster's certificate authority is empty")
+    context, valid, reason = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), [], "it has none"
+    for block in _CERTIFICATE.findall(ca):
+        try:
+            context.load_verify_locations(cadata=block)
+            valid.append(block)
+        except (ssl.SSLError, ValueError, TypeError) as err:
+            reason = one_line(err)
+    if not valid:
+        raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {reason}")
+    return "\n".join(valid)
 
 
 def _present(context: ssl.SSLContext, certificate: Certificate) -> None:

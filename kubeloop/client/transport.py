@@ -1,13 +1,11 @@
-"""HTTP to one API server: one aiohttp session, credentials, timeouts, retries, metrics. Bytes in, bytes out."""
+"""HTTP to one API server: credentials, timeouts, retries, metrics. Bytes in, bytes out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import logging
+import copy
 import os
-import re
 import ssl
 import sys
 import time
@@ -22,13 +20,15 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
+from kubeloop.client.connections import open_session
+from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
-from kubeloop.client.errors import ApiError, ConfigError, Unauthorized, error_from_response
-from kubeloop.client.retry import Closed, RetryPolicy, TokenBucket, Untrusted, unreachable_errors
+from kubeloop.client.errors import ApiError, Unauthorized, error_from_response
+from kubeloop.client.retry import Closed, Deadline, RetryPolicy, TokenBucket, Untrusted, api_errors
 from kubeloop.client.server_clock import ServerClock
+from kubeloop.client.warnings import log_warnings
+from kubeloop.errors import one_line
 from kubeloop.metrics import FRAMEWORK
-
-log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
@@ -36,12 +36,8 @@ READ_TIMEOUT = 90.0
 """Seconds of silence after which a stream counts as dead: bookmarks come every minute."""
 _CONNECTIONS = 100
 """Connections that requests share. Watches have their own, as many as there are."""
-_READ_BUFFER = 512 * 1024
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITES_OBJECTS = frozenset({"POST", "PUT", "PATCH"})
-_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-"""Of the API server, for who wrote the request: an unknown field, a version that will go (RFC 7234 §5.5)."""
-_KEEP_ALIVE = 60.0
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -124,14 +120,23 @@ class Transport:
             "Accept": JSON,
             # Measured over loopback too: a third less CPU for a list here, the same in the server, which compresses
             # only what is longer than 128 KiB and no watch.
-            "Accept-Encoding": "gzip",
+            "Accept-Encoding": "gzip" if config.compression else "identity",
         }
         self._limiter = TokenBucket(qps, burst or max(1, int(qps * 2))) if qps else None
         self._retry = retry or RetryPolicy()
         self._metrics_host = URL(config.host).authority
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         # One for requests, one for streams.
+        self._separate: list[Transport] = []
         self._closed = False
+
+    def separate(self) -> Transport:
+        """Another one to the same server and for the same user, with connections of its own and no rate limit: what has
+        to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
+        other = copy.copy(self)
+        other._limiter, other._sessions, other._separate = None, {}, []
+        self._separate.append(other)
+        return other
 
     async def request(
         self,
@@ -149,7 +154,8 @@ class Transport:
     ) -> bytes:
         """The body of the answer; `path` is encoded already.
 
-        `timeout` (seconds) is that of each attempt, None: as long as something comes every `read_timeout` seconds.
+        `timeout` (seconds) is that of each attempt, None: as long as something comes every `read_timeout` seconds. All
+        attempts together have REQUEST_TIMEOUT, or `timeout` where that is longer; without a timeout none begins later.
         With `retry`, what never left or what the server asks to repeat (429 or 5xx with Retry-After) is sent again,
         with jittered backoff; what is `repeatable` also after a broken connection, a bare 429 or 503. Reads are
         repeatable, writes only if the caller says so: a precondition makes the second one harmless.
@@ -161,17 +167,25 @@ class Transport:
         headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         if self._strict and method in _WRITES_OBJECTS:
             params = {**(params or {}), "fieldValidation": "Strict"}
+        longest = max(timeout or 0.0, REQUEST_TIMEOUT)
+        deadline = Deadline(self.config.host, None if timeout is None else longest)
 
         async def attempt() -> bytes:
-            async with await self._exchange(method, path, params, body, headers, timeouts) as response:
-                with unreachable_errors(self.config.host):
-                    return await response.read()
+            deadline.error = None
+            try:
+                with api_errors(self.config.host):
+                    async with await self._exchange(method, path, params, body, headers, timeouts, deadline) as answer:
+                        return await answer.read()
+            except ApiError as err:
+                deadline.error = err
+                raise
 
-        if not retry:
-            return await attempt()
         if repeatable is None:
             repeatable = method in _READS
-        return await self._retry.retrying(repeatable=repeatable)(attempt)
+        async with deadline:
+            if not retry:
+                return await attempt()
+            return await self._retry.retrying(repeatable=repeatable, seconds=longest)(attempt)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -186,7 +200,8 @@ class Transport:
         timeouts = aiohttp.ClientTimeout(
             total=None, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )
-        response = await self._exchange("GET", path, params, None, {"Accept": accept}, timeouts, streaming=True)
+        with api_errors(self.config.host):
+            response = await self._exchange("GET", path, params, None, {"Accept": accept}, timeouts, streaming=True)
         chunks = self._chunks(response)
         lines = split_lines(chunks, source=self.config.host)
         try:
@@ -199,12 +214,14 @@ class Transport:
     async def close(self) -> None:
         """Closes every connection; running requests and streams fail, later ones too."""
         self._closed = True
+        for other in self._separate:
+            await other.close()
         while self._sessions:
             _, session = self._sessions.popitem()
             await session.close()
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-        with unreachable_errors(self.config.host):
+        with api_errors(self.config.host):
             async for chunk in response.content.iter_any():
                 yield chunk
 
@@ -216,52 +233,56 @@ class Transport:
         body: bytes | None,
         headers: Mapping[str, str],
         timeouts: aiohttp.ClientTimeout,
+        deadline: Deadline | None = None,
         streaming: bool = False,
     ) -> aiohttp.ClientResponse:
         """An answer of 2xx with its body unread; after a 401 it is sent once more with fresh credentials."""
         url = URL(self.config.host + path + (f"?{urlencode(params)}" if params else ""), encoded=True)
-        refresh = False
+        refused, again = None, False
         while True:
-            if self._limiter is not None:
-                await self._limiter.take()
-            auth, context = await self._authenticate(refresh, timeouts)
+            await self._take_turn(deadline)
+            credential, auth, context = await self._authenticate(refused, again, timeouts)
             auth.update(headers)
             try:
                 response = await self._send(
                     self._opened(streaming), method, url, data=body, headers=auth, ssl=context or True, timeout=timeouts
                 )
             except Untrusted:
-                if refresh or not self.config.tls.on_disk:
+                if again or not self.config.tls.on_disk:
                     raise
-                refresh = True  # the authority's file may have been renewed together with the server's certificate
+                again = True  # the authority's file may have been renewed together with the server's certificate
                 continue
-            for warning in _WARNING.findall(",".join(response.headers.getall("Warning", ()))):
-                _say_once(method, url.path, warning.replace('\\"', '"'))
+            log_warnings(method, url.path, response.headers.getall("Warning", ()))
             if 200 <= response.status < 300:
                 return response
             async with response:
-                with unreachable_errors(self.config.host):
-                    error = error_from_response(response.status, await response.read(), response.headers)
+                error = error_from_response(response.status, await response.read(), response.headers)
             if not isinstance(error, Unauthorized):
                 raise error
-            if refresh or not self.config.refreshable:
+            if again or not self.config.refreshable:
                 error.message = f"{self.config.host}: {error.message}"  # of several clusters, which
                 raise error
-            refresh = True
+            refused, again = credential, True
+
+    async def _take_turn(self, deadline: Deadline | None) -> None:
+        """Waits for the rate limit, outside of the call's time."""
+        if self._limiter is not None:
+            with deadline.paused() if deadline is not None else contextlib.nullcontext():
+                await self._limiter.take()
 
     async def _authenticate(
-        self, refresh: bool, timeouts: aiohttp.ClientTimeout
-    ) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
+        self, refused: Credential | None, again: bool, timeouts: aiohttp.ClientTimeout
+    ) -> tuple[Credential, CIMultiDict[str], ssl.SSLContext | None]:
         limit = timeouts.total or timeouts.connect
         try:
             async with asyncio.timeout(limit):
-                return await self.config.authenticate(refresh=refresh)
+                credential = await self.config.credential(refused)
+                return credential, *await self.config.present(credential, reread=again)
         except TimeoutError:
-            message = f"no credentials within {limit:g} s"
-            raise Unauthorized(message, reason="Credentials") from None
-        except ConfigError as err:
+            raise Unauthorized(f"no credentials within {limit:g} s", reason="Credentials") from None
+        except Exception as err:
             # An ApiError, so that a controller backs off and goes on when a token can't be had for a while.
-            raise Unauthorized(str(err), reason="Credentials") from err
+            raise Unauthorized(one_line(err), reason="Credentials") from err
 
     async def _send(
         self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
@@ -271,11 +292,12 @@ class Transport:
         started = time.perf_counter()
         code = "<error>"  # no answer, as client-go's label says it
         try:
-            with unreachable_errors(self.config.host):
+            with api_errors(self.config.host):
                 response = await session.request(
                     method,
                     url,
                     proxy=self.config.proxy,
+                    proxy_headers=self.config.proxy_headers(),
                     server_hostname=self.config.server_name,
                     # A redirect leads to a login page, not to an API server.
                     allow_redirects=False,
@@ -304,21 +326,8 @@ class Transport:
         if self._closed:
             raise Closed(f"{self.config.host} gets no request: the client is closed")
         if streaming not in self._sessions:
-            session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0 if streaming else _CONNECTIONS, keepalive_timeout=_KEEP_ALIVE),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=self._headers,
-                read_bufsize=_READ_BUFFER,
-            )
-            # aiohttp sends a DELETE or PUT again by itself when a connection breaks: that is for RetryPolicy to decide.
-            session._retry_connection = False
-            self._sessions[streaming] = session
+            self._sessions[streaming] = open_session(self._headers, 0 if streaming else _CONNECTIONS)
         return self._sessions[streaming]
-
-
-@functools.lru_cache(maxsize=1000)
-def _say_once(method: str, path: str, warning: str) -> None:
-    log.warning("%s %s: the API server warns: %s", method, path, warning)
 
 
 def default_user_agent() -> str:

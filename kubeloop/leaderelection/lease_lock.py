@@ -19,10 +19,12 @@ _WATCH_SECONDS = 300.0
 
 
 class LeaseLock:
-    """Reads and writes one Lease. `identity` is this candidate's, unique for each process. Raises ApiError."""
+    """Reads and writes one Lease, over connections of its own. `identity` is this candidate's, unique for each process.
+    Raises ApiError."""
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str = "") -> None:
-        self._leases = client.resource(LEASES)
+        # The client's own connections may all wait for slow answers: the lease may not.
+        self._leases = Client(client.transport.separate()).resource(LEASES)
         self._namespace = namespace
         self._name = name
         self.identity = identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"

@@ -46,6 +46,10 @@ class FakeTransport(Transport):
         super().__init__(ClientConfig("http://fake.invalid"))
         self._cluster = cluster
 
+    def separate(self) -> Transport:
+        """Itself: here no request holds up another one."""
+        return self
+
     async def request(
         self,
         method: str,

@@ -1,0 +1,80 @@
+"""Sessions of aiohttp as clients of the API server need them: sockets that notice a dead peer, names that are looked up
+in a thread of their own, answers with as large a head as the API server's."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from kubeloop.client.own_threads import in_own_thread
+
+_KEEP_ALIVE: Final = 60.0
+_READ_BUFFER: Final = 512 * 1024
+_HEADER: Final = 10 * 1024 * 1024
+"""Bytes of an answer's head: Go's transport reads as many. aiohttp refuses what is longer than 8 KiB, warnings for
+instance, when the server has already done what was asked."""
+_HEAD_LIMITS: Final = {"max_line_size": _HEADER, "max_field_size": _HEADER, "max_headers": 100_000}
+
+_SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+"""TCP's options, where the platform has them: 35 seconds after the peer has vanished a connection is known to be dead,
+whether it was idle (15 s, then a probe each 5 s) or something was sent and not confirmed (30 s, in milliseconds).
+client-go needs 30 and 45 s, by HTTP/2's pings."""
+
+
+def open_session(headers: Mapping[str, str], connections: int) -> aiohttp.ClientSession:
+    """A session with `connections` at most, 0: without a limit."""
+    known = inspect.signature(aiohttp.ClientSession).parameters
+    limits: dict[str, Any] = {name: value for name, value in _HEAD_LIMITS.items() if name in known}
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=connections, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=_open_socket
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        read_bufsize=_READ_BUFFER,
+        **limits,
+    )
+    # aiohttp sends a DELETE or PUT again by itself when a connection breaks: that is for RetryPolicy to decide.
+    session._retry_connection = False
+    return session
+
+
+def _open_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket for one of getaddrinfo's results, which notices that its peer is gone."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _SILENCE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            with contextlib.suppress(OSError):
+                opened.setsockopt(socket.IPPROTO_TCP, option, value)
+    return opened
+
+
+class _Resolver(AbstractResolver):
+    """The system's, in a thread of its own."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await in_own_thread(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        return [
+            ResolveResult(
+                hostname=host,
+                # The interface of a link-local address is a part of it.
+                host=socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0],
+                port=int(address[1]),
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Nothing is kept."""

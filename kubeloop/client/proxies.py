@@ -1,0 +1,135 @@
+"""Which proxy leads to a server: the kubeconfig's, or the environment's, by the rules of Go's httpproxy."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from kubeloop.client.errors import ConfigError
+
+_PORTS = {"http": "80", "https": "443"}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Login(NamedTuple):
+    """User and password of a URL."""
+
+    user: str
+    password: str
+
+    def basic(self) -> str:
+        """The value of an Authorization header."""
+        return f"Basic {base64.b64encode(':'.join(self).encode()).decode()}"
+
+
+def without_login(url: str) -> tuple[str, Login | None]:
+    """The URL as it may be shown and logged, and what stood before its @."""
+    scheme, separator, rest = url.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    login, at, host = authority.rpartition("@")
+    if not at:
+        return url, None
+    user, _, password = login.partition(":")
+    return f"{scheme}{separator}{host}{slash}{path}", Login(unquote(user), unquote(password))
+
+
+def shown(url: str) -> str:
+    """The URL for a message, also where it is none: nothing before an @ is shown."""
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def check_proxy(url: str) -> None:
+    """Raises ConfigError, without the password that the URL may hold."""
+    proxy = shown(url)
+    scheme = proxy.partition("://")[0].lower()
+    if scheme.startswith("socks"):
+        raise ConfigError(
+            f"the proxy {proxy!r} is a SOCKS proxy, which is not supported: give the URL of an HTTP proxy as"
+            " proxy-url in the kubeconfig or in HTTPS_PROXY, or reach the server directly (NO_PROXY)"
+        )
+    if scheme not in _PORTS or not split_url(url).hostname:
+        raise ConfigError(f"the proxy {proxy!r} is not an http:// or https:// URL")
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL; those of an empty one where it is none."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises for one that is no number
+    except ValueError:
+        return urlsplit("")
+    return parts
+
+
+def is_loopback(hostname: str) -> bool:
+    """Whether the host is this machine."""
+    address = _address(hostname)
+    if address is not None:
+        return address.is_loopback
+    return hostname == "localhost" or hostname.endswith(".localhost")
+
+
+def environment_proxy(host: str) -> str | None:
+    """The proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for a server's URL; never for loopback."""
+    parts = split_url(host)
+    hostname, port = parts.hostname or "", str(parts.port or _PORTS.get(parts.scheme, ""))
+    proxy = _variable(f"{parts.scheme}_proxy")
+    if not proxy or is_loopback(hostname) or any(_matches(entry, hostname, port) for entry in _exceptions()):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name.upper()) or os.environ.get(name) or ""
+
+
+def _exceptions() -> Iterator[str]:
+    for entry in _variable("no_proxy").lower().split(","):
+        if stripped := entry.strip():
+            yield stripped
+
+
+def _matches(entry: str, hostname: str, port: str) -> bool:
+    """Whether an entry of NO_PROXY is about this host: `*`, a network, an address or a domain, the last two with or
+    without a port. `a.b` is a.b and what is below it, `.a.b` and `*.a.b` only what is below."""
+    if entry == "*":
+        return True
+    address = _address(hostname)
+    if "/" in entry and (network := _network(entry)) is not None:
+        return address is not None and address in network
+    name, only = _split_port(entry)
+    if only not in ("", port):
+        return False
+    if (listed := _address(name)) is not None or address is not None:
+        return listed == address
+    name = name.removeprefix("*")
+    return bool(name) and (hostname.endswith(name if name.startswith(".") else f".{name}") or hostname == name)
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    """Host and port of `host:port` or `[v6]:port`; the port is "" where there is none."""
+    host, colon, port = entry.rpartition(":")
+    if colon and host.startswith("[") and host.endswith("]"):
+        return host[1:-1], port
+    return (host, port) if colon and ":" not in host else (entry, "")
+
+
+def _address(text: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
