@@ -90,6 +90,19 @@ EVENTS: Final = (
         "A write of Rancher's would have taken the added headroom away; it was corrected.",
         kind="Normal",
     ),
+    # -- what keeps headroom from its work
+    Event(
+        "RequestRefused",
+        "what waits, or ConfigMap `headroom`",
+        "A webhook, a policy, RBAC or a quota refuses what headroom asks for; it is tried again every 25 s at least.",
+        "[Who refuses](runbooks/HeadroomRequestsRefused.md): the event names it",
+    ),
+    Event(
+        "RequestUnanswered",
+        "what waits",
+        "A request of headroom's has had no answer for 5 seconds.",
+        "Look at the API server and at the webhooks that it asks: [who refuses](runbooks/HeadroomRequestsRefused.md)",
+    ),
     # -- the installation
     Event(
         "LeaseNotAcquired",

@@ -12,6 +12,7 @@ import msgspec
 from kubeloop.api.meta import Status
 from kubeloop.api.registry import Resource
 from kubeloop.client.lenient import UNDECODABLE, decode
+from kubeloop.client.refusal import Refusal, refusal_of
 from kubeloop.errors import ReportedError
 
 _STATUS = msgspec.json.Decoder(Status)
@@ -20,6 +21,11 @@ _SHOWN = 300
 LONGEST_RETRY_AFTER = 60.0
 """Seconds: a longer Retry-After is cut to this."""
 _NONSENSE = 86400.0
+_NOT_FOR_GOOD = frozenset({404, 408, 409, 410, 429})
+"""Of 4xx: the object, the version or the moment is the wrong one, so that another try can help."""
+_MEANT_OF_OBJECTS = (_NOT_FOR_GOOD - {429}) | {401}
+_INAPPLICABLE_PATCH = "the server rejected our request due to an error in our request"
+"""Nothing but this text tells it from a validation's or a policy's 422 (apiserver's handlers/patch.go)."""
 
 
 class ConfigError(ReportedError):
@@ -58,9 +64,30 @@ class ApiError(ReportedError):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def refusal(self) -> Refusal:
+        """Who refused the request, and the sentence that was given."""
+        return refusal_of(self.message)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server said no, and the same request cannot help: 4xx but 404, 408, 409, 410 and 429, and what a
+        webhook or a policy denied with a status of its choice (an eviction's 429 is a matter of time)."""
+        if self.status == 429 or isinstance(self, PatchConflict):
+            return False
+        if 400 <= self.status < 500 and self.status not in _NOT_FOR_GOOD:
+            return True
+        return self.status >= 400 and self.refusal.by_admission
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether it lasts until somebody else acts: a refusal, or a webhook that the server needs and that does not
+        answer."""
+        return self.is_refusal or (self.status >= 500 and self.refusal.by.startswith("webhook "))
+
 
 class BadRequest(ApiError, usual=(400, "BadRequest")):
-    """400: the server rejects the request as malformed; retrying does not help."""
+    """400: the server rejects the request as malformed, or a webhook that gives no status denies it."""
 
 
 class Unauthorized(ApiError, usual=(401, "Unauthorized")):
@@ -68,7 +95,8 @@ class Unauthorized(ApiError, usual=(401, "Unauthorized")):
 
 
 class Forbidden(ApiError, usual=(403, "Forbidden")):
-    """403: refused by RBAC, an admission webhook or quota ("exceeded quota: …")."""
+    """403: refused by RBAC, an admission webhook or quota ("exceeded quota: …"). And a denial of a webhook or policy
+    whose status would mean another thing from the API server itself (401, 404, 408, 409, 410)."""
 
 
 class NotFound(ApiError, usual=(404, "NotFound")):
@@ -101,7 +129,12 @@ class Gone(ApiError, usual=(410, "Expired")):
 
 
 class Invalid(ApiError, usual=(422, "Invalid")):
-    """422: validation refuses the object, or a JSON patch's `test` did not hold."""
+    """422: validation or a policy refuses the object."""
+
+
+class PatchConflict(Invalid, Conflict, usual=(422, "Invalid")):
+    """422 of a JSON patch that does not apply: a `test` did not hold, or a path does not exist. The object is another
+    one than the patch was made for: a Conflict, although the status is that of Invalid."""
 
 
 class TooManyRequests(ApiError, usual=(429, "TooManyRequests")):
@@ -140,7 +173,7 @@ def error_from_status(status: Status, *, code: int = 0, retry_after: float | Non
         retry_after = _details_retry_after(status)
     reason = status.reason or ""
     message = status.message or reason or f"the server answered {code}"
-    return _class_of(code, reason)(message, status=code, reason=reason, retry_after=retry_after)
+    return _class_of(code, reason, message)(message, status=code, reason=reason, retry_after=retry_after)
 
 
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
@@ -186,7 +219,11 @@ def _sensible(seconds: float) -> float | None:
     return min(seconds, LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
 
 
-def _class_of(code: int, reason: str) -> type[ApiError]:
+def _class_of(code: int, reason: str, message: str) -> type[ApiError]:
+    if code in _MEANT_OF_OBJECTS and refusal_of(message).by_admission:
+        return Forbidden
+    if code == 422 and message == _INAPPLICABLE_PATCH:
+        return PatchConflict
     if code == 409 and reason == "AlreadyExists":
         return AlreadyExists
     if code == 404 and reason != "NotFound":

@@ -109,8 +109,8 @@ class ResourceClient(ResourceReader[T]):
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON patch (RFC 6902). Raises Invalid when a `test` does not hold or a path does not exist. One that tests
-        something, or replaces the resourceVersion, is sent again when a connection breaks."""
+        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist. One that
+        tests something, or replaces the resourceVersion, is sent again when a connection breaks."""
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
         bound = any(op["op"] == "test" or op.get("path") == "/metadata/resourceVersion" for op in ops)

@@ -22,7 +22,7 @@ from kubeloop.controllers.enqueue import (
     owners,
 )
 from kubeloop.controllers.errors import described
-from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Verdict, combine
+from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Trouble, Verdict, combine
 from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
 from kubeloop.logs import reconciling
 from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
@@ -214,6 +214,13 @@ class Controller(Generic[T]):
     def refused(self) -> list[str]:
         """Keys that wait because the API server refuses a request, a line each."""
         return [line for handler in self._handlers.values() for line in handler.refused()]
+
+    def troubles(self, now: float) -> list[Trouble]:
+        """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is
+        the loop's time()."""
+        found = [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
+        refusal = self.informer.trouble
+        return [Trouble("", "", refusal), *found] if refusal is not None and refusal.needs_repair else found
 
     def _refuse_if_stopped(self) -> None:
         if self._stopping:

@@ -18,8 +18,9 @@ from kubeloop.client.namespaces import Namespaces
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
+from kubeloop.controllers.reconcile import Trouble
 from kubeloop.workqueue.queue import loop_time
-from kubeloop.workqueue.rate_limiters import RateLimiter
+from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,17 @@ class ControllerFactory:
     which keys (`namespace/name`, or `name`) handlers are called; caches hold all.
     """
 
-    def __init__(self, client: Client, *, workers: int = 10, selects: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        workers: int = 10,
+        selects: Callable[[str], bool] = lambda _: True,
+        rate_limiter: Callable[[], RateLimiter[str]] = default_controller_rate_limiter,
+    ) -> None:
+        """`rate_limiter` makes that of each controller which is given none."""
         self.client = client
+        self._rate_limiter = rate_limiter
         self._workers = workers
         self._selects = selects
         self._controllers: dict[tuple[Resource[Any], tuple[str, ...], str, str], Controller[Any]] = {}
@@ -93,7 +103,7 @@ class ControllerFactory:
                     checked=self.client.transport.checked_caches,
                 ),
                 workers=workers or self._workers,
-                rate_limiter=rate_limiter,
+                rate_limiter=rate_limiter or self._rate_limiter(),
                 client=client,
                 handlers=self._handlers,
                 selects=self._selects,
@@ -194,6 +204,12 @@ class ControllerFactory:
     def refused(self) -> list[str]:
         """Keys that wait because the API server refuses a request: rights are missing, or a webhook is in the way."""
         return [line for controller in self._controllers.values() for line in controller.refused()]
+
+    def troubles(self) -> list[tuple[Controller[Any], Trouble]]:
+        """The same, kinds that may not be listed or watched, and calls that have been waiting for an answer for long;
+        each with its controller."""
+        now = loop_time()
+        return [(each, trouble) for each in self._controllers.values() for trouble in each.troubles(now)]
 
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects

@@ -8,12 +8,12 @@ import time
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
-from kubeloop.client.errors import ApiError, Conflict, Forbidden, NotFound
+from kubeloop.client.errors import ApiError, Conflict, Invalid, NotFound
 from kubeloop.controllers.errors import RetryAfter, Skip, described
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.workqueue.queue import loop_time
@@ -31,6 +31,8 @@ unless the cache has something newer by then. Anything else that it returns is i
 
 BLOCKED = 1.0
 """Seconds without an `await` after which a handler has blocked the loop: leases, probes and webhooks wait for it."""
+UNANSWERED = 5.0
+"""Seconds after which a call counts as one that waits for an answer: the API server gives most within milliseconds."""
 HANGING = 300.0
 """Seconds after which a call counts as one that never ends."""
 _REMINDER = 300.0
@@ -98,12 +100,28 @@ class Verdict(Generic[T]):
 
     `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so
     many seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
+    `refusal`: the answer because of which somebody else has to act.
     """
 
     outcome: Outcome
     delay: float | None = None
     not_before: float | None = None
     returned: T | None = None
+    refusal: ApiError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A key whose handler waits for somebody else: the API server, or what it asks, refuses a request (`error`), or
+    does not answer (None). `key` is "" where it is about the kind's cache."""
+
+    handler: str
+    key: str
+    error: ApiError | None
+
+    def __str__(self) -> str:
+        why = described(self.error) if self.error else f"waits for an answer for more than {UNANSWERED:g} s"
+        return ": ".join(filter(None, (self.handler, self.key, why)))
 
 
 _DONE: Verdict[Any] = Verdict(Outcome.DONE)
@@ -129,9 +147,10 @@ class NamedHandler(Generic[T]):
         self.name = name
         self._handler = handler
         self._metrics = metrics
-        self._failing: dict[str, tuple[object, float, str]] = {}
-        # Invariant: the keys that failed since they last succeeded, each with its error, when that was last logged, and
-        # what the API server said if it refused a request.
+        self._failing: dict[str, tuple[object, float]] = {}
+        # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
+        self._refused: dict[str, ApiError] = {}
+        # Invariant: the keys whose last call ended because a request was refused.
         self._running: dict[str, float] = {}
         # Invariant: the keys of the calls that have not ended, each with when its call began.
 
@@ -147,6 +166,8 @@ class NamedHandler(Generic[T]):
         self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
         if self._failing and verdict.outcome is not Outcome.FAILED:
             self._failing.pop(key, None)
+        if self._refused and verdict.refusal is None:
+            self._refused.pop(key, None)
         return verdict
 
     def hanging(self, now: float) -> list[str]:
@@ -159,7 +180,13 @@ class NamedHandler(Generic[T]):
 
     def refused(self) -> list[str]:
         """Keys that wait because the API server, or what it asks, refuses a request; a line each."""
-        return [f"{self.name}: {key}: {why}" for key, (_, _, why) in self._failing.items() if why]
+        return [f"{self.name}: {key}: {described(error)}" for key, error in self._refused.items()]
+
+    def troubles(self, now: float) -> list[Trouble]:
+        """The same, and calls that have been waiting for an answer for long. `now` is the loop's time()."""
+        refused = [Trouble(self.name, key, error) for key, error in self._refused.items()]
+        waiting = (key for key, began in self._running.items() if now - began >= UNANSWERED)
+        return refused + [Trouble(self.name, key, None) for key in waiting if key not in self._refused]
 
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
@@ -170,7 +197,7 @@ class NamedHandler(Generic[T]):
             # Something that the handler awaited was cancelled, not the worker: that is the handler's failure.
             return self._failed(key, error)
         except Exception as error:
-            return self._verdict(key, error)
+            return replace(self._verdict(key, error), refusal=self._note_refusal(key, error))
         if returned is None or (left := same_object(obj, returned)) is None:
             return _DONE
         return Verdict(Outcome.DONE, returned=left)
@@ -190,7 +217,7 @@ class NamedHandler(Generic[T]):
                 case RetryAfter():
                     log.debug("%s: %s requeued after %g s: %s", self.name, key, one.seconds, one)
                     verdicts.append(Verdict(Outcome.LATER, one.seconds))
-                case Conflict():
+                case Conflict() if not isinstance(one, Invalid):  # a patch that never applies is a mistake, too
                     log.debug("%s: %s was changed by another client: %s", self.name, key, described(one))
                     verdicts.append(Verdict(Outcome.CONFLICT, not_before=_peace(one)))
                 case _:
@@ -198,6 +225,13 @@ class NamedHandler(Generic[T]):
         if failures:
             verdicts.append(self._failed(key, failures[0] if len(failures) == 1 else error))
         return combine(verdicts)
+
+    def _note_refusal(self, key: str, error: Exception) -> ApiError | None:
+        """The refusal because of which the call ended, also where the handler asked to be called again for it."""
+        refusal = next(filter(None, map(_refusal_behind, _leaves(error))), None)
+        if refusal is not None:
+            self._refused[key] = refusal
+        return refusal
 
     def _blocked(self, key: str, seconds: float) -> None:
         self._metrics.blocked.inc(seconds)
@@ -211,12 +245,11 @@ class NamedHandler(Generic[T]):
     def _failed(self, key: str, error: BaseException) -> Verdict[T]:
         not_before = max((_peace(one) or 0.0 for one in _leaves(error)), default=0.0) or None
         signature, now = _signature(error), loop_time()
-        before, logged_at, _ = self._failing.get(key, (None, now, ""))
+        before, logged_at = self._failing.get(key, (None, now))
         if signature == before and now - logged_at < _REMINDER:
             log.debug("%s: %s failed again: %s", self.name, key, described(error))
             return Verdict(Outcome.FAILED, not_before=not_before)
-        refused = any(isinstance(one, Forbidden) for one in _leaves(error))
-        self._failing[key] = (signature, now, described(error) if refused else "")
+        self._failing[key] = (signature, now)
         if isinstance(error, NotFound):
             log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
         else:
@@ -256,6 +289,13 @@ def _leaves(error: BaseException) -> Iterator[Any]:
         yield error
 
 
+def _refusal_behind(error: BaseException | None) -> ApiError | None:
+    """The error, or one that it was raised from, after which somebody else has to act."""
+    while error is not None and not (isinstance(error, ApiError) and error.needs_repair):
+        error = error.__cause__
+    return error
+
+
 def _peace(error: BaseException) -> float | None:
     """The server's Retry-After in seconds."""
     return error.retry_after or None if isinstance(error, ApiError) else None
@@ -272,7 +312,7 @@ def _signature(error: BaseException) -> object:
     """What tells one error from another: a status of the API server, or the lines that raised; its text may differ at
     every attempt."""
     if isinstance(error, ApiError):
-        return type(error), error.status
+        return type(error), error.status, error.refusal.by
     if isinstance(error, BaseExceptionGroup):
         return frozenset(map(_signature, _leaves(error)))
     # A set: an exception that is kept and raised anew has the same lines in it again and again.

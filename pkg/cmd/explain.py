@@ -39,6 +39,10 @@ class Answer(reports.Answer):
 
     explanation: Explanation
 
+    @property
+    def namespace(self) -> str:
+        return self.explanation.namespace
+
     def document(self) -> dict[str, Any]:
         return {**self.explanation.document(), **self.about()}
 

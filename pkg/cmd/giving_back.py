@@ -9,7 +9,7 @@ from functools import partial
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.client import Client, for_each
-from kubeloop.client.errors import Conflict, Invalid, NotFound
+from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.events import EventRecorder
@@ -47,7 +47,7 @@ async def _release_quota(client: Client, quota: ResourceQuota) -> bool:
         return bool(decided)
 
     try:
-        return await retry_on_conflict(attempt, errors=(Conflict, Invalid))
+        return await retry_on_conflict(attempt)
     except NotFound:
         return False
 

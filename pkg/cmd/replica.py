@@ -21,7 +21,9 @@ from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
 from pkg.config.installation import EVENT_NOT_ELECTED, Installation, Publisher, about
 from pkg.config.management import Management
+from pkg.config.troubles import Troubles
 from pkg.config.upkeep import Upkeep
+from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
@@ -130,14 +132,21 @@ class Replica:
         """From the election on, also while the caches do not sync: then that is what there is to say."""
         policy, kubernetes, ours = self.options.policy, management.kubernetes, version("harvester-headroom")
         await leading.wait()
-        if not self.options.dry_run:
-            await Publisher(
-                management.client,
-                self.options.namespace,
-                lambda: Installation(policy.mode, policy.estimate, ours, " ".join(kubernetes.versions)),
-                checks.faults,
-                kubernetes.changed,
-            ).run()
+        if self.options.dry_run:
+            return
+        recorder, own = management.recorder("headroom"), about(self.options.namespace)
+        troubles = Troubles(management.troubles, recorder, own, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
+        publisher = Publisher(
+            management.client,
+            self.options.namespace,
+            lambda: Installation(policy.mode, policy.estimate, ours, " ".join(kubernetes.versions)),
+            checks.faults,
+            kubernetes.changed,
+            lambda: troubles.causes,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(troubles.run())
+            tasks.create_task(publisher.run())
 
     async def _look_after(self, management: Management, leading: asyncio.Event, state: StateMetrics) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""

@@ -114,6 +114,11 @@ class Answer(ABC):
     def parts(self) -> Sequence[RenderableType]:
         """To read."""
 
+    @property
+    def namespace(self) -> str:
+        """The one that the question was about, "" for all."""
+        return ""
+
     def lines(self) -> Mapping[str, str]:
         """What is known, by what it is about: --watch prints what differs."""
         return {}
@@ -132,7 +137,11 @@ class Answer(ABC):
     def framed(self) -> list[RenderableType]:
         """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
         assumes."""
-        return [*map(line, self.snapshot.installed.alarms()), *self.parts(), *map(line, self.snapshot.basis.remarks)]
+        return [
+            *map(line, self.snapshot.installed.alarms(self.namespace)),
+            *self.parts(),
+            *map(line, self.snapshot.basis.remarks),
+        ]
 
 
 def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:

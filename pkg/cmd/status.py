@@ -50,6 +50,10 @@ class Answer(reports.Answer):
     quotas: list[QuotaStatus]
     budgets: list[Report]
 
+    @property
+    def namespace(self) -> str:
+        return self.where
+
     def document(self) -> dict[str, Any]:
         return {
             **self.about(),

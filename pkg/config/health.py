@@ -44,14 +44,17 @@ class Checks:
         return self.management.stale() + [f"not ready: {what}" for what in missing]
 
     def faults(self) -> list[str]:
-        """What keeps the controllers from their work."""
-        return self.management.stale() + self.management.refused() if self.management else []
+        """Which caches are behind."""
+        return self.management.stale() if self.management else []
 
     def notes(self) -> list[str]:
-        """Also what does not take webhooks out of service: a handler that hangs, what a tenant wrote and does not
-        decode."""
-        said = self.admission.notes() if self.admission else []
-        return said + (self.management.hanging() + self.management.undecodable() if self.management else [])
+        """Also what does not take webhooks out of service: requests that are refused or not answered, a handler that
+        hangs, what a tenant wrote and does not decode."""
+        notes = self.admission.notes() if self.admission else []
+        if self.management is not None:
+            notes += [f"{who.name}: {trouble}" for who, trouble in self.management.troubles()]
+            notes += self.management.hanging() + self.management.undecodable()
+        return notes
 
 
 async def answer(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:

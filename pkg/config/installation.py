@@ -13,12 +13,13 @@ from typing import Final
 import msgspec
 
 from kubeloop.api.core import ConfigMap
-from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.meta import ObjectMeta, from_rfc3339, now_rfc3339
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
+from pkg.config.cause import Cause, encoded
 from pkg.util.constants import CONFIG_MAP
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
@@ -28,8 +29,16 @@ USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 """Where a reader looks for it beside its kubeconfig's own namespace."""
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
-LOOK: Final = 10.0
+LOOK: Final = 2.0
 """Seconds between two looks, which ask the API server nothing."""
+LASTS: Final = 10.0
+"""Seconds for which a cache has to be behind before that is published: at the start every one is for a moment."""
+RETRY: Final = 60.0
+"""Seconds until it is written again when that failed."""
+REFRESH: Final = 30.0
+"""Seconds after which a problem that lasts is written again: without a Lease nothing else shows that it does."""
+FRESH: Final = 4 * REFRESH
+"""Seconds for which a reader believes that, by its own clock."""
 PERIOD: Final = 3600.0
 """Seconds after which it is written again, if another client has changed it."""
 
@@ -45,11 +54,23 @@ class Installation:
     """The versions of the API servers by which it counts, with spaces between."""
     problem: str = ""
     """What keeps it from its work."""
+    refused: str = ""
+    """The same for programs, as far as somebody else has to act: a JSON list of Cause."""
+    seen: str = ""
+    """When there was a problem last, RFC 3339."""
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
         data: dict[str, str] = msgspec.to_builtins(self)
         return data
+
+
+def is_fresh(installation: Installation, now: float) -> bool:
+    """Whether the problem was there a moment ago. `now` in seconds since the epoch."""
+    try:
+        return abs(now - from_rfc3339(installation.seen)) < FRESH
+    except ValueError:
+        return False
 
 
 def about(namespace: str) -> ConfigMap:
@@ -74,11 +95,13 @@ class Publisher:
     """Headroom's own."""
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
-    """What keeps the controllers from their work now, a line each."""
+    """Which caches are behind now, a line each."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the installation is another one."""
-    _problem: str = field(default="", init=False)
-    _faulty: bool = field(default=False, init=False)
+    causes: Callable[[], Sequence[Cause]] = tuple
+    """Who refuses requests."""
+    _fault: str = field(default="", init=False)
+    _faulty_since: float | None = field(default=None, init=False)
     _due: float = field(default=float("-inf"), init=False)
     _published: Installation | None = field(default=None, init=False)
 
@@ -89,30 +112,35 @@ class Publisher:
                 await self.look()
             except ApiError as exc:
                 log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
-                await asyncio.sleep(PERIOD if isinstance(exc, NotFound) else 6 * LOOK)
+                await asyncio.sleep(PERIOD if isinstance(exc, NotFound) else RETRY)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), LOOK)
 
     async def look(self) -> None:
         """Write it if it is another one, or if it was last written long ago. Raises ApiError."""
-        installation = replace(self.installation(), problem=self._lasting())
+        causes = self.causes()
+        lines = [*(cause.line() for cause in causes), *self._lasting()]
+        more = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
+        problem = lines[0] + more if lines else ""
+        installation = replace(self.installation(), problem=problem, refused=encoded(causes))
         if installation == self._published and loop_time() < self._due:
             return
-        data = installation.data()
+        data = replace(installation, seen=now_rfc3339() if problem else "").data()
         await self.client.resource(CONFIG_MAPS).create_or_update(
             {"metadata": {"name": CONFIG_MAP}, "data": data},
             lambda there: edit(there, data=data),
             namespace=self.namespace,
         )
-        self._published, self._due = installation, loop_time() + PERIOD
+        self._published, self._due = installation, loop_time() + (REFRESH if problem else PERIOD)
 
-    def _lasting(self) -> str:
-        """The first fault that was there at two looks in a row, in the same words until there is none."""
-        faults = self.faults()
-        if not (faults and self._faulty):
-            self._problem = ""
-        elif not self._problem:
-            more = f"; and {len(faults) - 1} more, see /readyz" if len(faults) > 1 else ""
-            self._problem = faults[0] + more
-        self._faulty = bool(faults)
-        return self._problem
+    def _lasting(self) -> list[str]:
+        """The faults once there has been one for long, the first in the same words until there is none."""
+        faults, now = list(self.faults()), loop_time()
+        if not faults:
+            self._fault, self._faulty_since = "", None
+            return []
+        self._faulty_since = now if self._faulty_since is None else self._faulty_since
+        if now - self._faulty_since < LASTS:
+            return []
+        self._fault = self._fault or faults[0]
+        return [self._fault, *faults[1:]]

@@ -10,6 +10,12 @@ from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod,
 from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.workqueue.rate_limiters import (
+    BucketRateLimiter,
+    ItemExponentialFailureRateLimiter,
+    MaxOfRateLimiter,
+    RateLimiter,
+)
 from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -30,6 +36,16 @@ from pkg.util.resourcequota.observe import Listed, Source
 KUBEVIRT_PODS = constants.LABEL_APP
 """A selector: every pod with this label, whatever its value."""
 
+LONGEST_RETRY = 25.0
+"""Seconds until a failed key is tried again, at most: no event tells that a right was granted, or that a webhook which
+refused a patch is gone, and a migration waits for it."""
+
+
+def _rate_limiter() -> RateLimiter[str]:
+    return MaxOfRateLimiter(
+        ItemExponentialFailureRateLimiter(max=LONGEST_RETRY), BucketRateLimiter(qps=50.0, burst=100)
+    )
+
 
 class Management(ControllerFactory):
     """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
@@ -45,7 +61,7 @@ class Management(ControllerFactory):
         clock: Callable[[], float] | None = None,
     ) -> None:
         """`clock`: seconds since 1970, which what objects say of times is compared with; the API server's."""
-        super().__init__(client, workers=workers, selects=selects)
+        super().__init__(client, workers=workers, selects=selects, rate_limiter=_rate_limiter)
         self.clock = clock or client.transport.server_clock
         self.kubernetes = kubernetes or KubernetesVersion()
         self.slim = Slim()

@@ -79,6 +79,13 @@ METRICS: Final = table(
         "Patches that make KubeVirt retry a migration that was refused although the quota allows it.",
     ),
     Metric(
+        "headroom_requests_refused",
+        "gauge",
+        "Objects that wait because a request for them is refused, or not answered, until somebody else acts.",
+        {"by": "`webhook NAME`, `ValidatingAdmissionPolicy NAME (binding NAME)`, `RBAC`, …, or `no answer`"},
+        _LEADER,
+    ),
+    Metric(
         "headroom_pod_policy_in_force",
         "gauge",
         "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked hourly.",

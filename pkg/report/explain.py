@@ -102,11 +102,9 @@ def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
             Verdict.COULD_WITH_HEADROOM,
             f"it does not migrate; a target pod would not fit ({_missing(short)}), headroom would raise the quota",
         )
-    return (
-        Verdict.COULD_NOT_MIGRATE,
-        f"it does not migrate; a target pod would not fit ({_missing(stuck)}), "
-        "and headroom would not raise the quota enough",
-    )
+    refusals = "; ".join(dict.fromkeys(fit.refusal for fit in stuck if fit.refusal))
+    why = f"and headroom may not raise it: {refusals}" if refusals else "and headroom would not raise the quota enough"
+    return Verdict.COULD_NOT_MIGRATE, f"it does not migrate; a target pod would not fit ({_missing(stuck)}), {why}"
 
 
 def _reason(
@@ -128,7 +126,10 @@ def _reason(
     short = [fit for fit in found if not fit.fits]
     if short:
         notes = causes.of_instance(snapshot, instance)
-        return Verdict.WAITS_FOR_QUOTA, "; ".join([f"{name} does not fit: {_missing(short)}", *notes])
+        lacks = f"{name} does not fit: {_missing(short)}"
+        if refusals := dict.fromkeys(fit.refusal for fit in short if fit.refusal):
+            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{lacks}, and headroom may not raise it", *refusals, *notes])
+        return Verdict.WAITS_FOR_QUOTA, "; ".join([lacks, *notes])
     in_the_way = _in_the_way(snapshot, instance, migration)
     if in_the_way:
         return in_the_way

@@ -16,6 +16,7 @@ from msgspec import field
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Condition, ObjectMeta
 from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
@@ -54,7 +55,8 @@ class Fit(Document, frozen=True):
     """One quota: what is asked of it by resource, and what headroom does about it.
 
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
-    `fits_then` is whether the pods fit afterwards; `action` says it in a sentence.
+    `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
+    controller's writes of the quota, and why, "" where nobody does.
     """
 
     quota: str = field(name="name")
@@ -64,6 +66,7 @@ class Fit(Document, frozen=True):
     raised: ResourceList = field(name="raisedBy")
     fits_then: bool
     action: str
+    refusal: str = ""
 
 
 def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
@@ -89,18 +92,18 @@ def fits(
     rendering = rendering or snapshot.rendering(namespace)
     would = would or snapshot.installed.stopped
     found = (
-        _fit(snapshot.observe(quota, rendering), vms, snapshot.basis.policy, would=would)
-        for quota in snapshot.quotas_of(namespace)
+        _fit(snapshot.observe(quota, rendering), vms, snapshot, would=would) for quota in snapshot.quotas_of(namespace)
     )
     return [fit for fit in found if fit.needs]
 
 
-def _fit(observed: Facts, names: Collection[str], policy: Policy, *, would: bool) -> Fit:
-    quota = observed.quota
+def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: bool) -> Fit:
+    quota, policy = observed.quota, snapshot.basis.policy
     base = base_of(quota, observed.limits, EXACT)
     vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
     to_come = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
-    decided = plan(observed, policy)
+    refusal = refusal_of(snapshot, observed)
+    decided = Plan() if refusal else plan(observed, policy)
     then = _applied(quota, decided)
     more = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
     raised = {name: amount for name, amount in sorted(more.items()) if amount > ZERO}
@@ -117,10 +120,20 @@ def _fit(observed: Facts, names: Collection[str], policy: Policy, *, would: bool
         needs=needs,
         raised=raised,
         fits_then=not short,
-        action=_refused(observed)
+        action=_left_alone(observed)
+        or (f"nothing: {refusal}" if refusal else "")
         or _does(raises if raised else "", said, left, would=would)
         or _nothing(observed, needs, vms),
+        refusal=refusal,
     )
+
+
+def refusal_of(snapshot: Snapshot, observed: Facts) -> str:
+    """Who refused what the running controller asked for last to raise the quota, or to give back, and why; "" where
+    nobody did. What it would do next does not matter then."""
+    quota = observed.quota
+    kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
+    return snapshot.installed.refusal(kind, key)
 
 
 def _applied(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
@@ -146,7 +159,7 @@ def _missing(needs: Mapping[str, Need]) -> ResourceList:
     return {name: need.missing for name, need in needs.items() if need.missing}
 
 
-def _refused(observed: Facts) -> str:
+def _left_alone(observed: Facts) -> str:
     """Why headroom does nothing about the quota; "" where it does."""
     quota = observed.quota
     if observed.namespace_off or switched_off(quota):

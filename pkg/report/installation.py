@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from kubeloop.api.core import LeaseSpec
 from kubeloop.api.meta import from_rfc3339
+from pkg.config.cause import Cause
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 FAIL = "Fail"
@@ -53,7 +56,7 @@ class Installed:
     reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
     if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
     with other flags than those of the headroom that answers; `problem` is what a controller says keeps it from its
-    work."""
+    work, and `causes` are who refuses its requests, and for what."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Installed:
     endpoint: str = ""
     drift: bool = False
     problem: str = ""
+    causes: Sequence[Cause] = ()
 
     @property
     def stopped(self) -> bool:
@@ -79,6 +83,10 @@ class Installed:
             return f"not scaled: {keeper.removeprefix('none: ')}"
         absent = ", which does not run" if self.stopped and keeper.endswith("headroom") else ""
         return f"kept by {keeper}{absent}"
+
+    def refusal(self, kind: str, key: str) -> str:
+        """Who refuses the running controller's requests for this object, and why; "" where nobody does."""
+        return next((cause.text for cause in self.causes if cause.refuses(kind, key)), "")
 
     @property
     def in_short(self) -> str:
@@ -100,8 +108,9 @@ class Installed:
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
         return f"webhooks registered at {self.endpoint}: {names}; {answer}"
 
-    def alarms(self) -> list[str]:
-        """What is wrong, a line each; empty for an installation that works, or is not known."""
+    def alarms(self, namespace: str = "") -> list[str]:
+        """What is wrong, a line each, of refused requests first one in the namespace; empty for an installation that
+        works, or is not known."""
         said = []
         if self.absent:
             said.append(
@@ -112,7 +121,8 @@ class Installed:
             since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
         if self.problem:
-            said.append(f"headroom cannot do its work: {self.problem}")
+            here = (cause.line(namespace) for cause in self.causes if namespace and cause.concerns(namespace))
+            said.append(f"headroom cannot do its work: {next(here, self.problem)}")
         for name in self.in_the_way:
             what = _REFUSED.get(name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused")
             said.append(f"webhook {name} is registered and does not answer: {what} ({self.unreachable})")
@@ -149,6 +159,7 @@ class Installed:
             "unreachable": self.unreachable,
             "endpoint": self.endpoint or None,
             "drift": self.drift,
+            "refused": msgspec.to_builtins(self.causes),
             "alarms": self.alarms(),
         }
 

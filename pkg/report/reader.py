@@ -27,7 +27,8 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.installation import EVENT_NOT_ELECTED, USUAL_NAMESPACES, Installation, read
+from pkg.config.cause import decoded
+from pkg.config.installation import EVENT_NOT_ELECTED, USUAL_NAMESPACES, Installation, is_fresh, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held
@@ -186,10 +187,11 @@ async def _installed(
     unreachable, mark = await _probed(client) if webhooks else (None, "")
     where, lease = _one_of(leases)
     basis = (where, said[where]) if where in said else next(iter(said.items()), None)
-    if lease is None or not lease.live:
-        problem = await _problem(client, namespaces)
-    else:
-        problem = said[where].problem if where in said else ""
+    is_live = lease is not None and lease.live
+    running = said.get(where) if lease is not None else basis and basis[1]
+    if running is not None and not (is_live or (lease is None and is_fresh(running, time.time()))):
+        running = None
+    problem = running.problem if running else "" if is_live else await _problem(client, namespaces)
     return Installed(
         lease,
         webhooks,
@@ -198,6 +200,7 @@ async def _installed(
         _endpoint(ours),
         bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
         problem,
+        decoded(running.refused) if running else (),
     ), basis
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
@@ -62,8 +63,11 @@ class QuotaStatus(Document, frozen=True):
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Every quota that is managed, or that something was added to, by namespace and name."""
     quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
-    policy = snapshot.basis.policy
-    return [_status(snapshot.observe(quota), policy) for quota in sorted(quotas, key=lambda quota: quota.key)]
+    policy, installed = snapshot.basis.policy, snapshot.installed
+    return [
+        _status(snapshot.observe(quota), policy, installed.refusal(RESOURCE_QUOTAS.kind, quota.key))
+        for quota in sorted(quotas, key=lambda quota: quota.key)
+    ]
 
 
 def kept_by(observed: Facts, mode: Mode) -> str:
@@ -80,14 +84,19 @@ def kept_by(observed: Facts, mode: Mode) -> str:
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
 
 
-def _status(observed: Facts, policy: Policy) -> QuotaStatus:
+def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
     quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy)
     said = read(annotations)
     rows = _rows(quota, base.limits or {}, said.total)
     keeper = kept_by(observed, policy.mode)
-    problems = [*map(str, base.problems), *map(str, said.invalid.values()), *_contradictions(rows)]
+    problems = [
+        *filter(None, [refusal]),
+        *map(str, base.problems),
+        *map(str, said.invalid.values()),
+        *_contradictions(rows),
+    ]
     if "headroom" in keeper:
         problems += map(str, plan(observed, policy).problems)
     return QuotaStatus(

@@ -169,7 +169,8 @@ async def rights_are_missing(on: Environment, api: Api, prometheus: Prometheus) 
     role = f"{RBAC}/clusterroles/headroom"
     rules = api.get(role)["rules"]
     read = [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]
-    async with firing(prometheus, "HeadroomWriteErrors", "HeadroomLockPastLimit", "HeadroomMigrationRefused"):
+    refused = "HeadroomRequestsRefused", "HeadroomWriteErrors"
+    async with firing(prometheus, *refused, "HeadroomLockPastLimit", "HeadroomMigrationRefused"):
         api.patch(role, {"rules": read})
         lock(api, namespace.name)
         await namespace.migrate()

@@ -41,6 +41,7 @@ REGISTERED = 'headroom_webhook_registered{webhook="pods",failure_policy="Ignore"
 UNREACHABLE = f"headroom_webhook_unreachable{LEADER}"
 EXPIRY = f"headroom_webhook_certificate_expiry_seconds{LEADER}"
 LOCK = f"headroom_mtq_oldest_lock_seconds{LEADER}"
+REQUESTS = 'headroom_requests_refused{job="headroom-metrics",pod="a",by="webhook q.example.org"}'
 POLICY = f"headroom_pod_policy_in_force{LEADER}"
 DAY = 86400
 
@@ -76,6 +77,8 @@ FAULTS: dict[str, tuple[Series, str]] = {
     "a certificate is not renewed": ({EXPIRY: always(14 * DAY + 60)}, "HeadroomCertificateExpires"),
     "a lock stays": ({LOCK: f"0+30x{MINUTES}"}, "HeadroomLockPastLimit"),
     "the policies are missing": ({POLICY: always(0)}, "HeadroomPolicyMissing"),
+    "a webhook refuses what headroom asks for": ({REQUESTS: f"_x30 3x{MINUTES - 31}"}, "HeadroomRequestsRefused"),
+    "a webhook denies writes with 400": ({wrote("400"): f"0+60x{MINUTES}"}, "HeadroomWriteErrors"),
     "rights are missing": ({wrote("403"): f"0+60x{MINUTES}"}, "HeadroomWriteErrors"),
     "the API server does not answer": ({wrote("<error>"): f"0+60x{MINUTES}"}, "HeadroomWriteErrors"),
 }
@@ -85,6 +88,7 @@ QUIET: dict[str, Series] = {
     "no webhooks at all": {REGISTERED: GONE, UNREACHABLE: GONE, EXPIRY: GONE},
     "a webhook that restarts": {EXPIRY: f"{20 * DAY}x30 _ {20 * DAY}x30"},
     "one probe that fails": {UNREACHABLE: "0x30 1 0x30"},
+    "a refusal of a moment": {REQUESTS: "_x30 3 _x29"},
     "an API server that restarts": {wrote("<error>"): "0x30 30x30"},
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubeloop.api.selectors import selector
-from kubeloop.client.errors import ApiError, BadRequest, Invalid
+from kubeloop.client.errors import ApiError, BadRequest, PatchConflict
 
 Raw = dict[str, Any]
 
@@ -40,7 +40,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
-    """RFC 6902. Raises Invalid where an operation does not apply, BadRequest for one that is none."""
+    """RFC 6902. Raises PatchConflict where an operation does not apply, BadRequest for one that is none."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
         op, path = operation.get("op"), operation.get("path", "")
@@ -98,7 +98,7 @@ def _holds(document: Any, path: str, value: Any) -> bool:
     """As the API server tests: null is the value of a key that is not there."""
     try:
         return bool(_at(document, path) == value)
-    except Invalid:
+    except PatchConflict:
         return value is None
 
 
@@ -147,4 +147,4 @@ def _names(path: str) -> list[str]:
 
 
 def _unprocessable() -> ApiError:
-    return Invalid("the server rejected our request due to an error in our request")
+    return PatchConflict("the server rejected our request due to an error in our request")

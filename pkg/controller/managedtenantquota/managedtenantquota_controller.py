@@ -55,27 +55,34 @@ class Handler:
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, Timers] = defaultdict(Timers)
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
+        self._refusals: dict[str, Exception] = {}
+        # Invariant: why the last write of a namespace failed, while one is left undone because of it.
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED, ttl=_SAID_SECONDS, timer=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
+            self._refusals.pop(key, None)
             self._pauses.forget(key)
             return
         try:
             window, step = await self._work_off(key)
         except (TimeoutError, ApiError) as exc:
+            self._refusals[key] = exc
             raise RetryAfter(self._pauses.when(key), f"after an error: {exc}") from exc
         observed = window.observed
         if observed.refused:
-            raise RetryAfter(self._pauses.when(key), "a quota is still raised, or a lock stands")
+            undone = "a quota is still raised, or a lock stands"
+            raise RetryAfter(self._pauses.when(key), undone) from self._refusals.get(key)
         self._pauses.forget(key)
+        if not (window.missing and window.timers.refusals):
+            self._refusals.pop(key, None)
         # What has begun is re-checked, even if an event was lost.
         begun = window.lock or window.records or window.problems or any(map(is_in_use, observed.budgets))
         seconds = min(step.seconds, self._policy.sweep if begun else math.inf)
         if math.isfinite(seconds):
-            raise RetryAfter(seconds, step.why)
+            raise RetryAfter(seconds, step.why) from self._refusals.get(key)
 
     async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
         """End a lock that is overdue, and ask nothing before: on a queue of its own, for those who work off the
@@ -133,6 +140,7 @@ class Handler:
             self._keep(window)
         if step.what is None or step.name not in _REFUSED:
             raise refusal
+        self._refusals[observed.namespace] = refusal
         reason, message = _REFUSED[step.name]
         about = [step.what] if isinstance(step.what, ResourceQuota) else []
         problem = observed.problem(reason, message.format(step.what.name, refusal), step.what.name, *about)

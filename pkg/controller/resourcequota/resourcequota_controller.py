@@ -16,7 +16,7 @@ import msgspec
 from kubeloop.api.core import Event, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
-from kubeloop.client.errors import ApiError, Conflict, Invalid, NotFound
+from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.cache_reader import newer
@@ -111,12 +111,12 @@ class Handler:
             return await self._plan_and_write(now, kept)
 
         try:
-            return await retry_on_conflict(attempt, errors=(Conflict, Invalid))
+            return await retry_on_conflict(attempt)
         except NotFound:
             return Plan()  # the quota went meanwhile
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
-        """Raises Conflict or Invalid when the quota is no longer what was decided from."""
+        """Raises Conflict when the quota is no longer what was decided from."""
         kept.decided_at = now = self.clock()
         observed = self.observer.observe(quota, now, kept.timers)
         decided = self._plan(observed, kept)

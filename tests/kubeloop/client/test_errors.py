@@ -12,6 +12,7 @@ import pytest
 from kubeloop.api.meta import Status
 from kubeloop.client import errors
 from kubeloop.client.errors import error_from_response, error_from_status, parse_retry_after
+from kubeloop.client.refusal import refusal_of
 
 
 def refusal(reason: str, message: str, **more: object) -> bytes:
@@ -131,3 +132,82 @@ def test_retry_after_as_a_date() -> None:
     assert ahead is not None
     assert date - time.time() <= ahead <= date - before
     assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+INAPPLICABLE = "the server rejected our request due to an error in our request"
+WEBHOOK = 'admission webhook "quotas.example.org" denied the request: not by you'
+EVICTION = 'admission webhook "evict.example.org" denied the request: the VM migrates first'
+POLICY = (
+    "resourcequotas \"q\" is forbidden: ValidatingAdmissionPolicy 'no-quotas' with binding 'all' denied request: "
+    "quotas are ours"
+)
+MAY_NOT = 'User "u" cannot patch resource "resourcequotas" in API group "" in the namespace "a"'
+RBAC = f'resourcequotas "q" is forbidden: {MAY_NOT}'
+VERDICTS: dict[str, tuple[int, str, str, type[errors.ApiError], bool]] = {
+    "a webhook that gives no status": (400, "BadRequest", WEBHOOK, errors.BadRequest, True),
+    "a webhook's 403": (403, "Forbidden", WEBHOOK, errors.Forbidden, True),
+    "a webhook's 422 is no failed test": (422, "Invalid", WEBHOOK, errors.Invalid, True),
+    "a webhook's 404 does not mean that the object is gone": (404, "NotFound", WEBHOOK, errors.Forbidden, True),
+    "a webhook's 409 is no conflict": (409, "Conflict", WEBHOOK, errors.Forbidden, True),
+    "a webhook's 401 says nothing about the credentials": (401, "Unauthorized", WEBHOOK, errors.Forbidden, True),
+    "a webhook's own mistake": (500, "InternalError", WEBHOOK, errors.ServerError, True),
+    "an eviction that KubeVirt's webhook puts off": (429, "TooManyRequests", EVICTION, errors.TooManyRequests, False),
+    "a policy": (422, "Invalid", POLICY, errors.Invalid, True),
+    "a policy's 403": (403, "Forbidden", POLICY, errors.Forbidden, True),
+    "missing rights": (403, "Forbidden", RBAC, errors.Forbidden, True),
+    "quota": (403, "Forbidden", QUOTA, errors.Forbidden, True),
+    "validation": (422, "Invalid", 'ResourceQuota "q" is invalid: spec.hard: bad', errors.Invalid, True),
+    "a method that is not allowed": (405, "MethodNotAllowed", "no", errors.ApiError, True),
+    "an object that is too large": (413, "RequestEntityTooLarge", "limit is 3145728", errors.ApiError, True),
+    "a failed test of a JSON patch": (422, "Invalid", INAPPLICABLE, errors.PatchConflict, False),
+    "an object that is gone": (404, "NotFound", 'pods "a" not found', errors.NotFound, False),
+    "a conflict": (409, "Conflict", "changed", errors.Conflict, False),
+    "a request that took too long": (408, "Timeout", "slow", errors.ApiError, False),
+    "an old version": (410, "Expired", "too old", errors.Gone, False),
+    "too many": (429, "TooManyRequests", "slow", errors.TooManyRequests, False),
+    "a server that fails": (500, "InternalError", "etcd", errors.ServerError, False),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_refused_is_what_the_same_request_cannot_get(case: str) -> None:
+    code, reason, message, kind, refused = VERDICTS[case]
+    error = error_from_response(code, refusal(reason, message), {})
+    assert (type(error), error.status, error.is_refusal) == (kind, code, refused)
+    assert error.needs_repair is refused
+
+
+def test_a_webhook_that_does_not_answer_needs_a_repair_and_is_no_refusal() -> None:
+    message = 'Internal error occurred: failed calling webhook "q.example.org": failed to call webhook: EOF'
+    error = error_from_response(500, refusal("InternalError", message), {})
+    assert (error.is_refusal, error.needs_repair) == (False, True)
+    assert error.refusal[:2] == ("webhook q.example.org", "it does not answer: failed to call webhook: EOF")
+
+
+NAMES: dict[str, tuple[str, str, str]] = {
+    "a webhook": (WEBHOOK, "webhook quotas.example.org", "not by you"),
+    "a webhook that says nothing": (
+        'admission webhook "a.b" denied the request without explanation', "webhook a.b", "without explanation",
+    ),
+    "a webhook without dry runs": (
+        'admission webhook "a.b" does not support dry run', "webhook a.b", "does not support dry run",
+    ),
+    "a sentence of several lines": ('admission webhook "a.b" denied the request: one\ntwo', "webhook a.b", "one\ntwo"),
+    "a policy": (POLICY, "ValidatingAdmissionPolicy no-quotas (binding all)", "quotas are ours"),
+    "a policy without a binding": (
+        "ValidatingAdmissionPolicy 'p' denied request: no", "ValidatingAdmissionPolicy p", "no",
+    ),
+    "a mutating policy": ("policy 'p' with binding 'b' denied request: no", "admission policy p (binding b)", "no"),
+    "rights in a namespace": (RBAC, "RBAC", MAY_NOT),
+    "rights to a path": ('forbidden: User "u" cannot get path "/x"', "RBAC", 'User "u" cannot get path "/x"'),
+    "a quota": (QUOTA, "quota q", "requested: limits.cpu=2"),
+    "another admission plugin": ('pods "a" is forbidden: violates "x"', "admission", 'violates "x"'),
+    "validation": ('ResourceQuota "q" is invalid: spec.hard: bad', "validation", "spec.hard: bad"),
+    "anything else": ("the body was not decodable", "the API server", "the body was not decodable"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_who_refused_and_the_sentence_are_read_from_the_message(case: str) -> None:
+    message, by, reason = NAMES[case]
+    assert refusal_of(message)[:2] == (by, reason)

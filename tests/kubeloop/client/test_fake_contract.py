@@ -25,6 +25,7 @@ from kubeloop.client.errors import (
     Invalid,
     NotFound,
     NotServed,
+    PatchConflict,
     ServerError,
 )
 from kubeloop.client.loading import load_config
@@ -129,9 +130,9 @@ REFUSED: dict[str, tuple[type[ApiError], Callable[[Quotas, At], Any]]] = {
     "a merge patch of an old version": (Conflict, lambda q, at: q.merge_patch(meta("resourceVersion"), **at)),
     "a merge patch of another uid": (Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
     "a delete of another uid": (Conflict, lambda q, at: q.delete(**at, uid="another")),
-    "a JSON patch whose test fails": (Invalid, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
+    "a JSON patch whose test fails": (PatchConflict, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
     "a JSON patch of a path that is not there": (
-        Invalid,
+        PatchConflict,
         lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
     ),
     "a JSON patch of an old version": (

@@ -19,10 +19,12 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.quantity import Quantity
+from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
+from pkg.config.cause import Cause, encoded
 from pkg.util.amounts import compared, listed, shown
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
@@ -258,6 +260,40 @@ def test_what_keeps_a_controller_from_its_work_is_said_first(server: ThreadedSer
     assert call("explain", f"{NS}/vm1").out.startswith(said)
     checked = call("status", "--check", "controller")
     assert (checked.out, checked.code) == (said, 1)
+
+
+DENIALS = {
+    "a webhook's 400": (BadRequest('admission webhook "q.example" denied the request: not by you'), "q.example"),
+    "a policy's 422": (
+        Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not by you"), "p (binding b)",
+    ),
+    "missing rights": (Forbidden('q is forbidden: User "headroom" cannot patch resource "x" not by you'), "RBAC"),
+}  # fmt: skip
+
+
+@sentences(DENIALS)
+def test_who_refuses_is_the_first_line_of_every_command_and_a_failed_check(
+    case: tuple[ApiError, str], server: ThreadedServer, call: Call
+) -> None:
+    error, name = case
+    by, reason, _ = error.refusal
+    cause = Cause(by, error.status, reason, [f"ResourceQuota {NS}/default-abc"], 1)
+    published(server, "takeover", "exact", problem=cause.line(), refused=encoded([cause]))
+    for words in (["status"], ["explain", f"{NS}/vm1"], ["status", "--check", "controller"]):
+        answer = call(*words)
+        first = answer.out.partition("\n")[0]
+        assert first.startswith("headroom cannot do its work: ")
+        assert name in first
+        assert "not by you: ResourceQuota ns1/default-abc" in first
+        assert "raises" not in answer.out
+    assert (answer.code, "works" in answer.out) == (1, False)
+
+
+@pytest.mark.parametrize("ago", [30, 3600])
+def test_without_a_lease_a_problem_is_believed_while_it_is_fresh(ago: int, server: ThreadedServer, call: Call) -> None:
+    server.server.always(GET, LEASE, status(404, "NotFound"))
+    published(server, "takeover", "exact", problem="pods: silent", seen=rfc3339(time.time() - ago))
+    assert call("status").out.startswith("headroom cannot do its work: pods: silent") is (ago < 60)
 
 
 @pytest.mark.usefixtures("dead")

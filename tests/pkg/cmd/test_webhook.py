@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kubeloop.client.errors import ConfigError
+from kubeloop.client.errors import ConfigError, Forbidden
+from kubeloop.controllers.reconcile import Trouble
 from pkg.cmd.options import PolicyOptions, WebhookOptions
 from pkg.cmd.webhook import endpoint_of, options_of
 from pkg.config.health import Checks
@@ -109,6 +111,13 @@ class Half:
     def undecodable(self) -> list[str]:
         return ["pods: cannot be decoded: ns/p"]
 
+    def troubles(self) -> list[tuple[Any, Trouble]]:
+        named: Any = SimpleNamespace(name="resourcequotas")
+        return [
+            (named, Trouble("quotaController", "ns/q", Forbidden("may not"))),
+            (named, Trouble("quotaController", "ns/r", None)),
+        ]
+
 
 def test_health_and_readiness_are_those_of_both() -> None:
     both = Checks()
@@ -117,7 +126,11 @@ def test_health_and_readiness_are_those_of_both() -> None:
     admission: Any = Half("webhook certificate")
     both.management = management
     assert both.unready() == ["a watch is stale"]
-    further = [*management.hanging(), *management.undecodable()]
+    waiting = [
+        "resourcequotas: quotaController: ns/q: Forbidden: may not",
+        "resourcequotas: quotaController: ns/r: waits for an answer for more than 5 s",
+    ]
+    further = [*waiting, *management.hanging(), *management.undecodable()]
     assert both.notes() == further, "a tenant may have caused it: still ready"
     both.admission = admission
     assert both.healthy() == ["a watch is stale", "webhook certificate"]

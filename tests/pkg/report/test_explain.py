@@ -10,6 +10,7 @@ import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.config.cause import Cause
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
@@ -52,6 +53,8 @@ def running(name: str, node: str) -> VirtualMachineInstanceMigration:
 VMI = "VirtualMachineInstance"
 DEAD = Installed(Held("pod-0", 35.0, 15.0))
 UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connection refused")
+DENIED = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns1/default-abc"], 1)
+ELSEWHERE = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns2/default-abc"], 1)
 HOLDING = {"headroom.harvesterhci.io/holding": "true"}
 BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
 
@@ -124,6 +127,26 @@ ASKED = {
         migrations=[REFUSED],
         action="would raise limits.cpu from 3 to 5015m",
         installed=DEAD,
+    ),
+    "refused, and a webhook does not let headroom raise the quota": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        f"default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory, and headroom may not raise it; {DENIED.text}",
+        migrations=[REFUSED],
+        action=f"nothing: {DENIED.text}",
+        installed=Installed(Held("pod-0", 2.0, 15.0), causes=[DENIED]),
+    ),
+    "refused, and a webhook is in the way of another namespace's quota": Asked(
+        Verdict.WAITS_FOR_QUOTA,
+        "does not fit",
+        migrations=[REFUSED],
+        action="raises limits.cpu from 3 to 5015m",
+        installed=Installed(causes=[ELSEWHERE]),
+    ),
+    "it does not migrate, and what headroom asked for last was refused": Asked(
+        Verdict.COULD_NOT_MIGRATE,
+        f"and headroom may not raise it: {DENIED.text}",
+        action=f"nothing: {DENIED.text}",
+        installed=Installed(causes=[DENIED]),
     ),
     "it fits, and our own webhook is in the way": Asked(
         Verdict.WAITS_FOR_HEADROOM,
@@ -224,6 +247,13 @@ def test_every_number_of_a_refusal() -> None:
     assert (document["verdict"], document["overheadRatio"]) == ("waits for quota", "1.5")
     assert document["quotas"][0]["raisedBy"] == {"limits.cpu": "2015m", "limits.memory": "4797464313"}
     assert document["quotas"][0]["fitsThen"] is True
+
+
+def test_nothing_is_promised_of_a_quota_that_headroom_may_not_raise() -> None:
+    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
+    found = explain(replace(seen, installed=Installed(causes=[DENIED])), HERE).document()
+    (fit,) = found["quotas"]
+    assert (fit["raisedBy"], fit["fitsThen"], fit["refusal"]) == ({}, False, DENIED.text)
 
 
 def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kubeloop.api.core import LeaseSpec
+from pkg.config.cause import Cause
 from pkg.report.installation import Held, Installed, held
 from tests.decisions import sentences
 
@@ -90,6 +91,25 @@ FOUND = {
 def test_what_is_wrong_is_said(case: Found) -> None:
     installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent, problem=case.problem)
     assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
+
+
+WEBHOOK = Cause("webhook q", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
+RIGHTS = Cause("RBAC", 403, "may not", ["Namespace c"], 1)
+PROBLEM = f"{WEBHOOK.line()}; and 1 more, see /readyz"
+FIRST = {
+    "of all namespaces": ("", PROBLEM),
+    "of one in which something waits": ("b", f"{WEBHOOK.text}: ResourceQuota b/q and 1 more"),
+    "of one that waits for another": ("c", RIGHTS.line()),
+    "of one in which nothing waits": ("d", PROBLEM),
+}
+
+
+@sentences(FIRST)
+def test_the_line_about_refusals_names_what_waits_in_the_namespace_asked_about(case: tuple[str, str]) -> None:
+    namespace, problem = case
+    installed = Installed(Held("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
+    assert installed.alarms(namespace) == [f"headroom cannot do its work: {problem}"]
+    assert [each["by"] for each in installed.document()["refused"]] == ["webhook q", "RBAC"]
 
 
 MISSING = {

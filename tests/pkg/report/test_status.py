@@ -11,6 +11,8 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.config.cause import Cause
+from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -51,6 +53,13 @@ def test_a_quiet_quota() -> None:
         "compensation": {},
         "problems": [],
     }
+
+
+def test_a_quota_whose_writes_are_refused_says_by_whom() -> None:
+    seen = settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))
+    cause = Cause("RBAC", 403, "may not", ["ResourceQuota ns1/default-abc"], 1)
+    found = one(status(replace(seen, installed=Installed(causes=[cause]))))
+    assert found.problems == ["RBAC refuses headroom's requests (403): may not"]
 
 
 def test_a_migration_that_runs() -> None:

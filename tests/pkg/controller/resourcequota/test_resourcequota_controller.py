@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Status
 from kubeloop.api.registry import EVENTS, LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
-from kubeloop.client.errors import Invalid, ServiceUnavailable
+from kubeloop.client.errors import ApiError, PatchConflict, ServiceUnavailable, error_from_status
 from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
@@ -169,6 +170,19 @@ FOREIGN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 }
 
 
+DENIED = 'admission webhook "q.example.org" denied the request: not by you'
+POLICY = """resourcequotas "q" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: hands off"""
+REFUSALS: dict[str, ApiError] = {
+    "a webhook's 400": error_from_status(Status(message=DENIED, code=400, reason="BadRequest")),
+    "a webhook's 422": error_from_status(Status(message=DENIED, code=422, reason="Invalid")),
+    "a webhook's 409": error_from_status(Status(message=DENIED, code=409, reason="Conflict")),
+    "a webhook's 404, which says nothing about the quota": error_from_status(
+        Status(message=DENIED, code=404, reason="NotFound")
+    ),
+    "a policy's 422": error_from_status(Status(message=POLICY, code=422, reason="Invalid")),
+}
+
+
 class TestConflicts:
     @sentences(FOREIGN)
     async def test_what_another_client_wrote_in_between(
@@ -190,9 +204,17 @@ class TestConflicts:
         cluster.quotas.before = [
             lambda: cluster.quotas.edited(KEY, {"metadata": {"annotations": {"n": str(next(annotate))}}})
         ] * 100
-        with pytest.raises(Invalid):
+        with pytest.raises(PatchConflict):
             await cluster.look()
         assert cluster.patches == CONFLICT_TRIES
+
+    @pytest.mark.parametrize("error", REFUSALS.values(), ids=list(REFUSALS))
+    async def test_a_refusal_is_no_conflict_and_asked_for_once(self, error: ApiError, cluster: Cluster) -> None:
+        cluster.migrate("vm1")
+        cluster.quotas.errors["patch"] = [error] * 10
+        with pytest.raises(type(error)):
+            await cluster.look()
+        assert cluster.patches == 1
 
     async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")

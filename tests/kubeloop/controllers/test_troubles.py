@@ -1,0 +1,125 @@
+"""Keys that wait until somebody else acts: a request is refused, whatever the status, or an answer does not come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.api.core import ResourceQuota
+from kubeloop.client.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PatchConflict,
+    ServerError,
+)
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.reconcile import UNANSWERED
+from kubeloop.workqueue.queue import loop_time
+from tests.kubeloop.controllers.controllers import Quotas
+from tests.kubeloop.controllers.test_factory import Cluster, forbid
+
+pytestmark = pytest.mark.virtual_time
+
+WEBHOOK = 'admission webhook "q.example.org" denied the request: not by you'
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BadRequest(WEBHOOK), Forbidden(WEBHOOK), Invalid(WEBHOOK), ServerError(f'failed calling webhook "q": {WEBHOOK}')],
+    ids=["400", "403", "422", "a webhook that does not answer"],
+)
+async def test_a_refusal_is_a_trouble_whatever_its_status_also_behind_a_retry_after(error: ApiError) -> None:
+    kind, again = Quotas(), True
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        if key == "ns/later":
+            if again:
+                raise RetryAfter(1, "paused") from error
+            raise RetryAfter(1, "all is well")
+        if again:
+            raise error
+
+    await kind.start(fails=fails)
+    kind.put("a", "ns")
+    kind.put("later", "ns")
+    await asyncio.sleep(2)
+    assert {(each.key, each.error) for each in kind.controller.troubles(0.0)} == {("ns/a", error), ("ns/later", error)}
+    again = False
+    await asyncio.sleep(100)
+    assert kind.controller.troubles(0.0) == []
+
+
+@pytest.mark.parametrize(
+    "error", [PatchConflict("it does not apply"), Conflict("changed"), NotFound("gone"), KeyError(1)]
+)
+async def test_what_another_try_or_nobody_else_can_help_is_no_trouble(error: Exception) -> None:
+    kind = Quotas()
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        raise error
+
+    await kind.start(fails=fails)
+    kind.put("a", "ns")
+    await asyncio.sleep(2)
+    assert kind.controller.troubles(0.0) == []
+
+
+async def test_a_patch_that_never_applies_is_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    kind = Quotas()
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        raise PatchConflict("it does not apply")
+
+    await kind.start(fails=fails)
+    kind.put("a", "ns")
+    await asyncio.sleep(1)
+    assert "fails: ns/a failed, will be retried: PatchConflict: it does not apply" in caplog.messages
+
+
+async def test_another_who_refuses_with_the_same_status_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    kind, names = Quotas(), iter("aab")
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        name = next(names, "b")
+        raise BadRequest(f'admission webhook "{name}" denied the request: no')
+
+    await kind.start(fails=fails)
+    kind.put("a", "ns")
+    await asyncio.sleep(20)
+    assert [line.partition('webhook "')[2][0] for line in caplog.messages if "will be retried" in line] == ["a", "b"]
+
+
+async def test_a_call_that_waits_for_an_answer_is_told_after_five_seconds() -> None:
+    kind = Quotas()
+    answered = asyncio.Event()
+
+    async def waits(key: str, obj: ResourceQuota | None) -> None:
+        await answered.wait()
+
+    await kind.start(waits=waits)
+    kind.put("a", "ns")
+    await asyncio.sleep(UNANSWERED - 0.5)
+    assert kind.controller.troubles(loop_time()) == []
+    await asyncio.sleep(0.6)
+    (trouble,) = kind.controller.troubles(loop_time())
+    assert (trouble.handler, trouble.key, trouble.error) == ("waits", "ns/a", None)
+    answered.set()
+    await asyncio.sleep(0.1)
+    assert kind.controller.troubles(loop_time()) == []
+
+
+async def test_a_kind_that_may_not_be_listed_or_watched_is_a_trouble_of_its_controller() -> None:
+    cluster = Cluster()
+    nodes = cluster.management.controller(registry.NODES)
+    forbid(cluster.server.kind(registry.NODES))
+    await cluster.start()
+    await asyncio.sleep(5)
+    ((controller, trouble),) = cluster.management.troubles()
+    assert (controller, trouble.key, str(trouble)) == (nodes, "", "Forbidden: nodes is forbidden")
+    await cluster.management.stop()

@@ -1,0 +1,191 @@
+"""Who keeps headroom from its work: told once, by name, where people look, for as long as it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
+from kubeloop.controllers.controller import Controller
+from kubeloop.controllers.reconcile import Trouble
+from pkg.config.cause import Cause, decoded, encoded
+from pkg.config.installation import about
+from pkg.config.management import Management
+from pkg.config.troubles import EVENT_REFUSED, EVENT_UNANSWERED, LASTS, LINGERS, Troubles
+from tests.kinds import Events, Server
+from tests.objects import quota
+
+pytestmark = pytest.mark.virtual_time
+
+DENIED = 'admission webhook "q.example.org" denied the request: not by\nyou'
+POLICY = """resourcequotas "q" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: hands off"""
+RBAC = 'resourcequotas "q" is forbidden: User "u" cannot patch resource "resourcequotas" in API group ""'
+
+
+class Rig:
+    """Controllers whose troubles a test sets."""
+
+    def __init__(self) -> None:
+        self.management = Management(Server().client())
+        self.quotas: Controller[Any] = self.management.resource_quotas
+        self.namespaces: Controller[Any] = self.management.namespaces
+        self.found: list[tuple[Controller[Any], Trouble]] = []
+        self.events = Events()
+        self.troubles = Troubles(lambda: self.found, self.events.recorder, about("own"), silent=["mtq"])
+
+    def refuse(self, key: str, error: ApiError | None, *, handler: str = "writer", kind: str = "quotas") -> None:
+        self.found.append((getattr(self, kind), Trouble(handler, key, error)))
+
+    async def looks(self, seconds: float) -> None:
+        running = asyncio.create_task(self.troubles.run())
+        await asyncio.sleep(seconds)
+        running.cancel()
+
+    def cache(self, name: str) -> None:
+        self.quotas.informer.indexer.add(quota({}, name=name))
+
+
+def waiting(by: str) -> float | None:
+    return REGISTRY.get_sample_value("headroom_requests_refused", {"by": by})
+
+
+CODES: dict[str, tuple[ApiError, str, str]] = {
+    "400 of a webhook": (
+        BadRequest(DENIED), "webhook q.example.org",
+        "webhook q.example.org refuses headroom's requests (400): not by you",
+    ),
+    "403 of a webhook": (
+        Forbidden(DENIED), "webhook q.example.org",
+        "webhook q.example.org refuses headroom's requests (403): not by you",
+    ),
+    "422 of a policy": (
+        Invalid(POLICY), "ValidatingAdmissionPolicy p (binding b)",
+        "ValidatingAdmissionPolicy p (binding b) refuses headroom's requests (422): hands off",
+    ),
+    "403 of RBAC": (
+        Forbidden(RBAC), "RBAC",
+        "RBAC refuses headroom's requests (403): " + RBAC.partition("forbidden: ")[2],
+    ),
+    "500 of a webhook that does not answer": (
+        ServerError('failed calling webhook "q.example.org": EOF'), "webhook q.example.org",
+        "webhook q.example.org: it does not answer: EOF",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CODES)
+async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case: str) -> None:
+    error, by, text = CODES[case]
+    rig = Rig()
+    rig.cache("q")
+    rig.refuse("ns1/q", error)
+    await rig.looks(60)
+    assert rig.events.recorded == [("ns1/q", "Warning", EVENT_REFUSED, text)]
+    (cause,) = rig.troubles.causes
+    assert (cause.text, cause.objects, waiting(by)) == (text, ["ResourceQuota ns1/q"], 1)
+    rig.found.clear()
+    await rig.looks(LINGERS + 2)
+    assert (rig.troubles.causes, waiting(by)) == ([], None)
+    rig.refuse("ns1/q", error)
+    await rig.looks(LASTS + 2)
+    assert len(rig.events.recorded) == 1, "soon after it was over it is the same"
+    rig.found.clear()
+    await rig.looks(120)
+    rig.refuse("ns1/q", error)
+    await rig.looks(LASTS + 2)
+    assert len(rig.events.recorded) == 2
+
+
+async def test_a_refusal_of_a_moment_is_not_told_and_one_that_is_seen_between_tries_is() -> None:
+    rig = Rig()
+    rig.cache("q")
+    rig.refuse("ns1/q", Forbidden(DENIED))
+    await rig.looks(LASTS - 0.5)
+    rig.found.clear()
+    await rig.looks(30)
+    assert (rig.events.recorded, rig.troubles.causes) == ([], [])
+    for _ in range(4):
+        rig.refuse("ns1/q", Forbidden(DENIED))
+        await rig.looks(0.5)
+        rig.found.clear()
+        await rig.looks(0.5)
+    assert len(rig.events.recorded) == 1
+
+
+async def test_a_missing_answer_is_told_at_the_first_look(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.cache("q")
+    rig.refuse("ns1/q", None)
+    await rig.looks(0.1)
+    text = "the API server, or a webhook that it asks, does not answer"
+    assert rig.events.recorded == [("ns1/q", "Warning", EVENT_UNANSWERED, text)]
+    assert waiting("no answer") == 1
+    assert f"writer waits for an answer: ResourceQuota ns1/q: {text}" in caplog.messages
+    rig.found.clear()
+    await rig.looks(LINGERS + 2)
+
+
+async def test_a_kind_that_may_not_be_read_is_told_on_the_installation() -> None:
+    rig = Rig()
+    rig.refuse("", Forbidden(RBAC), handler="")
+    await rig.looks(10)
+    ((key, _, reason, text),) = rig.events.recorded
+    assert (key, reason) == ("own/headroom", EVENT_REFUSED)
+    assert text.endswith(": resourcequotas")
+
+
+async def test_a_handler_with_events_of_its_own_is_published_all_the_same() -> None:
+    rig = Rig()
+    rig.refuse("shop", Forbidden(DENIED), handler="mtq", kind="namespaces")
+    await rig.looks(10)
+    assert rig.events.recorded == []
+    assert [cause.objects for cause in rig.troubles.causes] == [["Namespace shop"]]
+
+
+async def test_many_objects_are_one_cause_for_each_who_refuses() -> None:
+    rig = Rig()
+    for number in range(1000):
+        rig.refuse(f"ns{number:04}/q", BadRequest(DENIED))
+    rig.refuse("shop", Forbidden(RBAC), kind="namespaces")
+    await rig.looks(10)
+    webhook, rbac = rig.troubles.causes
+    assert (webhook.count, len(webhook.objects), rbac.count) == (1000, 200, 1)
+    assert waiting("webhook q.example.org") == 1000
+    assert webhook.line("ns0007").endswith("not by you: ResourceQuota ns0007/q and 999 more")
+    assert len(encoded(rig.troubles.causes)) < 20_000
+
+
+LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
+    "of a namespace": (lambda cause: cause.concerns("shop"), True),
+    "of another one that begins alike": (lambda cause: cause.concerns("sho"), False),
+    "of a namespace itself": (lambda cause: cause.concerns("bare"), True),
+    "of this very object": (lambda cause: cause.refuses(RESOURCE_QUOTAS.kind, "shop/q"), True),
+    "of an object of another kind": (lambda cause: cause.refuses(NAMESPACES.kind, "shop/q"), False),
+    "a line that names the namespace's": (
+        lambda cause: cause.line("shop"), "w refuses headroom's requests (400): no: ResourceQuota shop/q and 2 more",
+    ),
+    "a line": (lambda cause: cause.line(), "w refuses headroom's requests (400): no: Namespace bare and 2 more"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_what_a_cause_says(case: str) -> None:
+    asked, answer = LINES[case]
+    assert asked(Cause("w", 400, "no", ["Namespace bare", "ResourceQuota shop/q", "VirtualMachine a/b"], 3)) == answer
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"by": "x"}', '[{"by": 5}]'])
+def test_what_another_program_wrote_names_nobody(text: str) -> None:
+    assert decoded(text) == []
+
+
+async def test_control_characters_of_a_sentence_are_not_printed() -> None:
+    rig = Rig()
+    rig.refuse("ns1/q", BadRequest('admission webhook "w" denied the request: \x1b[31mred\u202e'))
+    await rig.looks(10)
+    assert [cause.reason for cause in rig.troubles.causes] == ["\ufffd[31mred\ufffd"]
