@@ -104,6 +104,7 @@ async def test_generate_name(quotas: Quotas, namespace: str) -> None:
 REASONS = {
     AlreadyExists: (409, "AlreadyExists"),
     Invalid: (422, "Invalid"),
+    PatchConflict: (422, "Invalid"),
     ServerError: (500, ""),
     BadRequest: (400, "BadRequest"),
     ApiError: (405, "MethodNotAllowed"),
