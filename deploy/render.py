@@ -57,6 +57,22 @@ def rbac() -> str:
     return f"{title}{together}{alone}"
 
 
+def render_default_quota() -> str:
+    title = "# The right that `headroom controller --render-default-quota` needs beside rbac.yaml.\n"
+    shown = ("--show-only", "templates/render-default-quota.yaml")
+    return title + template("--set", "controller.renderDefaultQuota=true", *shown)
+
+
+def rancher_impersonation() -> str:
+    title = (
+        "# For `--rancher-quotas impersonate`, beside rbac.yaml: quotas that Rancher's webhook protects are written\n"
+        "# as the account that Rancher itself has for that, in the group that passes every check of Kubernetes.\n"
+        "# Whoever steals a token of headroom is cluster-admin then.\n"
+    )
+    shown = ("--show-only", "templates/rancher-impersonation.yaml")
+    return title + template("--set", "rancher.quotas=impersonate", *shown)
+
+
 def policy() -> str:
     return template("--show-only", "templates/policy.yaml", "--show-only", "templates/own-writes.yaml")
 
@@ -143,6 +159,8 @@ def _braces(metric: Metric) -> str:
 FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "namespace.yaml": lambda: NAMESPACE,
     DEPLOY / "rbac.yaml": rbac,
+    DEPLOY / "render-default-quota.yaml": render_default_quota,
+    DEPLOY / "rancher-impersonation.yaml": rancher_impersonation,
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,
     DEPLOY / "monitoring" / "rules.yaml": rules,

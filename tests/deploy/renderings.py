@@ -26,4 +26,5 @@ RENDERINGS = {
         "networkPolicy.apiServers={10.0.0.1/32,fd00::1/128}",
     ),
     "monitoring": ("serviceMonitor.enabled=true", "prometheusRule.enabled=true"),
+    "all rights": ("rancher.quotas=impersonate", "controller.renderDefaultQuota=true"),
 }

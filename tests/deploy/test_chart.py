@@ -99,6 +99,7 @@ def test_it_is_current(file: Path) -> None:
         "controller.replicas=two",
         "webhook.url=http://plain",
         "webhook.certificate.source=none",
+        "rancher.quotas=ask",
         "webhook.failurePolicies.pod=Fail",
         "webhook.failurePolicies.pods=Maybe",
         "image.digest=sha256:short",
@@ -125,7 +126,8 @@ def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
 def test_every_pod_is_hardened_and_all_stands_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
     objects = rendered(*values)
-    assert {each["metadata"].get("namespace", "headroom-system") for each in objects} == {"headroom-system"}
+    elsewhere = [each for each in objects if each["metadata"].get("namespace", "headroom-system") != "headroom-system"]
+    assert {each["metadata"]["name"] for each in elsewhere} <= {"headroom-rancher-impersonation"}
     (controller,) = pods(objects)["headroom-controller"]["containers"]
     assert ("--remove-webhooks" in controller["args"]) is ("webhook.enabled=false" in values), "it serves none"
     for pod in pods(objects).values():
@@ -147,11 +149,11 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
     kinds = [each["kind"] for each in rendered()]
     for kind, count in {
         "Deployment": 2,
-        "ServiceAccount": 2,
+        "ServiceAccount": 3,
         "PodDisruptionBudget": 2,
         "NetworkPolicy": 1,
-        "ValidatingAdmissionPolicy": 4,
-        "ValidatingAdmissionPolicyBinding": 4,
+        "ValidatingAdmissionPolicy": 5,
+        "ValidatingAdmissionPolicyBinding": 5,
     }.items():
         assert kinds.count(kind) == count, kind
     assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
@@ -182,6 +184,7 @@ def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
         "estimate=harvester",
         "kubevirtUsers={system:serviceaccount:kv:kubevirt-controller}",
         "rancherUsers={u}",
+        "rancher.quotas=annotation",
     ],
 )
 def test_what_both_processes_decide_by_is_set_once(value: str) -> None:
@@ -221,7 +224,8 @@ def test_a_pod_is_ready_before_the_webhooks_are_registered() -> None:
 
 def test_one_process_and_one_account_serve_the_webhooks_too() -> None:
     objects = rendered("webhook.inController=true")
-    assert [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"] == ["headroom"]
+    accounts = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
+    assert accounts == ["headroom", "headroom-release"]
     assert "--webhook" in pods(objects)["headroom-controller"]["containers"][0]["args"]
 
 
@@ -261,10 +265,11 @@ def test_the_addon_comes_with_its_namespace_as_harvesters_own_do(tmp_path: Path)
 
 
 WITHOUT_LOCKS = "controller.neverLock={*}"
+RELEASE = "headroom-release"
 CONFIGURATION_RIGHTS = {
-    "locks have names of their own": ((), {"headroom", "headroom-webhook"}, {"headroom"}),
-    "without locks the controller creates none": ((WITHOUT_LOCKS,), {"headroom-webhook"}, set()),
-    "one process registers as well": ((WITHOUT_LOCKS, "webhook.inController=true"), {"headroom"}, set()),
+    "locks have names of their own": ((), {"headroom", "headroom-webhook"}, {"headroom", RELEASE}),
+    "without locks the controller creates none": ((WITHOUT_LOCKS,), {"headroom-webhook"}, {RELEASE}),
+    "one process registers as well": ((WITHOUT_LOCKS, "webhook.inController=true"), {"headroom"}, {RELEASE}),
 }
 
 
@@ -281,3 +286,15 @@ def test_webhook_configurations_are_created_by_whom_it_needs_and_changed_by_name
     assert {each.account for each in given if each.verb == "create"} == creators
     unnamed = {each.account for each in given if each.verb in ("patch", "delete") and not each.name}
     assert unnamed == writers
+
+
+def test_who_may_create_quotas_or_impersonate_is_a_value() -> None:
+    def holders(verb: str, resource: str, *values: str) -> set[str]:
+        return {each.account for each in rights(rendered(*values)) if (each.verb, each.resource) == (verb, resource)}
+
+    assert not holders("create", "resourcequotas")
+    assert holders("create", "resourcequotas", "controller.renderDefaultQuota=true") == {"headroom"}
+    for resource in ("serviceaccounts", "groups"):
+        assert not holders("impersonate", resource)
+        asked = holders("impersonate", resource, "rancher.quotas=impersonate")
+        assert asked == {"headroom", "headroom-release"}

@@ -14,7 +14,7 @@ def manifests() -> list[dict[str, Any]]:
 def test_every_binding_is_for_a_service_account_that_is_made() -> None:
     found = manifests()
     made = {body["metadata"]["name"] for body in found if body["kind"] == "ServiceAccount"}
-    assert made == {"headroom", "headroom-webhook"}
+    assert made == {"headroom", "headroom-release", "headroom-webhook"}
     subjects = [subject for body in found for subject in body.get("subjects", ())]
     everybody = [subject for subject in subjects if subject["kind"] == "Group"]
     assert [subject["name"] for subject in everybody] == ["system:authenticated"]

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from kubeloop.testing.cluster.paths import Paths
-from tests.e2e.api import CORE, Api, Raw
+from tests.e2e.api import CORE, Api, ApiFailure, Raw
 from tests.program import ROOT
 
 NAMESPACE = "headroom-system"
@@ -43,6 +43,15 @@ def apply(api: Api, objects: Sequence[Raw], *, dry_run: bool = False) -> None:
         query = "fieldManager=e2e&force=true" + ("&dryRun=All" if dry_run else "")
         path = f"{collection(api, document)}/{document['metadata']['name']}?{query}"
         api.send("PATCH", path, document, "application/apply-patch+yaml")
+
+
+def is_served(api: Api, path: str) -> bool:
+    """A definition's storage takes a moment: 404, then 429."""
+    try:
+        api.get(path)
+    except ApiFailure:
+        return False
+    return True
 
 
 def remove(api: Api, objects: Sequence[Raw]) -> None:
@@ -78,21 +87,26 @@ def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPA
     return own
 
 
-def twin(api: Api, name: str) -> str:
-    """One more service account with the rights of deploy/rbac.yaml's, which are applied already."""
-    group, metadata = "rbac.authorization.k8s.io", {"name": f"headroom-{name}"}
+def bindings(name: str, role: str) -> list[Raw]:
+    """One more service account, with the cluster-wide and the own-namespace rights of a role of deploy/rbac.yaml."""
+    group, metadata = "rbac.authorization.k8s.io", {"name": f"{role}-{name}"}
 
     def binding(kind: str, **where: str) -> Raw:
         return {
             "apiVersion": f"{group}/v1",
             "kind": f"{kind}Binding",
             "metadata": metadata | where,
-            "roleRef": {"apiGroup": group, "kind": kind, "name": "headroom"},
+            "roleRef": {"apiGroup": group, "kind": kind, "name": role},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
         }
 
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
-    apply(api, [account, binding("ClusterRole"), binding("Role", namespace=NAMESPACE)])
+    return [account, binding("ClusterRole"), binding("Role", namespace=NAMESPACE)]
+
+
+def twin(api: Api, name: str) -> str:
+    """One more service account with the controller's rights; deploy/rbac.yaml is applied already."""
+    apply(api, bindings(name, "headroom"))
     return name
 
 
@@ -166,18 +180,25 @@ class Right:
         return f"{self.account}: {self.verb} {self.resource} {self.name}".rstrip() + where
 
 
-def rights(manifests: Sequence[Raw]) -> list[Right]:
-    """What the roles give to service accounts, each by itself."""
+def rules(manifests: Sequence[Raw]) -> dict[str, list[Right]]:
+    """What each rule of the roles gives to service accounts, by role, the rule's place in it and account."""
     roles = {(each["kind"], each["metadata"]["name"]): each.get("rules", []) for each in manifests}
-    return [
-        Right(subject["name"], verb, group, resource, name, binding["metadata"].get("namespace", ""))
+    return {
+        f"rule {number} of {binding['roleRef']['kind']} {binding['roleRef']['name']} for {subject['name']}": [
+            Right(subject["name"], verb, group, resource, name, binding["metadata"].get("namespace", ""))
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for name in rule.get("resourceNames", [""])
+            for verb in rule["verbs"]
+        ]
         for binding in manifests
         if binding["kind"].endswith("RoleBinding")
         for subject in binding["subjects"]
         if subject["kind"] == "ServiceAccount"
-        for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for name in rule.get("resourceNames", [""])
-        for verb in rule["verbs"]
-    ]
+        for number, rule in enumerate(roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]], 1)
+    }
+
+
+def rights(manifests: Sequence[Raw]) -> list[Right]:
+    """What the roles give to service accounts, each by itself."""
+    return [right for given in rules(manifests).values() for right in given]

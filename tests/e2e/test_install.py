@@ -6,7 +6,6 @@ webhook is registered by URL, for there is no kube-proxy: the Service's path is 
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.render import CHART, template
+from deploy.render import CHART, DEPLOY, FILES, template
 from kubeloop.testing.cluster.binaries import ensure_helm
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import eventually
 from tests.deploy.renderings import RENDERINGS
-from tests.e2e.accounts import BY_HAND, NAMESPACE, apply, documents, forget, kubeconfig_of, remove, requests
-from tests.e2e.api import CORE, KUBEVIRT, Api, ApiFailure, Raw
+from tests.e2e.accounts import NAMESPACE, apply, documents, forget, is_served, kubeconfig_of, remove, requests
+from tests.e2e.api import CORE, Api, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import HARD, RAISED, SKIP
 from tests.program import ROOT, Program, run
@@ -33,6 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
 
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/headroom-release"
+MADE = [file for file in FILES if file.parent == DEPLOY]
 DEFINED_ELSEWHERE = {
     "cert-manager.io": ("v1", {"certificates": "Certificate", "issuers": "Issuer"}),
     "monitoring.coreos.com": ("v1", {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}),
@@ -65,19 +65,11 @@ def definitions() -> list[Raw]:
     ]
 
 
-def is_served(api: Api, path: str) -> bool:
-    """A definition's storage takes a moment: 404, then 429."""
-    try:
-        api.get(path)
-    except ApiFailure:
-        return False
-    return True
-
-
 @pytest.fixture
 def own_namespace(api: Api) -> None:
-    metadata = {"name": NAMESPACE}
-    apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+    """And Rancher's, where a right of its is."""
+    for name in (NAMESPACE, "cattle-system"):
+        apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}])
 
 
 def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -> None:
@@ -94,9 +86,9 @@ def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -
         remove(api, definitions())
 
 
-@pytest.mark.parametrize("name", ["namespace.yaml", "headroom.yaml", "rbac.yaml", "policy.yaml"])
-def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, own_namespace: None, name: str) -> None:
-    apply(api, documents(ROOT / "deploy" / name), dry_run=True)
+@pytest.mark.parametrize("file", MADE, ids=lambda file: file.name)
+def test_the_api_server_accepts_what_is_applied_by_hand(api: Api, own_namespace: None, file: Path) -> None:
+    apply(api, documents(file), dry_run=True)
 
 
 class Node:
@@ -236,58 +228,3 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
     assert SKIP not in await namespace.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []
-
-
-OWN = f"system:serviceaccount:{NAMESPACE}:headroom"
-
-
-def labelled(key: str) -> Raw:
-    return {"metadata": {"labels": {key: "true"}}}
-
-
-Case = tuple[str, str, dict[str, Any], bool]
-CASES: list[Case] = [
-    ("the label of namespaces that hold room", "", labelled("headroom.harvesterhci.io/holding"), True),
-    ("another label of a namespace", "", labelled("pod-security.kubernetes.io/enforce"), False),
-    ("an annotation of a namespace", "", {"metadata": {"annotations": {"field.cattle.io/resourceQuota": "{}"}}}, False),
-    ("a VM's run strategy", "virtualmachines/vm1", {"spec": {"runStrategy": "Halted"}}, True),
-    ("a VM's annotations", "virtualmachines/vm1", {"metadata": {"annotations": {"a": "b"}}}, True),
-    ("a VM's template", "virtualmachines/vm1", {"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}, False),
-    ("a VM's labels", "virtualmachines/vm1", labelled("a"), False),
-    ("a VM instance's annotations", "virtualmachineinstances/vm1", {"metadata": {"annotations": {"a": "b"}}}, True),
-    ("a VM instance's specification", "virtualmachineinstances/vm1", {"spec": {"nodeSelector": {"a": "b"}}}, False),
-]  # fmt: skip
-
-
-async def test_the_own_account_writes_no_more_than_it_has_to(api: Api, tenant: MakeTenant) -> None:
-    apply(api, documents(*BY_HAND, ROOT / "deploy" / "policy.yaml"))
-    own, namespace = api.as_user(OWN), await tenant()
-    await namespace.vm()
-    path = f"{CORE}/namespaces/{namespace}"
-    try:
-        tries = itertools.count()  # a policy takes a moment to be in force
-        eventually(lambda: refuses(own, path, labelled(f"try-{next(tries)}")))
-        found = {}
-        for name, where, patch, _allowed in CASES:
-            of_vm = f"{KUBEVIRT}/namespaces/{namespace}/{where}"
-            found[name] = not refuses(own, of_vm if where else path, patch)
-        assert found == {name: allowed for name, _where, _patch, allowed in CASES}
-        pod = {
-            "metadata": {"name": "p"},
-            "spec": {
-                "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}]
-            },
-        }
-        api.create(f"{path}/pods", pod)
-        with pytest.raises(ApiFailure, match="only target pods of migrations"):
-            own.delete(f"{path}/pods/p")
-    finally:
-        remove(api, documents(ROOT / "deploy" / "policy.yaml"))
-
-
-def refuses(api: Api, path: str, patch: Raw) -> bool:
-    try:
-        api.patch(path, patch)
-    except ApiFailure as failure:
-        return failure.status in (403, 422)
-    return False

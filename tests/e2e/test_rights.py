@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,26 +13,74 @@ import pytest
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import Paths
-from kubeloop.testing.polling import until
+from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace
-from tests.e2e.accounts import NAMESPACE, Request, documents, forget, kubeconfig_of, requests, rights
+from pkg.config.probe import PROBE_CONFIGURATION
+from tests.e2e.accounts import (
+    ADMISSION,
+    BY_HAND,
+    NAMESPACE,
+    Request,
+    Right,
+    apply,
+    bindings,
+    documents,
+    forget,
+    is_served,
+    kubeconfig_of,
+    remove,
+    requests,
+    rights,
+    rules,
+)
 from tests.e2e.admin import HARD, Admin, admin_of
-from tests.e2e.api import Api
+from tests.e2e.api import Api, Raw
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import made
+from tests.e2e.mtq_namespace import BUDGETS, made
 from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
 
-NO_WATCHLIST = "lists where an API server has no WatchList"
+RENDERS = ROOT / "deploy" / "render-default-quota.yaml"
+DEFINITION = ROOT / "deploy" / "charts" / "headroom" / "crds" / f"{BUDGETS.group}_{BUDGETS.plural}.yaml"
+READER = "reader"
+DEPLOYMENT: Raw = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "headroom-controller", "namespace": NAMESPACE},
+    "spec": {
+        "replicas": 0,
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
+    },
+}
+"""What `release` scales down."""
+LOGGED: Raw = {
+    "metadata": {"name": "headroom-controller-0", "labels": {"app.kubernetes.io/name": "headroom"}},
+    "spec": {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "headroom",
+                "image": "none",
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+"""Whose log `collect` reads."""
+
+NO_WATCHLIST = "lists where an API server has no WatchList, and after a watch that stayed silent"
 CHANGED = "a quota, a namespace or a VMI as it is now, after a conflict or where a cache may be old"
 LIVE = "a pod beside a migration, where what the caches hold does not add up"
-LATER = "a kind that is installed after headroom is noticed by its definition"
+WAITS = "while another has the Lease"
+PROJECTS = "Rancher's projects, where its definition of them is"
 UNUSED = {
     **{
         f"headroom-webhook: list {name}": NO_WATCHLIST
         for name in (
+            "customresourcedefinitions",
             "kubevirts",
             "limitranges",
             "namespaces",
@@ -41,30 +91,43 @@ UNUSED = {
             "virtualmachinemigrationresourcequotas",
         )
     },
-    "headroom: list virtualmachines": NO_WATCHLIST,
-    "headroom: list persistentvolumeclaims": NO_WATCHLIST,
-    "headroom: list leases headroom in headroom-system": NO_WATCHLIST,
+    **{
+        f"headroom: list {name}": NO_WATCHLIST
+        for name in (
+            "customresourcedefinitions",
+            "kubevirts",
+            "leases headroom in headroom-system",
+            "limitranges",
+            "namespaces",
+            "persistentvolumeclaims",
+            "settings additional-guest-memory-overhead-ratio",
+            "validatingwebhookconfigurations",
+            "virtualmachineinstances",
+            "virtualmachinemigrationresourcequotas",
+            "virtualmachines",
+        )
+    },
+    **{f"headroom-release: {verb} leases headroom in headroom-system": WAITS for verb in ("list", "watch")},
+    "headroom: list pods": "before a VM is halted",
+    "headroom: list virtualmachineinstancemigrations": "one that the cache may not know yet",
     "headroom: get namespaces": CHANGED,
     "headroom: get resourcequotas": CHANGED,
     "headroom: get virtualmachineinstances": CHANGED,
     "headroom-webhook: get resourcequotas": CHANGED,
+    "headroom-webhook: get virtualmachineinstances": CHANGED,
+    "headroom-release: get resourcequotas": CHANGED,
     "headroom-webhook: list pods": LIVE,
     "headroom-webhook: list virtualmachineinstancemigrations": LIVE,
-    "headroom-webhook: get virtualmachineinstances": CHANGED,
-    **{
-        f"{account}: {verb} customresourcedefinitions": LATER
-        for account in ("headroom", "headroom-webhook")
-        for verb in ("list", "watch")
-    },
-    "headroom: get virtualmachines": "`headroom explain`",
-    "headroom: list events": "`headroom explain`",
+    **{f"headroom: {verb} projects": PROJECTS for verb in ("get", "list", "watch")},
+    **{f"{account}: {verb} projects": PROJECTS for account in ("headroom-release", READER) for verb in ("get", "list")},
     "headroom: patch events": "an event that is repeated",
     "headroom-webhook: patch events": "an event that is repeated",
     "headroom: patch configmaps headroom in headroom-system": "other flags than the last time",
     "headroom: patch secrets headroom-webhook-tls in headroom-system": "a certificate that is renewed",
     "headroom-webhook: patch secrets headroom-webhook-tls in headroom-system": "a certificate that is renewed",
+    "headroom-release: patch validatingwebhookconfigurations": "a lock with a finalizer",
 }
-"""Rights that this run does not use every time, and what they are for."""
+"""Verbs that this run does not use every time, and what they are for."""
 
 
 async def migrations(admin: Admin) -> None:
@@ -108,33 +171,101 @@ async def a_quota_is_rendered(admin: Admin) -> None:
     await admin.namespace(HARD)
 
 
+async def reports_are_asked_for(kubeconfig: Path, admin: Admin) -> None:
+    """By somebody who has headroom-reports."""
+    namespace = await admin.namespace({**HARD, "persistentvolumeclaims": "5"})
+    await namespace.machine()
+    await namespace.create_machine("vm2", strategy="Halted")
+    await admin.client.resource(PODS).create(LOGGED, namespace=NAMESPACE)
+    of_one = ("-n", namespace.name)
+    for command in (
+        ("status", "--check", "webhooks"),
+        ("explain", f"{namespace}/vm1"),
+        ("explain", f"{namespace}/vm2"),
+        ("plan", "--evacuate", "node-1"),
+        ("plan", "--size", *of_one),
+        ("collect", "-o", str(kubeconfig.parent / "collected"), *of_one),
+    ):
+        await called(*command, "--kubeconfig", str(kubeconfig))
+    await admin.client.resource(PODS).delete(name=LOGGED["metadata"]["name"], namespace=NAMESPACE)
+
+
+async def everything_is_released(kubeconfig: Path, admin: Admin) -> None:
+    """Before an uninstallation; a controller that was killed has left a window open."""
+    budget = await made(admin)
+    await budget.make_quota("quota", {"pods": "20"})
+    await budget.budget({"pods": "1"})
+    window = {
+        "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": {"pods": "19"}}}],
+        "migrationsToBlockingResourceQuotas": {"migration": ["quota"]},
+        "additionalMigrationResources": {"pods": "1"},
+    }
+    await budget.patch(BUDGETS, "budget", {"status": window}, "status")
+    for deployment in ("headroom-controller", "headroom-webhook"):  # the second finds neither its Lease nor that
+        await called("release", "--leader-elect", "--scale-down", deployment, "--kubeconfig", str(kubeconfig))
+    assert not (await budget.get(BUDGETS, "budget")).status.original_blocking_resource_quotas
+
+
+async def called(*command: str) -> None:
+    done = await asyncio.to_thread(run, *command, HEADROOM_NAMESPACE=NAMESPACE)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
-def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> list[Request]:
+def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[list[Request]]:
     """Everything that headroom does, each account by itself: the answers to its requests."""
     forget(api)
+    apply(api, [*documents(RENDERS), *bindings(READER, "headroom-reports"), DEPLOYMENT])
     log = Paths(cluster.directory).audit_log
     since = log.stat().st_size if log.exists() else 0
-    own = ("--kubeconfig", str(own_kubeconfig))
-    flags = ("--webhook", "--leader-elect", "--render-default-quota", *own)
-    webhooks = kubeconfig_of(api, "headroom-webhook", own_kubeconfig.parent)
+    try:
+        controllers_run(cluster, api, own_kubeconfig)
+        webhooks_run(cluster, api, own_kubeconfig)
+        yield list(requests(cluster.directory, since))
+    finally:
+        remove(api, [DEPLOYMENT, *documents(RENDERS), *bindings(READER, "headroom-reports")])
+
+
+def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
+    """And what others ask for meanwhile, and what is released afterwards."""
+    flags = ("--webhook", "--leader-elect", "--render-default-quota", "--kubeconfig", str(kubeconfig))
+    reader, releases = (kubeconfig_of(api, account, kubeconfig.parent) for account in (READER, "headroom-release"))
+    with without_budgets(api), headroom(cluster, "controller", *flags):
+        """It has to learn of a kind that is installed later."""
     with headroom(cluster, "controller", *flags):
         with frozen(cluster, "rancher"):
             run_as_admin(cluster, a_quota_is_rendered)
         run_as_admin(cluster, migrations)
+        run_as_admin(cluster, partial(reports_are_asked_for, reader))
     with headroom(cluster, "controller", *flags):
         """What it finds it leaves or patches."""
-    for command in (("status",), ("plan", "--evacuate", "node-1"), ("release", "--leader-elect")):
-        done = run(*command, *own, HEADROOM_NAMESPACE=NAMESPACE)  # as in a pod
-        assert done.returncode == 0, done.stderr
+    with headroom(cluster, "controller", "--remove-webhooks", "--kubeconfig", str(kubeconfig)):
+        eventually(lambda: api.find(f"{ADMISSION}/mutatingwebhookconfigurations/{PROBE_CONFIGURATION}") is None, 20)
+    run_as_admin(cluster, partial(everything_is_released, releases))
+
+
+def webhooks_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
+    """Beside a controller: what that one adds is what they protect."""
+    own = ("--kubeconfig", str(kubeconfig_of(api, "headroom-webhook", kubeconfig.parent)))
     policies: tuple[tuple[str, ...], ...] = (), ("--failure-policy", "Fail")
     for policy in policies:
         with (
-            headroom(cluster, "webhook", *policy, "--kubeconfig", str(webhooks)),
-            headroom(cluster, "controller", *own),  # what it adds is what the webhook protects
+            headroom(cluster, "webhook", *policy, *own),
+            headroom(cluster, "controller", "--kubeconfig", str(kubeconfig)),
         ):
             run_as_admin(cluster, a_quota_is_lowered)
-    run("release", "--only", "webhooks", "--kubeconfig", str(webhooks), HEADROOM_NAMESPACE=NAMESPACE)
-    return list(requests(cluster.directory, since))
+    with without_budgets(api), headroom(cluster, "webhook", *own):
+        """It has to learn of that kind, too."""
+    run("release", "--only", "webhooks", *own, HEADROOM_NAMESPACE=NAMESPACE)
+
+
+@contextlib.contextmanager
+def without_budgets(api: Api) -> Iterator[None]:
+    """The kind of migration budgets is not installed meanwhile."""
+    remove(api, documents(DEFINITION))
+    yield
+    apply(api, documents(DEFINITION))
+    eventually(partial(is_served, api, BUDGETS.path("default")), 20)
 
 
 def run_as_admin(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> None:
@@ -145,6 +276,9 @@ def run_as_admin(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> 
     asyncio.run(as_admin())
 
 
+GIVEN = [*documents(*BY_HAND, RENDERS), *bindings(READER, "headroom-reports")]
+
+
 def test_nothing_is_missing(asked: list[Request]) -> None:
     assert asked
     # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
@@ -152,8 +286,22 @@ def test_nothing_is_missing(asked: list[Request]) -> None:
     assert [each for each in asked if each.is_denied and (each.resource, each.namespace) not in elsewhere] == []
 
 
-def test_nothing_is_spare(asked: list[Request]) -> None:
-    given = rights(documents(ROOT / "deploy" / "rbac.yaml"))
+def test_every_rule_is_used(asked: list[Request]) -> None:
+    answered = [request for request in asked if not request.is_denied]
+    used = [
+        rule
+        for rule, given in rules(GIVEN).items()
+        if any(right.covers(request) for right in given for request in answered)
+    ]
+    assert [rule for rule, given in rules(GIVEN).items() if rule not in used and not is_about_projects(given)] == []
+
+
+def is_about_projects(given: list[Right]) -> bool:
+    return {right.resource for right in given} == {"projects"}
+
+
+def test_no_verb_is_spare(asked: list[Request]) -> None:
+    given = rights(GIVEN)
     answered = [request for request in asked if not request.is_denied]
     spare = {str(right) for right in given if not any(right.covers(request) for request in answered)}
     assert not spare - UNUSED.keys(), "not used:\n" + "\n".join(sorted(spare - UNUSED.keys()))

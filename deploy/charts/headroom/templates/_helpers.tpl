@@ -38,7 +38,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range .Values.rancherUsers }}
 - --rancher-user={{ . }}
 {{- end }}
+{{- with include "headroom.rancherArgs" . }}
+{{ . }}
+{{- end }}
 {{ include "headroom.logArgs" . }}
+{{- end -}}
+
+{{- define "headroom.rancherArgs" -}}
+{{- if ne .Values.rancher.quotas "auto" -}}
+- --rancher-quotas={{ .Values.rancher.quotas }}
+{{- end -}}
+{{- end -}}
+
+{{/* The accounts of headroom, in an expression of an admission policy. */}}
+{{- define "headroom.ownAccounts" -}}
+{{- $prefix := printf "system:serviceaccount:%s:headroom" .Release.Namespace -}}
+['{{ $prefix }}', '{{ $prefix }}-release', '{{ $prefix }}-webhook']
 {{- end -}}
 
 {{- define "headroom.logArgs" -}}
