@@ -10,6 +10,7 @@ from typing import Any
 
 from kubeloop.testing.cluster.control_plane import fake_node
 from lab.kubevirt.options import PACED_PHASES, PREFIX
+from lab.rancher.project import CLUSTER
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
 from pkg.util.resourcequota.base import RESOURCE_NAMES
@@ -37,12 +38,28 @@ def quota_text(limits: Mapping[str, Any]) -> str:
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
 
 
-def granting(hard: Mapping[str, Any]) -> str:
-    """The same for limits by the ResourceQuota's names."""
+def limit(hard: Mapping[str, Any]) -> Raw:
+    """Rancher's ResourceQuotaLimit for limits by the ResourceQuota's names."""
     named = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
     extended = {name: str(amount) for name, amount in hard.items() if name not in named}
     granted = {named[name]: str(amount) for name, amount in hard.items() if name in named}
-    return quota_text(granted | ({"extended": extended} if extended else {}))
+    return granted | ({"extended": extended} if extended else {})
+
+
+def granting(hard: Mapping[str, Any]) -> str:
+    """Rancher's annotation on a namespace for limits by the ResourceQuota's names."""
+    return quota_text(limit(hard))
+
+
+def project(name: str, limits: Mapping[str, Any], default: Mapping[str, Any]) -> Raw:
+    """A project of Rancher's with a quota, and the default of its namespaces; limits by the ResourceQuota's names."""
+    spec = {
+        "clusterName": CLUSTER,
+        "displayName": name,
+        "resourceQuota": {"limit": limit(limits)},
+        "namespaceDefaultResourceQuota": {"limit": limit(default)},
+    }
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def namespace(name: str, text: str, labels: Mapping[str, str] | None = None) -> Raw:

@@ -11,8 +11,10 @@ from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.cluster import Cluster, Program
 from kubeloop.testing.cluster.progress import Progress
 from lab import bodies
+from lab.rancher import releases
 
 _HERE = Path(__file__).parent
+_RELEASE = "--rancher"
 CRDS = tuple(sorted((_HERE / "crds").glob("*.yaml")))
 ENVIRONMENT = {"PYTHONPATH": str(_HERE.parent), "PYTHONUNBUFFERED": "1"}
 """Of a stand-in's process: found wherever the cluster's directory is, also when this package runs from a checkout."""
@@ -28,17 +30,18 @@ class Options:
     nodes: int = 3
     kubernetes: str = ""
     """As `kubeloop.testing.cluster.cluster.Options` takes it."""
+    rancher_version: str = releases.DEFAULT
 
     def embedded(self) -> cluster.Options:
         """The same for `kubeloop.testing.cluster`."""
-        wanted = {"kubevirt": self.kubevirt, "rancher": self.rancher}
+        programs = {"kubevirt": (self.kubevirt, ()), "rancher": (self.rancher, (_RELEASE, self.rancher_version))}
         return cluster.Options(
             kwok=self.kwok,
             kubernetes=self.kubernetes,
             nodes=self.nodes,
             make_node=bodies.node,
             crds=CRDS,
-            programs=tuple(stand_in(name) for name, runs in wanted.items() if runs),
+            programs=tuple(stand_in(name, *arguments) for name, (runs, arguments) in programs.items() if runs),
             audit_policy=_HERE / "audit.yaml",
         )
 
@@ -71,6 +74,20 @@ class RancherAgent:
     def restart(self) -> None:
         """As if new: it renders every namespace once more. The process stays: that is quick."""
         processes.find(self._directory, "rancher").signal(signal.SIGHUP)
+
+    @property
+    def release(self) -> str:
+        """The release that is played."""
+        argv = processes.argv(self._directory, "rancher")
+        return argv[argv.index(_RELEASE) + 1] if _RELEASE in argv else releases.DEFAULT
+
+    def install(self, release: str) -> None:
+        """Upgrades Rancher to a release, or back: the process starts anew."""
+        argv = processes.argv(self._directory, "rancher")
+        if _RELEASE in argv:
+            place = argv.index(_RELEASE)
+            argv = argv[:place] + argv[place + 2 :]
+        processes.restart(self._directory, "rancher", [*argv, _RELEASE, release])
 
     def restarts(self) -> int:
         return self._logged("agent restarted")

@@ -19,6 +19,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.testing.polling import PATIENCE, until
 from lab import bodies
+from lab.rancher.condition import ANNOTATION as STATUS
+from lab.rancher.condition import VALIDATED
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -116,6 +118,12 @@ class Namespace:
         """Rancher grants this (by ResourceQuota names) from now on; its default quota counts when this returns."""
         await self.annotate(bodies.granting(limits))
         await self.until_counted(names=limits.keys())
+
+    async def verdict(self) -> str | None:
+        """Returns the message of Rancher's condition, "" where the request fits, None where nothing was validated."""
+        annotations = (await self.client.resource(NAMESPACES).get(name=self.name)).annotations
+        conditions = json.loads(annotations.get(STATUS, "{}")).get("Conditions", ())
+        return next((found["Message"] for found in conditions if found["Type"] == VALIDATED), None)
 
     async def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""

@@ -7,13 +7,17 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
 from pkg.config.management import Management
 
+Lifetime = Callable[[Management, ClientConfig], AbstractAsyncContextManager[object]]
+"""Registers handlers when it is entered, and runs until it is left; the configuration impersonates nobody."""
 _DRAIN = 1.0
 """Seconds. What is not written by then is written after the next start."""
 
@@ -28,35 +32,28 @@ def arguments(name: str, user: str, description: str | None) -> argparse.Argumen
 
 
 def run(
-    program: str,
-    given: argparse.Namespace,
-    register: Callable[[Management], object],
-    selects: Callable[[str], bool] = lambda _: True,
+    program: str, given: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool] = lambda _: True
 ) -> int:
     """`program` is the User-Agent, `selects` as Management takes it. The exit code: 0, 2 for a wrong configuration."""
     level = logging.DEBUG if given.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        return run_until_signal(lambda stop: _serve(program, given, register, selects, stop))
+        return run_until_signal(lambda stop: _serve(program, given, lifetime, selects, stop))
     except ConfigError as error:
         print(f"{program} stand-in: {error}", file=sys.stderr)
         return 2
 
 
 async def _serve(
-    program: str,
-    given: argparse.Namespace,
-    register: Callable[[Management], object],
-    selects: Callable[[str], bool],
-    stop: asyncio.Event,
+    program: str, given: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool], stop: asyncio.Event
 ) -> None:
-    config = load_config(given.kubeconfig)
+    own = config = load_config(given.kubeconfig)
     if given.as_user:
         # An admission webhook is to see who it is; system:masters keeps the permissions.
-        config = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
-    async with Client(config, user_agent=program) as client:
+        own = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
+    async with Client(own, user_agent=program) as client:
         management = Management(client, whole_pods=True, selects=selects)
-        register(management)
-        await management.start()
-        await stop.wait()
-        await management.stop(_DRAIN)
+        async with lifetime(management, config):
+            await management.start()
+            await stop.wait()
+            await management.stop(_DRAIN)

@@ -35,6 +35,7 @@ _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
 REVIEW_SECONDS: Final = 3.0
 """Of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
+_REASONS: Final = {400: "BadRequest", 403: "Forbidden", 409: "Conflict", 422: "Invalid"}
 _ENDS_AT: ContextVar[float] = ContextVar("review ends at")
 
 
@@ -107,6 +108,8 @@ class Decision:
     warnings: Sequence[str] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the API server's audit event; it puts the webhook's name before the keys."""
+    code: int = 403
+    """Of a refusal. The API server makes 400 of one below 400."""
 
 
 ALLOW: Final = Decision()
@@ -115,9 +118,9 @@ Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
 what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
 
 
-def deny(message: str, *, reason: str = "invalid") -> Decision:
+def deny(message: str, *, reason: str = "invalid", code: int = 403) -> Decision:
     """A refusal; the person sees `admission webhook "…" denied the request: <message>`."""
-    return Decision(allowed=False, message=message, reason=reason)
+    return Decision(allowed=False, message=message, reason=reason, code=code)
 
 
 @contextlib.contextmanager
@@ -160,7 +163,8 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers request `uid`."""
     response: dict[str, Any] = {"uid": uid, "allowed": decision.allowed}
     if not decision.allowed:
-        response["status"] = {"status": "Failure", "message": decision.message, "reason": "Forbidden", "code": 403}
+        refusal = {"reason": _REASONS.get(decision.code, ""), "code": decision.code}
+        response["status"] = {"status": "Failure", "message": decision.message, **refusal}
     if decision.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(list(decision.patch))).decode("ascii")

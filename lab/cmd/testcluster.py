@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from kubeloop.testing.cluster.progress import Lines
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
-from pkg.cmd.flags import add_command, option
+from lab.rancher.releases import DEFAULT as RANCHER_DEFAULT
+from lab.rancher.releases import RELEASES as RANCHER
+from pkg.cmd.flags import Command, add_command, option
 from pkg.cmd.options import Output, OutputOptions
 
 # The cluster's own modules are imported where they are used: the offline commands of this program start faster.
@@ -41,12 +45,24 @@ class ReleaseOptions:
     )
 
 
+def _known_release(text: str) -> str:
+    if text not in RANCHER:
+        raise typer.BadParameter(f"there is no stand-in for Rancher {text}: choose one of {', '.join(RANCHER)}")
+    return text
+
+
 @dataclass(frozen=True)
 class UpOptions(ReleaseOptions, DirectoryOptions):
     """What runs in the cluster."""
 
     kubevirt: bool = option(True, "Run the stand-in for KubeVirt's controllers.")
-    rancher: bool = option(True, "Run the stand-in for Rancher's agent.")
+    rancher: bool = option(True, "Run the stand-in for Rancher; `--rancher RELEASE` chooses its release too.")
+    rancher_version: str = option(
+        RANCHER_DEFAULT,
+        f"Rancher's release: {' or '.join(RANCHER)}, the first in which only Rancher may write its quotas.",
+        metavar="RELEASE",
+        callback=_known_release,
+    )
     kwok: bool = option(True, "Run kwok, with fake nodes that run pods.")
     nodes: int = option(3, "Number of fake nodes.", metavar="COUNT", min=0, max=1000)
 
@@ -67,7 +83,14 @@ def up(options: UpOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from lab import cluster
 
-    wanted = cluster.Options(options.kwok, options.kubevirt, options.rancher, options.nodes, options.kubernetes)
+    wanted = cluster.Options(
+        options.kwok,
+        options.kubevirt,
+        options.rancher,
+        options.nodes,
+        options.kubernetes,
+        rancher_version=options.rancher_version,
+    )
     started = cluster.up(options.directory, wanted, Lines())
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")
 
@@ -98,5 +121,27 @@ def status(options: DirectoryOptions, printed: OutputOptions) -> None:
         raise typer.Exit(1)
 
 
-for _command in (build, up, down, status):
+def with_rancher_version(words: Sequence[str]) -> list[str]:
+    """Returns the command line with `--rancher RELEASE` spelled as the two flags that it stands for."""
+    spelled: list[str] = []
+    for number, word in enumerate(words):
+        flag, separator, release = word.partition("=")
+        if flag == "--rancher" and separator:
+            spelled += [flag, "--rancher-version", release]
+        elif number and words[number - 1] == "--rancher" and not word.startswith("-"):
+            spelled += ["--rancher-version", word]
+        else:
+            spelled.append(word)
+    return spelled
+
+
+class _Up(Command):
+    """`up`, whose flag --rancher may have a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_rancher_version(args))
+
+
+for _command in (build, down, status):
     add_command(app, _command)
+add_command(app, up, _Up)

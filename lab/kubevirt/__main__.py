@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 
+from kubeloop.client.config import ClientConfig
 from lab.kubevirt.options import Options
 from lab.kubevirt.register import register
 from lab.stand_in import arguments, run
+from pkg.config.management import Management
 from pkg.util.kubevirt.profiles import PROFILES
 
 
@@ -31,7 +34,13 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
     given, options = parse_arguments(argv)
-    return run("virt-controller", given, lambda management: register(management, options), options.selects)
+
+    @contextlib.asynccontextmanager
+    async def lifetime(management: Management, _: ClientConfig) -> AsyncIterator[None]:
+        register(management, options)
+        yield
+
+    return run("virt-controller", given, lifetime, options.selects)
 
 
 def _seconds(text: str) -> float:

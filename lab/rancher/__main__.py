@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from lab.rancher.namespace_controller import register
+from kubeloop.client.client import Client
+from kubeloop.client.config import ClientConfig
+from lab.rancher.agent import register
+from lab.rancher.lock import SUDO_GROUP, SUDO_USER
+from lab.rancher.releases import DEFAULT, RELEASES, Release
+from lab.rancher.webhook_server import serve, unregister
 from lab.stand_in import arguments, run
 from pkg.config.management import Management
 
 
-def main(argv: Sequence[str]) -> int:
-    """The exit code."""
-    parser = arguments("rancher", "system:serviceaccount:cattle-system:rancher", __doc__)
-
-    def start(management: Management) -> None:
-        agent = register(management)
+@contextlib.asynccontextmanager
+async def rancher(management: Management, config: ClientConfig, release: Release) -> AsyncIterator[None]:
+    """Runs a release's webhook and registers its controllers."""
+    async with contextlib.AsyncExitStack() as stack:
+        writer: Client | None = None
+        if release.locks_quotas:
+            await stack.enter_async_context(serve(management.client))
+            sudo = config.impersonate(SUDO_USER, (SUDO_GROUP,))
+            writer = await stack.enter_async_context(Client(sudo, user_agent="rancher"))
+        else:
+            await unregister(management.client)
+        agent = register(management, writer)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.restart)
+        yield
 
-    return run("rancher", parser.parse_args(argv), start)
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    parser = arguments("rancher", "system:serviceaccount:cattle-system:rancher", __doc__)
+    parser.add_argument("--rancher", choices=sorted(RELEASES), default=DEFAULT, help="the release that is played")
+    given = parser.parse_args(argv)
+    release = RELEASES[given.rancher]
+    return run("rancher", given, lambda management, config: rancher(management, config, release))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
     return field(default=MISSING if default is ... else default, metadata={_FLAG: info}, kw_only=True)
 
 
-def add_command(app: typer.Typer, function: _Function) -> None:
-    """Adds a subcommand whose parameters may be groups of flags."""
-    app.command(function.__name__, cls=_Command)(_flattened(function))
+def add_command(app: typer.Typer, function: _Function, cls: type[TyperCommand] | None = None) -> None:
+    """Adds a subcommand whose parameters may be groups of flags; `cls` is a Command of its own."""
+    app.command(function.__name__, cls=cls or Command)(_flattened(function))
 
 
-class _Command(TyperCommand):
+class Command(TyperCommand):
     """Plain help text with a section for each group of flags."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

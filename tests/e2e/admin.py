@@ -13,11 +13,12 @@ import pytest
 from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.errors import Forbidden
+from kubeloop.client.errors import AlreadyExists, Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from lab import bodies
 from lab.namespace import Namespace
+from lab.rancher.project import ANNOTATION_PROJECT, CLUSTER, PROJECTS
 from pkg.util import constants
 
 LIMITS = {"limitsCpu": "3000m", "limitsMemory": "5000Mi"}
@@ -35,10 +36,10 @@ class Admin:
         self._others: dict[str, Client] = {}
         self._namespaces: list[Namespace] = []
 
-    def by(self, user: str) -> Client:
+    def by(self, user: str, *groups: str) -> Client:
         """The same API server for another user; every user here may do everything that admission lets pass."""
         if user not in self._others:
-            self._others[user] = Client(self._config.impersonate(user, ("e2e:everything",)))
+            self._others[user] = Client(self._config.impersonate(user, ("e2e:everything", *groups)))
         return self._others[user]
 
     async def close(self, *, clear: bool) -> None:
@@ -64,6 +65,31 @@ class Admin:
         if limits:
             await namespace.until_counted()
         return namespace
+
+    async def project(self, limits: Mapping[str, Any], default: Mapping[str, Any]) -> RancherProject:
+        """A new project of Rancher's with a quota; limits by ResourceQuota names."""
+        name = bodies.new_name("p")
+        with contextlib.suppress(AlreadyExists):
+            await self.client.resource(registry.NAMESPACES).create({"metadata": {"name": CLUSTER}})
+        await self.client.resource(PROJECTS).create(bodies.project(name, limits, default), namespace=CLUSTER)
+        return RancherProject(self, name)
+
+
+class RancherProject:
+    """A project, and the namespaces that are made in it."""
+
+    def __init__(self, admin: Admin, name: str) -> None:
+        self._admin = admin
+        self.name = name
+
+    async def namespace(self, limits: Mapping[str, Any]) -> Namespace:
+        """A new namespace that requests these limits."""
+        return await self._admin.namespace(limits, {ANNOTATION_PROJECT: f"{CLUSTER}:{self.name}"})
+
+    async def limit(self, limits: Mapping[str, Any]) -> None:
+        """Gives the project another quota."""
+        patch = {"spec": {"resourceQuota": {"limit": bodies.limit(limits)}}}
+        await self._admin.client.resource(PROJECTS).merge_patch(patch, name=self.name, namespace=CLUSTER)
 
 
 @contextlib.asynccontextmanager

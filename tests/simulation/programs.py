@@ -14,8 +14,8 @@ from kubeloop.webhook.admission import Hook
 from kubeloop.webhook.registration import Endpoint
 from lab.kubevirt import options as kubevirt_options
 from lab.kubevirt.register import register as register_kubevirt
-from lab.rancher.namespace_controller import Agent
-from lab.rancher.namespace_controller import register as register_rancher
+from lab.rancher.agent import Agent
+from lab.rancher.agent import register as register_rancher
 from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.management import Management
 from pkg.controller.options import Options

@@ -16,7 +16,7 @@ from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS, VALIDATING_
 from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, total
 from kubeloop.testing.fake.patches import Raw
 from kubeloop.webhook.admission import Decision
-from lab.rancher.namespace_controller import render
+from lab.rancher.limits import render
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_NAME_PREFIX,

@@ -34,7 +34,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return asked
 
 
-ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes": ""}
+ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes": "", "rancher_version": "2.13"}
+LOCKED = ALL | {"rancher_version": "2.15.2"}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,15 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes"
     [
         pytest.param(["--dir", "/d"], {}, ALL, id="runs everything unless told"),
         pytest.param(["--dir", "/d", "--no-kubevirt"], {}, ALL | {"kubevirt": False}, id="leaves KubeVirt out"),
+        pytest.param(["--dir", "/d", "--no-rancher"], {}, ALL | {"rancher": False}, id="leaves Rancher out"),
+        pytest.param(["--rancher", "--dir", "/d"], {}, ALL, id="runs Rancher without a release"),
+        pytest.param(["--rancher", "2.15.2", "--dir", "/d"], {}, LOCKED, id="takes Rancher's release as a value"),
+        pytest.param(
+            ["--rancher=2.15.2", "--dir", "/d"], {}, LOCKED, id="takes Rancher's release after an equals sign"
+        ),
+        pytest.param(
+            ["--dir", "/d", "--rancher-version", "2.15.2"], {}, LOCKED, id="takes Rancher's release as a flag"
+        ),
         pytest.param(["--dir", "/d", "--kubernetes", "1.37"], {}, ALL | {"kubernetes": "1.37"}, id="takes a release"),
         pytest.param(
             [],
@@ -49,11 +59,19 @@ ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes"
                 "HEADROOM_DIR": "/d",
                 "HEADROOM_KUBEVIRT": "false",
                 "HEADROOM_RANCHER": "0",
+                "HEADROOM_RANCHER_VERSION": "2.15.2",
                 "HEADROOM_KWOK": "no",
                 "HEADROOM_NODES": "1",
                 "HEADROOM_KUBERNETES": "1.30",
             },
-            {"kwok": False, "kubevirt": False, "rancher": False, "nodes": 1, "kubernetes": "1.30"},
+            {
+                "kwok": False,
+                "kubevirt": False,
+                "rancher": False,
+                "nodes": 1,
+                "kubernetes": "1.30",
+                "rancher_version": "2.15.2",
+            },
             id="takes every flag from the environment",
         ),
     ],
@@ -72,6 +90,7 @@ def test_up(words: list[str], environ: dict[str, str], expected: dict[str, Any],
         pytest.param(["up", "--dir", "/d", "--nodes", "many"], id="a number that is none"),
         pytest.param(["up", "--dir", "/d", "--nodes", "-1"], id="fewer nodes than none"),
         pytest.param(["up", "--dir", "/d", "--frobnicate"], id="an unknown flag"),
+        pytest.param(["up", "--dir", "/d", "--rancher", "2.7"], id="a release of Rancher that is not played"),
         pytest.param(["up", "--dir", __file__], id="a directory that is a file"),
         pytest.param(["status", "--dir", "/d", "-o", "xml"], id="an unknown format"),
         pytest.param(["explode"], id="an unknown command"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.rancher.namespace_controller import Unreadable, differs, render
+from lab.rancher.limits import Unreadable, differs, render
 
 
 def annotation(**limit: Any) -> str:
@@ -49,6 +49,11 @@ RENDERED: dict[str, tuple[str, dict[str, str]]] = {
     "empty and absent limits not at all": (annotation(limitsCpu="", limitsMemory=None, pods="3"), {"pods": "3"}),
     "names that Rancher does not know not at all": (annotation(limitsGpu="1", pods="3"), {"pods": "3"}),
     "nothing from no limit": ("{}", {}),
+    "nothing from null": ("null", {}),
+    "names in any case": (
+        '{"Limit": {"LIMITSCPU": "1", "limitsmemory": "1Gi"}}',
+        {"limits.cpu": "1", "limits.memory": "1Gi"},
+    ),
     "nothing from a null limit": ('{"limit": null}', {}),
     "what stands beside the limit not at all": ('{"limit": {"pods": "1"}, "used": {"pods": "9"}}', {"pods": "1"}),
 }
@@ -63,7 +68,6 @@ UNREADABLE = {
     "no JSON": ("limitsCpu=3", "is not a resource quota"),
     "half of it": ('{"limit": {"limitsCpu": "3', "is not a resource quota"),
     "no object": ("[]", "is not a resource quota"),
-    "null": ("null", "is not a resource quota"),
     "a limit that is a number": (annotation(limitsCpu=3), "is not a resource quota"),
     "a limit that is no object": ('{"limit": "3"}', "is not a resource quota"),
     "a quantity that is none": (annotation(limitsMemory="lots"), "limit limitsMemory is 'lots'"),

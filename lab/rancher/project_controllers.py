@@ -1,0 +1,118 @@
+"""What Rancher does for projects: it looks at their namespaces again, adds up what they use, takes their requests away.
+
+Source: rancher pkg/controllers/managementuser/resourcequota: resource_quota_validate.go,
+resource_quota_calculate_used.go, namespace_quota_reset.go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from kubeloop.api.core import Namespace
+from kubeloop.client.errors import NotFound
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.controllers.controller import Controller
+from lab.rancher import condition
+from lab.rancher.limits import decode_annotation, limit_of
+from lab.rancher.project import ANNOTATION_QUOTA_PROJECT, Project, project_id
+from lab.rancher.sync_controller import ANNOTATION, BY_PROJECT, SyncController
+from lab.rancher.validation import used
+
+
+class ReconcileController:
+    """Has the namespaces of a project looked at again when the project changes."""
+
+    def __init__(self, namespaces: Controller[Namespace], sync: SyncController) -> None:
+        self._namespaces = namespaces
+        self._sync = sync
+
+    async def on_project_changed(self, key: str, project: Project | None) -> None:
+        """Starts the controllers for quotas with the first project that has limits."""
+        if project is None or project.deleting:
+            return
+        if project.has_limits and not self._sync.has_started:
+            self._sync.has_started = True
+            self._namespaces.enqueue_all()
+        if self._sync.has_started:
+            for namespace in self._namespaces.cache().by_index(BY_PROJECT, project.id):
+                self._namespaces.enqueue(namespace.key, immediately=True)
+
+
+class UsedLimitController:
+    """Keeps a project's used limit: the sum of the requests that were found to fit."""
+
+    def __init__(self, namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController) -> None:
+        self._namespaces = namespaces
+        self._projects = projects.client
+        self._sync = sync
+
+    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
+        """Raises ApiError."""
+        if namespace is None or not self._sync.has_started:
+            return
+        now, before = project_id(namespace), namespace.annotations.get(ANNOTATION_QUOTA_PROJECT, "")
+        if before:
+            await self._calculate(before)
+        if now != before:
+            # The write brings this handler back, for the project that the namespace is in now.
+            await _annotate(self._namespaces.client, namespace, ANNOTATION_QUOTA_PROJECT, now or None)
+
+    async def on_project_changed(self, key: str, project: Project | None) -> None:
+        """Raises ApiError."""
+        if project is not None and not project.deleting and self._sync.has_started:
+            await self._calculate(project.id)
+
+    async def _calculate(self, project: str) -> None:
+        cluster, _, name = project.partition(":")
+        try:
+            found = await self._projects.get(name=name, namespace=cluster)
+        except NotFound:
+            return
+        if found.spec.resource_quota is None:
+            return
+        namespaces = self._namespaces.cache().by_index(BY_PROJECT, project)
+        counted = [ns for ns in namespaces if not ns.deleting and condition.is_set(ns, condition.VALIDATED)]
+        texts = [text for ns in counted if (text := ns.annotations.get(ANNOTATION, ""))]
+        limit = limit_of(used(map(decode_annotation, texts)))
+        if limit == (found.spec.resource_quota.used_limit or {}):
+            return
+        operations: list[dict[str, Any]] = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+            {"op": "add", "path": "/spec/resourceQuota/usedLimit", "value": limit},
+        ]
+        await self._projects.json_patch(operations, name=name, namespace=cluster)
+
+
+class ResetController:
+    """Takes the requests of a project's namespaces away when the project has no quota any more."""
+
+    def __init__(self, namespaces: Controller[Namespace], sync: SyncController) -> None:
+        self._namespaces = namespaces
+        self._sync = sync
+
+    async def on_project_changed(self, key: str, project: Project | None) -> None:
+        """Raises ApiError."""
+        if project is None or project.deleting or project.spec.resource_quota is not None or not self._sync.has_started:
+            return
+        for namespace in self._namespaces.cache().by_index(BY_PROJECT, project.id):
+            if ANNOTATION in namespace.annotations:
+                await _annotate(self._namespaces.client, namespace, ANNOTATION, None)
+
+
+def register(namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController) -> None:
+    """Registers the handlers of namespaces after the sync's, in Rancher's order."""
+    reconcile = ReconcileController(namespaces, sync)
+    calculate = UsedLimitController(namespaces, projects, sync)
+    reset = ResetController(namespaces, sync)
+    namespaces.on_change("resourceQuotaUsedLimitController", calculate.on_namespace_changed)
+    projects.on_change("resourceQuotaNamespacesReconcileController", reconcile.on_project_changed)
+    projects.on_change("resourceQuotaProjectUsedLimitController", calculate.on_project_changed)
+    projects.on_change("namespaceResourceQuotaResetController", reset.on_project_changed)
+
+
+async def _annotate(client: ResourceClient[Namespace], namespace: Namespace, key: str, text: str | None) -> None:
+    """Raises Conflict if the namespace is not as it was read."""
+    metadata = {"annotations": {key: text}, "resourceVersion": namespace.metadata.resource_version}
+    with contextlib.suppress(NotFound):
+        await client.merge_patch({"metadata": metadata}, name=namespace.name)

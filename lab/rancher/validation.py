@@ -1,0 +1,69 @@
+"""Whether the limits that a project's namespaces request fit into the project. Pure.
+
+Source: rancher pkg/resourcequota/quota_validate.go (IsQuotaFit) and resource_quota_sync.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList, add, format_resource_list
+from lab.rancher.limits import Limit, resources
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What does not fit."""
+
+    exceeded: ResourceList = field(default_factory=dict)
+    """The project's sums that are above its limits."""
+    negative: ResourceList = field(default_factory=dict)
+    """The namespace's own limits below zero."""
+
+    @property
+    def fits(self) -> bool:
+        return not (self.exceeded or self.negative)
+
+    @property
+    def message(self) -> str:
+        """Returns the condition's message, "" if all fits."""
+        parts = (("Oversubscribed", self.exceeded), ("Negative", self.negative))
+        return "; ".join(f"{word} resource quota [{_listed(found)}]" for word, found in parts if found)
+
+    def granted(self, limit: Limit) -> ResourceList:
+        """Returns spec.hard of a quota that is created: zero for what does not fit."""
+        return resources(limit) | dict.fromkeys((*self.exceeded, *self.negative), ZERO)
+
+
+def validate(own: Limit, others: Iterable[Limit], project: Limit) -> Verdict:
+    """Compares what all namespaces request, negative limits as zero, with the project's limits: those that it has.
+
+    Raises Unreadable for any limit that cannot be read.
+    """
+    requested = resources(own)
+    total = _not_negative(requested)
+    for other in others:
+        total = add(total, _not_negative(resources(other)))
+    limits = resources(project)
+    return Verdict(
+        exceeded={name: total[name] for name in limits if name in total and total[name] > limits[name]},
+        negative={name: limit for name, limit in requested.items() if limit < ZERO},
+    )
+
+
+def used(limits: Iterable[Limit]) -> ResourceList:
+    """Returns the sum of limits, negative ones too. Raises Unreadable."""
+    total: ResourceList = {}
+    for limit in limits:
+        total = add(total, resources(limit))
+    return total
+
+
+def _not_negative(quantities: ResourceList) -> ResourceList:
+    return {name: max(quantity, ZERO) for name, quantity in quantities.items()}
+
+
+def _listed(quantities: ResourceList) -> str:
+    return ",".join(sorted(f"{name}={text}" for name, text in format_resource_list(quantities).items()))
