@@ -53,6 +53,30 @@ EVENTS: Final = (
         "The cap `max-extra` is used up; the migration waits.",
         "Raise it, or let other migrations finish: `headroom status -n NS`",
     ),
+    Event(
+        "ResourceQuotaNotGranted",
+        _QUOTA,
+        "The namespace's annotation requests more than Rancher has granted; that is not the base.",
+        "Give the project room, or lower the request",
+    ),
+    Event(
+        "ProjectQuotaExceeded",
+        _QUOTA,
+        "Rancher's project has no room for what a migration needs.",
+        "Give the project room: [beside Rancher](rancher.md)",
+    ),
+    Event(
+        "RancherDoesNotAnswer",
+        _QUOTA,
+        "Rancher has not written the quota within 10 seconds of headroom's request.",
+        "Rancher's server has to run and to reach the cluster; the namespace has to be in a project",
+    ),
+    Event(
+        "MigratingEntryStuck",
+        _QUOTA,
+        "The quota carries entries that only Rancher may remove, and that no longer count.",
+        "Run the command that the event names",
+    ),
     Event("MaxExtraCapsNothing", _QUOTA, "`max-extra` names a resource that is not limited there.", "Correct the name"),
     Event(
         "TooManyMigrations",

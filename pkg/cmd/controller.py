@@ -85,6 +85,7 @@ def _options(policy: PolicyOptions, controllers: ControllerOptions) -> Options:
         ),
         profile=policy.profile(),
         reserve=policy.reserves(),
+        rancher_quotas=policy.rancher_quotas,
         lock_limit=controllers.lock_limit,
         controller_users=tuple(policy.controller_user or ()),
         kubevirt_users=tuple(policy.kubevirt_user or ()),

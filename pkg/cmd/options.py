@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
 from pkg.webhook.options import QuotaGuard
 
 if TYPE_CHECKING:
@@ -143,6 +143,11 @@ class PolicyOptions:
         "User names of Rancher, whose quota writes are corrected instead of denied; may be repeated. "
         "Default: Rancher's service accounts.",
         metavar="PATTERN",
+    )
+    rancher_quotas: RancherQuotas = option(
+        RancherQuotas.AUTO,
+        "How quotas with Rancher's label are raised: direct writes them (Rancher before 2.14.6 and 2.15.2), annotation "
+        "requests the headroom of Rancher, impersonate writes as Rancher, auto takes the first that is let through.",
     )
     kubevirt_user: list[str] | None = option(
         None,

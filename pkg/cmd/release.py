@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +12,25 @@ from typing import Any, ClassVar
 
 import typer
 
-from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, Resource
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.client.loading import load_config
+from kubeloop.client.transport import BeforeWrite
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import option
-from pkg.cmd.giving_back import close_all, release_all
+from pkg.cmd.giving_back import GivenBack, close_all, release_all
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
+from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.report.reader import find_lease, own_namespaces
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
+from pkg.util.resourcequota.observe import Listed
+from pkg.util.resourcequota.policy import RancherQuotas
 from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)
@@ -58,6 +64,9 @@ class ReleaseOptions:
         "Only this: remove the webhooks, unlock every namespace, or give every quota back (those raised under a "
         "lock too: every namespace is unlocked). Default: all, and the Secret, ConfigMap and Lease of headroom itself.",
     )
+    rancher_quotas: RancherQuotas = option(
+        RancherQuotas.AUTO, "How quotas with Rancher's label are written, as for `headroom controller`."
+    )
     scale_down: list[str] | None = option(
         None, "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
     )
@@ -76,7 +85,7 @@ def release(
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect
-    released, remark = asyncio.run(
+    released, refused, remark = asyncio.run(
         _release(
             config,
             installation,
@@ -87,8 +96,12 @@ def release(
     )
     for line in released or ["nothing to release"]:
         typer.echo(line)
+    for line in refused:
+        typer.echo(line, err=True)
     if remark:
         typer.echo(remark, err=True)
+    if refused:
+        raise typer.Exit(1)
 
 
 class Runs(ReportedError):
@@ -97,9 +110,9 @@ class Runs(ReportedError):
 
 async def _release(
     config: ClientConfig, chosen: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
-) -> tuple[list[str], str]:
-    """What was done, a line each, and what is not known. Every step may be repeated: a release that was interrupted is
-    run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
+) -> tuple[list[str], list[str], str]:
+    """What was done, a line each, what was refused, and what is not known. Every step may be repeated: a release that
+    was interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
 
     Raises Runs, ApiError, LeaseLost.
     """
@@ -108,13 +121,13 @@ async def _release(
         await _stop(client, namespace, chosen.scale_down or ())
         remark = await _refuse_beside(client, namespace) if refuses else ""
         if election is None:
-            return await _give_back(client, namespace, chosen.only), remark
+            return *await _give_back(config, client, None, chosen, namespace), remark
         elector = LeaderElector(LeaseLock(client, namespace, LEASE), election)
         await elector.acquire()
         async with Client(config, user_agent=USER_AGENT, before_write=elector.before_write) as leader:
             renewal = asyncio.create_task(elector.renew())
             try:
-                return await _give_back(leader, namespace, chosen.only), remark
+                return *await _give_back(config, leader, elector.before_write, chosen, namespace), remark
             finally:
                 renewal.cancel()
                 await asyncio.wait([renewal])
@@ -160,28 +173,44 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
         log.warning("pods of headroom still run in %s after %g s", namespace, _STOP_SECONDS)
 
 
-async def _give_back(client: Client, namespace: str, only: Part | None) -> list[str]:
-    """What was removed, unlocked and given back, a line each; where quotas were meant, also how many."""
+async def _give_back(
+    config: ClientConfig, client: Client, guard: BeforeWrite | None, chosen: ReleaseOptions, namespace: str
+) -> tuple[list[str], list[str]]:
+    """What was removed, unlocked and given back, a line each, and what was refused; where quotas were meant, also how
+    many."""
     unlocked: list[str] = []
-    quotas: list[str] = []
+    given = GivenBack([], {})
+    only = chosen.only
     # First: a webhook that is registered and does not answer may be in the way of everything else.
     removed = await unregister(client) if only in (None, Part.WEBHOOKS) else []
-    try:
-        if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
-            unlocked = await close_all(client)
-    finally:
-        # Also where a quota of a lock could not be restored.
-        if only in (None, Part.QUOTAS):
-            quotas = await release_all(client)
-            await unlabel_all(client)
+    as_rancher = Client(config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
+    async with as_rancher:
+        rancher = RancherWrites(client, as_rancher, chosen.rancher_quotas)
+        try:
+            if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
+                rancher.registrations = Listed(await _registrations(client))
+                unlocked = await close_all(client, rancher)
+        finally:
+            # Also where a quota of a lock could not be restored.
+            if only in (None, Part.QUOTAS):
+                given = await release_all(client, rancher)
+                await unlabel_all(client)
     if only is None:
         removed += await _remove_own(client, namespace)
-    return [
+    done = [
         *(f"removed {what}" for what in removed),
         *(f"unlocked {name}" for name in unlocked),
-        *(f"released {key}" for key in quotas),
-        *([f"{len(quotas)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
+        *(f"released {key}" for key in given.released),
+        *([f"{len(given.released)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
     ]
+    return done, [f"not released {key}: {why}" for key, why in given.refused.items()]
+
+
+async def _registrations(client: Client) -> list[ValidatingWebhookConfiguration]:
+    """None where they may not be read: a lock then shows by a denied write."""
+    with contextlib.suppress(Forbidden):
+        return await client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).list()
+    return []
 
 
 async def _remove_own(client: Client, namespace: str) -> list[str]:

@@ -21,6 +21,7 @@ from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
 from pkg.config.installation import EVENT_NOT_ELECTED, Installation, Publisher, about
 from pkg.config.management import Management
+from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.troubles import Troubles
 from pkg.config.upkeep import Upkeep
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
@@ -68,7 +69,15 @@ class Replica:
             checks.elector = elector = self._elector(replica, stack)
             guard = refuse if elector is None else elector.before_write
             leader = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=guard))
-            management = Management(leader, kubernetes, workers=self.workers, selects=self.options.selects)
+            as_rancher = Client(self.config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
+            owner = await stack.enter_async_context(as_rancher)
+            management = Management(
+                leader,
+                kubernetes,
+                workers=self.workers,
+                selects=self.options.selects,
+                rancher=RancherWrites(leader, owner, self.options.rancher_quotas),
+            )
             await self._run(stop, checks, management, replica, elector)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
@@ -139,7 +148,14 @@ class Replica:
         publisher = Publisher(
             management.client,
             self.options.namespace,
-            lambda: Installation(policy.mode, policy.estimate, ours, " ".join(kubernetes.versions)),
+            lambda: Installation(
+                policy.mode,
+                policy.estimate,
+                ours,
+                " ".join(kubernetes.versions),
+                rancher_quotas=management.rancher.way,
+                rancher_reason=management.rancher.reason,
+            ),
             checks.faults,
             kubernetes.changed,
             lambda: troubles.causes,

@@ -21,7 +21,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, encoded
 from pkg.util.constants import CONFIG_MAP
-from pkg.util.resourcequota.policy import EstimateKind, Mode
+from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,9 @@ class Installation:
     """The same for programs, as far as somebody else has to act: a JSON list of Cause."""
     seen: str = ""
     """When there was a problem last, RFC 3339."""
+    rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
+    """How quotas with Rancher's label are raised now, and why so."""
+    rancher_reason: str = ""
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""

@@ -29,6 +29,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.kubernetes_version import KubernetesVersion
+from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.slim import Slim
 from pkg.util import constants
 from pkg.util.resourcequota.observe import Listed, Source
@@ -59,9 +60,12 @@ class Management(ControllerFactory):
         whole_pods: bool = False,
         selects: Callable[[str], bool] = lambda _: True,
         clock: Callable[[], float] | None = None,
+        rancher: RancherWrites | None = None,
     ) -> None:
-        """`clock`: seconds since 1970, which what objects say of times is compared with; the API server's."""
+        """`clock`: seconds since 1970, which what objects say of times is compared with; the API server's. `rancher`:
+        how quotas with Rancher's label are written; by default without impersonation."""
         super().__init__(client, workers=workers, selects=selects, rate_limiter=_rate_limiter)
+        self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
         self.kubernetes = kubernetes or KubernetesVersion()
         self.slim = Slim()

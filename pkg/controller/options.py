@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.resourcequota.policy import EXACT, Policy
+from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Options:
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
     reserve: bool = False
     """Label the namespaces that hold added headroom, for the webhook that keeps other pods out of it."""
+    rancher_quotas: RancherQuotas = RancherQuotas.AUTO
+    """How quotas with Rancher's default label are raised."""
     dry_run: bool = False
     """Decide, log and count, write no ResourceQuota and nothing else."""
     lock_limit: float = 120.0

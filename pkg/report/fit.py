@@ -99,7 +99,7 @@ def fits(
 
 def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: bool) -> Fit:
     quota, policy = observed.quota, snapshot.basis.policy
-    base = base_of(quota, observed.limits, EXACT)
+    base = base_of(quota, observed.limits, EXACT, observed.rancher.granted)
     vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
     to_come = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
     refusal = refusal_of(snapshot, observed)

@@ -87,7 +87,7 @@ def kept_by(observed: Facts, mode: Mode) -> str:
 def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
     quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
-    base = base_of(quota, observed.limits, policy)
+    base = base_of(quota, observed.limits, policy, observed.rancher.granted)
     said = read(annotations)
     rows = _rows(quota, base.limits or {}, said.total)
     keeper = kept_by(observed, policy.mode)
@@ -130,7 +130,7 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict
 
 def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
     by_key: dict[str, Vm] = {}
-    base = base_of(observed.quota, observed.limits, EXACT)
+    base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
     for vm in vms_of(observed, EXACT, base)[0]:
         by_key |= dict.fromkeys(vm.keys, vm)
     return [_addition(entry, by_key.get(entry.key)) for entry in readable]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import (
     LEASES,
     MUTATING_WEBHOOK_CONFIGURATIONS,
@@ -24,13 +25,16 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.registration import NotReached
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION, probe
+from pkg.config.rancher_quotas import RancherWrites
 from pkg.controller.options import Options
 from pkg.util.constants import NEVER_LOCKED, UPSTREAM_LEASE, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, moment, recognise
 from pkg.util.managedtenantquota.model import Observed, observe
 from pkg.util.managedtenantquota.record import record_of
+from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer as FactsObserver
+from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T")
 
@@ -49,6 +53,7 @@ class Observer:
     locks: CacheReader[ValidatingWebhookConfiguration]
     options: Options
     clock: Callable[[], float]
+    rancher: RancherWrites
     _own: str = field(default="", init=False)
     """Our user name."""
 
@@ -108,6 +113,8 @@ class Observer:
         never = [*NEVER_LOCKED, options.namespace, *options.never_lock, *(each.namespace for each in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
+        if locked := ", ".join(each.name for each in self.facts.source.quotas.list(namespace) if self._is_locked(each)):
+            raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
         where = await self._where()
         try:
             await probe(self.client, options.namespace)
@@ -119,6 +126,9 @@ class Observer:
             raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
         accounts = virt_controllers(kubevirts, options.kubevirt_users)
         return partial(lock_webhook, namespace, where, holders=users, virt_controllers=accounts)
+
+    def _is_locked(self, quota: ResourceQuota) -> bool:
+        return is_default(quota) and self.rancher.is_locked() and self.rancher.way is not RancherQuotas.IMPERSONATE
 
     async def _where(self) -> dict[str, Any]:
         """From the configuration that is probed next: a broken registration is not copied."""

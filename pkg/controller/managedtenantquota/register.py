@@ -22,9 +22,9 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces, locks = management.namespaces, management.locks
     budgets = management.virtual_machine_migration_resource_quotas
     facts = FactsObserver(management.source(), options.profile)
-    observer = Observer(facts, management.client, locks.cache(), options, management.clock)
+    observer = Observer(facts, management.client, locks.cache(), options, management.clock, management.rancher)
     policy = Policy(lock_limit=options.lock_limit)
-    handler = Handler(observer, Writer(management.client, events), events, policy)
+    handler = Handler(observer, Writer(management.client, events, management.rancher), events, policy)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 

@@ -18,6 +18,7 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.configuration_writes import written
 from pkg.config.metrics import METRICS
+from pkg.config.rancher_quotas import RancherWrites
 from pkg.util.constants import EVENT_LOCKED, EVENT_RELEASED, EVENT_UNLOCKED
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed
@@ -41,9 +42,9 @@ _EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RELEASED, "Unlock": EVENT_UN
 class Writer:
     """Every method raises ApiError; Conflict when the observed objects have changed since."""
 
-    def __init__(self, client: Client, events: EventRecorder) -> None:
+    def __init__(self, client: Client, events: EventRecorder, rancher: RancherWrites) -> None:
         self.budgets = client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-        self.quotas = client.resource(RESOURCE_QUOTAS)
+        self.quotas, self._rancher = client.resource(RESOURCE_QUOTAS), rancher
         self.locks = client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
         self._events = events
 
@@ -80,7 +81,7 @@ class Writer:
 
     async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
         try:
-            new = await self.quotas.merge_patch(step.body, name=quota.name, namespace=quota.namespace)
+            new = await self._rancher.quotas(quota).merge_patch(step.body, name=quota.name, namespace=quota.namespace)
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
             return [other for other in quotas if other.name != quota.name]
         if step.name == "Raise":

@@ -15,7 +15,8 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.util import constants
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.managed import annotation_of, is_managed, switched_off
+from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.rancher import annotation_of
 
 
 @dataclass(eq=False)

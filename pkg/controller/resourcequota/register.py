@@ -5,22 +5,30 @@ Migrations do so through their own controller, `pkg.controller.migration.vmim_co
 
 from __future__ import annotations
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod
+from collections.abc import Callable
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.management import Management
+from pkg.config.rancher_quotas import locks_quotas
 from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
+from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import read_of
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import migration_of
+from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.resourcequota.base import counts_of_claims
+from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.util.resourcequota.rancher import annotation_of, project_of
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
@@ -29,12 +37,17 @@ def register(
     management: Management, events: EventRecorder, options: Options, before_raise: BeforeRaise | None = None
 ) -> None:
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
-    quotas = management.resource_quotas
+    quotas, rancher = management.resource_quotas, management.rancher
+    if not options.dry_run:  # which needs no rights for what it never writes
+        rancher.registrations = management.locks.cache()
+        quotas.watch_related(management.locks, _with_ranchers_label(management), reads=_locks)
     handler = Handler(
         quotas.client,
+        management.namespaces.client,
         management.pods.client,
         management.client.resource(EVENTS),
-        Observer(management.source(), options.profile),
+        rancher,
+        Observer(management.source(), options.profile, rancher.asks),
         events,
         options.policy,
         before_raise=before_raise,
@@ -43,6 +56,47 @@ def register(
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
     _watch(management)
+
+
+def _locks(configuration: ValidatingWebhookConfiguration) -> object:
+    return locks_quotas([configuration])
+
+
+def _with_ranchers_label(management: Management) -> Callable[[ValidatingWebhookConfiguration], list[str]]:
+    """The quotas that another way may have to be taken for, when Rancher's webhooks change."""
+
+    def of_rancher(configuration: ValidatingWebhookConfiguration) -> list[str]:
+        ranchers = configuration.name.startswith(RANCHER_WEBHOOKS)
+        return [quota.key for quota in management.resource_quotas.cache().list() if ranchers and is_default(quota)]
+
+    return of_rancher
+
+
+def _that_wait_in_project(management: Management) -> Callable[[Object], list[str]]:
+    """The quotas of other namespaces of a Rancher project in which VMs migrate: what one namespace requests no longer,
+    another one may get."""
+    namespaces, migrations = management.namespaces.cache(), management.virtual_machine_instance_migrations.cache()
+    quotas = management.resource_quotas.cache()
+
+    def waiting(obj: Object) -> list[str]:
+        if management.rancher.way is not RancherQuotas.ANNOTATION:
+            return []
+        own = namespaces.get(name=obj.namespace or obj.name)
+        project = project_of(own)
+        others = [each.name for each in namespaces.list() if project and project_of(each) == project and each != own]
+        return [
+            quota.key
+            for name in others
+            if not all(map(is_finished, migrations.list(name)))
+            for quota in quotas.list(name)
+            if is_default(quota)
+        ]
+
+    return waiting
+
+
+def _read_of_request(namespace: Namespace) -> object:
+    return annotation_of(namespace), project_of(namespace)
 
 
 def _watch(management: Management) -> None:
@@ -74,6 +128,8 @@ def _watch(management: Management) -> None:
         return beside_counted(claim) if matters else []
 
     quotas.watch_related(management.namespaces, beside)
+    quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
+    quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
     quotas.watch_related(management.pods, beside, reads=_read_of_pod)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from kubeloop.api.core import Event, Pod, ResourceQuota
+from kubeloop.api.core import Event, Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
 from kubeloop.client.errors import ApiError, NotFound
@@ -24,6 +24,7 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
 from pkg.config.metrics import METRICS
+from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
@@ -36,10 +37,13 @@ from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
 
 log = logging.getLogger(__name__)
 
+_TURN: Final = 0.05
+"""Seconds after which a namespace looks again whether the request of another one of its Rancher project is answered."""
 _GONE: Final = 60.0
 """Seconds after which a problem that was no longer found is reported again when it comes back."""
 BeforeRaise = Callable[[str], Awaitable[None]]
@@ -62,7 +66,10 @@ class _Remembered:
     written_at: float = float("-inf")
     """The last patch."""
     written: ResourceQuota | None = None
-    """What our last patch returned: newer than the cache until the watch has caught up."""
+    """What our last patch returned: newer than the cache until the watch has caught up. Where Rancher is asked, the
+    quota as it was at the last request."""
+    namespace: Namespace | None = None
+    """The namespace as our last request left it."""
     said: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The states of problems that were reported, and when each was last found."""
     would_write: str = ""
@@ -73,8 +80,10 @@ class Handler:
     """Handles ResourceQuotas: the one writer of those that the annotation strategy raises."""
 
     quotas: ResourceClient[ResourceQuota]
+    namespaces: ResourceClient[Namespace]
     pods: ResourceClient[Pod]
     event_reader: ResourceClient[Event]
+    rancher: RancherWrites
     observer: Observer
     events: EventRecorder
     policy: Policy
@@ -83,6 +92,7 @@ class Handler:
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
     _remembered: dict[str, _Remembered] = field(default_factory=dict, init=False)
+    _turns: ProjectTurns = field(default_factory=ProjectTurns, init=False)
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Bring the quota to where its namespace's migrations want it.
@@ -95,7 +105,14 @@ class Handler:
         kept = self._remembered.setdefault(key, _Remembered())
         quota = newer(quota, kept.written)
         self._batch(quota, kept)
-        decided = await self._settle(quota, kept)
+        await self.rancher.look()
+        try:
+            decided = await self._settle(quota, kept)
+        except ApiError as exc:
+            if not self.rancher.learn(exc):
+                raise
+            await self.rancher.look()
+            decided = await self._settle(quota, kept)
         _LAST_DECISION.set(kept.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
@@ -108,6 +125,8 @@ class Handler:
                 return await self._plan_and_write(quota, kept)
             log.debug("%s: conflict, retrying", quota.key)
             now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+            if self.rancher.asks(now) or kept.namespace is not None:
+                kept.namespace = await self.namespaces.get(name=quota.namespace)
             return await self._plan_and_write(now, kept)
 
         try:
@@ -118,7 +137,7 @@ class Handler:
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict when the quota is no longer what was decided from."""
         kept.decided_at = now = self.clock()
-        observed = self.observer.observe(quota, now, kept.timers)
+        observed = self._observe(quota, now, kept)
         decided = self._plan(observed, kept)
         if live := compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(observed)
@@ -131,10 +150,41 @@ class Handler:
         used = quota.used if live else await self._wait_to_lower(quota, kept, decided)
         if self.before_raise is not None and _raises(quota, decided):
             await self.before_raise(quota.namespace)
-        await self._write(quota, kept, decided, used)
+        if decided.annotations or (decided.hard and not decided.asks):
+            await self._write(quota, kept, decided, used)
+        if decided.namespace:
+            await self._request(observed, kept, decided)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
             self._say(observed, kept, await _lacking_devices(self.event_reader, observed))
         return decided
+
+    def _observe(self, quota: ResourceQuota, now: float, kept: _Remembered) -> Facts:
+        cached = self.observer.source.namespaces.get(name=quota.namespace)
+        if cached is not None and kept.namespace is not None:
+            kept.namespace = newer(cached, kept.namespace)
+            if kept.namespace is cached:
+                kept.namespace = None
+        observed = self.observer.observe(quota, now, kept.timers, namespace=kept.namespace)
+        request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
+        if request is None or is_granted(request, quota):
+            self._turns.end(project_of(observed.rancher.namespace), quota.namespace)
+        return observed
+
+    async def _request(self, observed: Facts, kept: _Remembered, decided: Plan) -> None:
+        """Have Rancher write the quota, or end a request of ours. Raises RetryAfter while another namespace of the
+        project has the turn, Invalid when the namespace is no longer what was decided from."""
+        namespace, now = observed.rancher.namespace, self.clock()
+        project = project_of(namespace)
+        if decided.namespace.get(constants.ANNOTATION_REQUEST) and (
+            left := self._turns.wait(project, namespace.name, now)
+        ):
+            raise RetryAfter(min(left, _TURN), "another namespace of the Rancher project has a request under way")
+        if decided.namespace.get(constants.ANNOTATION_REQUEST):
+            self._turns.take(project, namespace.name, now + SILENCE)
+        kept.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
+        kept.written, kept.written_at, kept.decided_at, kept.lower_since = observed.quota, now, now, None
+        _WRITES.labels("requested").inc()
+        log.info("%s: requested of Rancher: %s", observed.quota.key, _summary(observed.quota, decided))
 
     async def _observe_live(self, seen: Facts) -> Facts:
         """With pods as they are now: a target pod that is counted already lacks nothing. The quota is read first, so
@@ -142,7 +192,8 @@ class Handler:
         quota = await self.quotas.get(name=seen.quota.name, namespace=seen.quota.namespace)
         pods = await self.pods.list(quota.namespace, label_selector=constants.LABEL_APP)
         source = replace(self.observer.source, pods=Listed(pods))
-        return self.observer.observe(quota, seen.now, seen.timers, source=source)
+        namespace = seen.rancher.namespace if seen.rancher.asks else None
+        return self.observer.observe(quota, seen.now, seen.timers, source=source, namespace=namespace)
 
     def _plan(self, observed: Facts, kept: _Remembered) -> Plan:
         """With the records of our last write, where it raised the quota and another client has removed them both:
@@ -198,7 +249,8 @@ class Handler:
 
     async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList) -> None:
         now, patch = self.clock(), decided.patch(quota, used)
-        kept.written = await self.quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
+        quotas = self.rancher.quotas(quota)
+        kept.written = await quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         kept.written_at = kept.decided_at = now
         kept.lower_since = None
         _WRITES.labels("written").inc()

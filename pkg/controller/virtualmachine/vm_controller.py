@@ -28,7 +28,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of
+from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of, within_grant
 from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -164,7 +164,7 @@ def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResourc
     try:
         if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
             return None
-        base = parse_base(observed.limits)
+        base = within_grant(dict(parse_base(observed.limits)), observed.rancher.granted)
         need = need_of(machine, observed)
     except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
@@ -184,7 +184,7 @@ def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """What goes when the migrations are over: their entries, or their pods where those take more."""
-    base = base_of(observed.quota, observed.limits, EXACT)
+    base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
     pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
     try:
         return maximum(added(observed.quota.annotations), pods)

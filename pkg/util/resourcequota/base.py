@@ -205,26 +205,31 @@ def _hard(quota: ResourceQuota) -> ResourceList:
 @dataclass(frozen=True, slots=True)
 class Base:
     """The limits that entries are added to, none of them zero; empty: there are none, None: what says so is garbage.
-    `record` is what a quota without Rancher shall have recorded."""
+    `record` is what the quota shall have recorded: one without Rancher always, one that Rancher validates while it is
+    raised."""
 
     limits: ResourceList | None
-    record: ResourceList | None = None
+    record: Mapping[str, Quantity] | None = None
     problems: tuple[ResourceQuotaError, ...] = ()
 
 
-def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
-    """The base of a quota; `annotation` is its namespace's, "" where there is none.
+def base_of(
+    quota: ResourceQuota, annotation: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
+) -> Base:
+    """The base of a quota; `annotation` is its namespace's, "" where there is none, `granted` Rancher's grant
+    (`rancher.granted_to`): where Rancher validates, the annotation lowers the base and raises it no further than that.
 
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
     are missing. Else also whatever spec.hard counts of pods and their claims and the base names.
     """
-    record, default = None, is_default(quota)
+    record: Mapping[str, Quantity] | None = None
+    default = is_default(quota)
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
         if default:
-            granted = parse_base(annotation)
+            requested, record = parse_base(annotation), granted
         else:
-            granted = record = granted_by_record(quota)
+            requested = record = granted_by_record(quota)
     except ResourceQuotaError as exc:
         # Upstream: the order to compute again is answered where only a quantity is garbage.
         answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
@@ -232,14 +237,23 @@ def base_of(quota: ResourceQuota, annotation: str, policy: Policy) -> Base:
     only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
     if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
         return Base({}, record)
-    names = [name for name in HARVESTERS if name in granted]
+    names = [name for name in HARVESTERS if name in requested]
     if policy.estimate is EstimateKind.EXACT and not only_both:
         names += [name for name in quota.hard if is_scaled(name) and name not in names]
     if policy.render:
-        names += [name for name in granted if name not in names]
-    found = {name: granted.get(name, granted.get(ALIAS.get(name, ""))) for name in names}
-    limits = {name: limit for name, limit in found.items() if limit is not None and not limit.is_zero()}
+        names += [name for name in requested if name not in names]
+    found = {name: requested.get(name, requested.get(ALIAS.get(name, ""))) for name in names}
+    limits = {name: limit for name, limit in found.items() if limit is not None}
+    limits = within_grant(limits, granted) if default else limits
+    limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
     return Base(limits, record, () if default else _edited(quota))
+
+
+def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:
+    """Returns what Rancher granted of the requested limits; all of them where nobody validates (None)."""
+    if granted is None:
+        return limits
+    return {name: min(limit, granted[name]) for name, limit in limits.items() if name in granted}
 
 
 def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:

@@ -12,6 +12,10 @@ EVENT_IDLE_CAP = "MaxExtraCapsNothing"
 EVENT_TOO_MANY = "TooManyMigrations"
 EVENT_DEVICE = "DeviceNotInBase"
 EVENT_HOLD_LIMIT = "HoldLimitReached"
+EVENT_NOT_GRANTED = "ResourceQuotaNotGranted"
+EVENT_PROJECT_FULL = "ProjectQuotaExceeded"
+EVENT_STUCK = "MigratingEntryStuck"
+EVENT_NO_ANSWER = "RancherDoesNotAnswer"
 
 
 class ResourceQuotaError(Exception):

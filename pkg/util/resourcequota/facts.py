@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage
@@ -19,6 +21,9 @@ from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
+
+REQUEST_KEYS = (constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_REQUEST)
+"""A namespace's annotations that are a request to Rancher and its record: written together."""
 
 
 class Cache:
@@ -48,6 +53,26 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
+class RancherFacts:
+    """Rancher's part in a decision (`pkg.util.resourcequota.rancher`)."""
+
+    granted: ResourceList | None = None
+    """The limits that Rancher granted; None where nobody validates the namespace's annotation."""
+    asks: bool = False
+    """Only Rancher may write the quota: headroom is added by requests to it."""
+    namespace: Namespace = field(default_factory=Namespace)
+    """The quota's."""
+    stuck: tuple[str, ...] = ()
+    """The keys of the entries that the quota itself carries."""
+    siblings: Hashable = None
+    """The requests and grants of the project's other namespaces: with them the room for this one changes."""
+
+
+NO_RANCHER = RancherFacts()
+"""Nobody validates the annotation, and whoever has the right may write the quota."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything a decision looks at.
 
@@ -65,6 +90,7 @@ class Facts:
     pods: Sequence[Pod] = ()
     rendering: Rendering = field(default_factory=Rendering)
     max_extra: str = ""
+    rancher: RancherFacts = NO_RANCHER
     mtq: bool = False
     """The namespace has a migration budget (VirtualMachineMigrationResourceQuota): its quotas are that strategy's."""
     namespace_off: bool = False
@@ -82,16 +108,22 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write (nothing, if both maps are empty), what to report, and when to re-check (seconds)."""
+    """What to write (nothing, if the maps are empty), what to report, and when to re-check (seconds)."""
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     hard: Mapping[str, str] = field(default_factory=dict)
+    namespace: Mapping[str, str | None] = field(default_factory=dict)
+    """The changes of the namespace's annotations: a request to Rancher, or its end."""
+    raised: Mapping[str, Quantity] | None = None
+    """The limits that the quota shall have; None where the decision leaves them as they are."""
     problems: Sequence[ResourceQuotaError] = ()
     timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
+    asks: bool = False
+    """`hard` is what Rancher is to write: the request is all that is written here."""
 
     def __bool__(self) -> bool:
-        return bool(self.annotations or self.hard)
+        return bool(self.namespace or (not self.asks and (self.annotations or self.hard)))
 
     def patch(self, quota: ResourceQuota, used: RawResourceList | None = None) -> list[dict[str, Any]]:
         """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
@@ -108,6 +140,15 @@ class Plan:
             *(_test(pointer("/status/used", name), value) for name, value in counted.items()),
             *_changes("/metadata/annotations", meta.annotations, self.annotations),
             *_changes("/spec/hard", quota.spec.hard, self.hard),
+        ]
+
+    def namespace_patch(self, namespace: Namespace) -> list[dict[str, Any]]:
+        """The JSON patch of the namespace, bound to the request and the record that were decided from."""
+        annotations = namespace.metadata.annotations or {}
+        return [
+            _test("/metadata/uid", namespace.uid),
+            *(_test(pointer("/metadata/annotations", key), annotations.get(key)) for key in REQUEST_KEYS),
+            *_changes("/metadata/annotations", annotations, self.namespace),
         ]
 
 

@@ -35,7 +35,7 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
         hard = lowered(facts, read(annotations).total)
-        remove(annotations, *_WITH_ENTRIES, *(_MARKS if default else RECORDS), *entry_keys(annotations))
+        remove(annotations, *_WITH_ENTRIES, *RECORDS, *(_MARKS if default else ()), *entry_keys(annotations))
     return Plan(annotations=changes(quota.annotations, annotations), hard=hard)
 
 
@@ -44,9 +44,8 @@ def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
     Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
     before = read(annotations).total
     _keep_under_way(facts, annotations)
-    remove(
-        annotations, constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
-    )
+    marks = constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
+    remove(annotations, *marks, *RECORDS)
     kept = read(annotations)
     if kept.invalid:  # Harvester leaves spec.hard alone too
         return {}
@@ -57,7 +56,7 @@ def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quan
     """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
     the base; where nothing says what that is, less what was added. Garbage: nothing changes."""
     quota, kept = facts.quota, kept or {}
-    base = base_of(quota, facts.limits, EXACT).limits
+    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
     names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
     if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
         names -= {*HARVESTERS}

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from pkg.util import constants
 
 RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
-"""Of a quota without Rancher; both stand while it is raised."""
+"""Of a quota without Rancher, or one whose limits Rancher has validated; both are there while it is raised."""
 
 
 def is_default(quota: ResourceQuota) -> bool:
     """Rancher's default ResourceQuota, whose base is the namespace's annotation."""
     return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
-
-
-def annotation_of(namespace: Namespace | None) -> str:
-    """Rancher's quota annotation, "" where there is none."""
-    return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") if namespace else ""
 
 
 def is_labelled(quota: ResourceQuota) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -17,8 +17,9 @@ from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.facts import Cache, Facts
-from pkg.util.resourcequota.managed import annotation_of, switched_off
+from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts
+from pkg.util.resourcequota.managed import is_default, switched_off
+from pkg.util.resourcequota.rancher import annotation_of, granted_to, project_of, stuck_entries, with_request
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
@@ -74,6 +75,10 @@ class Source:
     kubernetes: Callable[[], Releases] = lambda: NEWEST
     """The releases by which the API servers count."""
 
+    def __post_init__(self) -> None:
+        plain = self.quotas.quotas if isinstance(self.quotas, WithRequests) else self.quotas
+        object.__setattr__(self, "quotas", WithRequests(plain, self.namespaces))
+
     def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
         """How launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
         found = self.namespaces.get(name=namespace)
@@ -92,25 +97,59 @@ class Source:
         return limited_by(name for quota in self.quotas.list(namespace) for name in quota.hard)
 
 
-class Observer:
-    """Over caches a decision costs no request. `profile` overrides the KubeVirt object's version."""
+class WithRequests:
+    """A Reader of ResourceQuotas as decisions see them: where Rancher is asked to raise one, its entries are those of
+    the namespace's record."""
 
-    def __init__(self, source: Source, profile: Profile | None = None) -> None:
+    def __init__(self, quotas: Reader[ResourceQuota], namespaces: Reader[Namespace]) -> None:
+        self.quotas, self._namespaces = quotas, namespaces
+
+    def get(self, *, name: str, namespace: str = "") -> ResourceQuota | None:
+        quota = self.quotas.get(name=name, namespace=namespace)
+        return with_request(quota, self._namespaces.get(name=namespace)) if quota else None
+
+    def list(self, namespace: str = "") -> Sequence[ResourceQuota]:
+        quotas = self.quotas.list(namespace)
+        if not namespace:
+            return [with_request(quota, self._namespaces.get(name=quota.namespace)) for quota in quotas]
+        record = self._namespaces.get(name=namespace) if quotas else None
+        if record is None or constants.ANNOTATION_REQUEST not in record.annotations:
+            return quotas
+        return [with_request(quota, record) for quota in quotas]
+
+
+class Observer:
+    """Over caches a decision costs no request. `profile` overrides the KubeVirt object's version; `asks` reports
+    whether a quota is raised by requests to Rancher: without it, where the namespace has a record of one."""
+
+    def __init__(
+        self, source: Source, profile: Profile | None = None, asks: Callable[[ResourceQuota], bool] | None = None
+    ) -> None:
         self.source = source
         self._profile = profile
+        self._asks = asks
         self._cache = Cache()
 
     def observe(
-        self, quota: ResourceQuota, now: float, timers: Timers | None = None, *, source: Source | None = None
+        self,
+        quota: ResourceQuota,
+        now: float,
+        timers: Timers | None = None,
+        *,
+        source: Source | None = None,
+        namespace: Namespace | None = None,
     ) -> Facts:
-        """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch."""
+        """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch.
+        `namespace`: a later version of it than the source has."""
         source, name = source or self.source, quota.namespace
-        namespace = source.namespaces.get(name=name) or Namespace()
+        namespace = namespace or source.namespaces.get(name=name) or Namespace()
+        rancher = self._rancher(quota, namespace, source)
         counted = any(counts_of_claims(each) for one in (quota, *source.quotas.list(name)) for each in one.hard)
         claims = {claim.name: claim for claim in source.claims.list(name)} if counted else None
         return Facts(
-            quota=quota,
+            quota=quota if self._asks and not rancher.asks else with_request(quota, namespace, asks=rancher.asks),
             limits=annotation_of(namespace),
+            rancher=rancher,
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
             now=now,
@@ -126,9 +165,27 @@ class Observer:
             cache=self._cache,
         )
 
+    def _rancher(self, quota: ResourceQuota, namespace: Namespace, source: Source) -> RancherFacts:
+        recorded = constants.ANNOTATION_REQUEST in namespace.annotations
+        asks = is_default(quota) and (recorded if self._asks is None else self._asks(quota))
+        granted = granted_to(quota, namespace)
+        if granted is None and not (asks or recorded):
+            return NO_RANCHER
+        project = project_of(namespace) if asks else ""
+        others = [each for each in source.namespaces.list() if project_of(each) == project] if project else []
+        siblings = {each.name: _grants(each, source) for each in others if each.name != namespace.name}
+        return RancherFacts(granted, asks, namespace, stuck_entries(quota), tuple(sorted(siblings.items())))
+
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
         """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
         setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
         objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
         made_of = (*objects, namespace.labels, source.quota_limits(name), source.kubernetes())
         return self._cache.made(("rendering", name), made_of, lambda: source.rendering(name, self._profile))
+
+
+def _grants(namespace: Namespace, source: Source) -> Hashable:
+    """The namespace's request as the person means it, and what Rancher granted: not headroom's own requests, which the
+    project may have refused."""
+    hard = [sorted(quota.hard.items()) for quota in source.quotas.list(namespace.name) if is_default(quota)]
+    return annotation_of(namespace), str(hard)

@@ -13,19 +13,29 @@ from dataclasses import replace
 
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.entries import has_migrating_vm
-from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_default, is_labelled, is_off, is_ours, switched_off
 from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
 from pkg.util.resourcequota.scaling import Scaling
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:
-    """The one patch that makes a ResourceQuota fit its namespace's migrations."""
-    quota = facts.quota
-    if quota.deleting:
+    """The one patch that makes a ResourceQuota fit its namespace's migrations, or the request by which Rancher does."""
+    rancher = facts.rancher
+    if facts.quota.deleting:
         return Plan()
+    if rancher is NO_RANCHER:
+        return _decide(facts, policy)
+    facts = with_answer(facts)
+    made = _decide(facts, policy)
+    return with_grant(facts, as_request(facts, made) if rancher.asks else without_request(facts, made))
+
+
+def _decide(facts: Facts, policy: Policy) -> Plan:
+    quota = facts.quota
     if facts.namespace_off or switched_off(quota):
         made = give_back(facts, to_harvester=True)
     elif facts.mtq:
@@ -35,7 +45,9 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     elif is_off(quota.annotations):  # a person's skip, which also stops Harvester: only what is over goes
         made = Scaling(facts, policy, off=True).plan() if is_default(quota) else Plan()
     else:
-        return with_touch(facts, Scaling(facts, policy).plan())
+        made = Scaling(facts, policy).plan()
+        if not facts.rancher.asks:  # a touch is a write of the quota
+            return with_touch(facts, made)
     return without_touch(quota, made)
 
 

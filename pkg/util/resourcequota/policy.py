@@ -20,6 +20,16 @@ class EstimateKind(StrEnum):
     EXACT = "exact"
 
 
+class RancherQuotas(StrEnum):
+    """How quotas with Rancher's default label are raised: by headroom's own writes, by requests in the namespace's
+    annotation, which Rancher answers, or by writes as Rancher. `auto`: the first that Rancher lets through."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    ANNOTATION = "annotation"
+    IMPERSONATE = "impersonate"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What an operator chose. Durations in seconds."""

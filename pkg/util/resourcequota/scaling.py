@@ -42,8 +42,9 @@ from pkg.util.resourcequota.errors import (
 )
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.give_back import hand_over, lowered
-from pkg.util.resourcequota.managed import is_default, is_ours
+from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
 from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.rancher_request import denied
 from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
@@ -78,8 +79,12 @@ class Scaling:
         self.marks = self.follows and self.default
         """The quota is marked as ours, so that Harvester leaves it alone; one that follows without that has its base
         recorded on it."""
+        self.records = not self.default or (facts.rancher.granted is not None and not facts.rancher.asks)
+        """While it is raised, the quota itself says what it was and what was made of it: else a limit that Rancher
+        wrote could not be told from ours."""
+        self.raised: Mapping[str, Quantity] | None = None
         self.grace = float("inf") if off else policy.foreign_grace
-        self.base = Base(None) if off else base_of(self.quota, facts.limits, policy)
+        self.base = Base(None) if off else base_of(self.quota, facts.limits, policy, facts.rancher.granted)
         self.limits = self.base.limits or {}
         self.vms, self.problems = vms_of(facts, policy, self.base)
         self.annotations = dict(self.quota.annotations)
@@ -108,8 +113,9 @@ class Scaling:
         return Plan(
             annotations=changes(self.quota.annotations, self.annotations),
             hard={name: to for name, to in self.handed.items() if name not in self.limits} | changed,
+            raised=self.raised,
             problems=self.problems,
-            timers=Timers(unexplained, held_since),
+            timers=Timers(unexplained, held_since, denial=self.facts.timers.denial),
             recheck_after=due - now if due < float("inf") else None,
         )
 
@@ -231,6 +237,8 @@ class Scaling:
         if self.follows and any(self.caps):
             self.problems += idle(*self.caps, self.quota.hard)
         if not self.limits:
+            if self.default and self.base.limits is not None:
+                remove(self.annotations, *RECORDS)
             return self._retired()
         if not self.follows:  # as upstream also where an entry is invalid
             compensate_as_harvester(self.quota, self.limits, self.vms, self.annotations)
@@ -244,8 +252,12 @@ class Scaling:
             if lacking or constants.ANNOTATION_MIGRATING_COMPENSATION in self.annotations:
                 put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, lacking or None)
         raised = hard(self.limits, add(added, lacking))
-        if self.follows and not self.marks:
-            put(self.annotations, constants.ANNOTATION_APPLIED, None if raised == self.limits else raised)
+        self.raised = raised
+        if self.records:
+            is_raised = raised != self.limits
+            put(self.annotations, constants.ANNOTATION_APPLIED, raised if is_raised else None)
+            if self.default:
+                put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         return difference(self.quota.hard, raised)
 
     def _enter(self, wanted: Sequence[Wanted], stands: Mapping[str, Quantity]) -> ResourceList:
@@ -259,7 +271,8 @@ class Scaling:
             if each.stands is None or any(q > each.stands.get(n, ZERO) for n, q in each.value.items()):
                 then = self.annotations | {each.key: marshal(each.value)} if each.stands is None else {}
                 most = total([added, each.value, stands])
-                if refusal := refuse(self.caps, f"migration of VM {each.vm.name}", most, then):
+                what = f"migration of VM {each.vm.name}"
+                if refusal := refuse(self.caps, what, most, then) or denied(self.facts, what, most):
                     self.problems.append(refusal)
                     value = minimum(each.value, each.stands) if each.stands is not None else None
             if value is None:
@@ -282,7 +295,8 @@ class Scaling:
         lacking = lack(self.quota, self.vms, hard(self.limits, added), growth, stands)
         if lacking != stands:
             names = ", ".join(f"VM {name}" for name in refused)
-            if refusal := refuse(self.caps, f"compensation for {names}", add(added, lacking)):
+            what, most = f"compensation for {names}", add(added, lacking)
+            if refusal := refuse(self.caps, what, most) or denied(self.facts, what, most):
                 self.problems.append(refusal)
                 return stands
         return lacking

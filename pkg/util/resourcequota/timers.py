@@ -13,9 +13,10 @@ one of a tenant that the base has room for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
@@ -34,6 +35,22 @@ UNTIL_COUNTED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """The project has no room for what was requested: nothing as large is requested again until `siblings` or the
+    person's `limits` change, or it is `until`."""
+
+    siblings: Hashable
+    limits: str
+    amounts: tuple[ResourceList, ...] = ()
+    """Each is what was to be added by one request."""
+    excess: bool = False
+    """The person's own request beyond the grant was part of one."""
+    until: float = float("-inf")
+    pause: float = 0.0
+    """Seconds; twice as long after the next denial."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timers:
     """Since when something is seen (seconds), from one decision to the next. A restart may lose it, and a plan that is
     not written changes nothing of it: what was done stands on the quota alone."""
@@ -46,6 +63,10 @@ class Timers:
     """By uid: a migration is refused although status.hard shows its headroom."""
     shown_since: float | None = None
     """spec.hard and status.hard are what they shall be; only while a migration is refused."""
+    denial: Denial | None = None
+    """Rancher's last answer, if it was no."""
+    exceeds_since: float | None = None
+    """The namespace's annotation requests more than Rancher has granted."""
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:

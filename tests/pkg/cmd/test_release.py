@@ -110,14 +110,24 @@ def test_beside_a_controller_that_runs_nothing_is_released(
     assert (UNKNOWN in result.err) is (said == UNKNOWN)
 
 
-@pytest.mark.parametrize("route", [(LIST, QUOTAS), (PATCH, "/api/v1/namespaces/a/resourcequotas/q")])
-def test_an_account_that_may_not_is_one_line_and_exit_1(
-    server: ThreadedServer, call: Call, kubeconfig: str, route: tuple[str, str]
+def test_an_account_that_may_not_read_is_one_line_and_exit_1(
+    server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
     given(server, quota("a", MARKS))
-    server.server.always(*route, status(403, "Forbidden", 'User "u" cannot do that'))
+    server.server.always(LIST, QUOTAS, status(403, "Forbidden", 'User "u" cannot do that'))
     result = call("release", "--kubeconfig", kubeconfig)
     assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
+
+
+def test_a_quota_that_may_not_be_written_is_named_and_the_others_are_given_back(
+    server: ThreadedServer, call: Call, kubeconfig: str
+) -> None:
+    given(server, quota("a", MARKS), quota("b", MARKS))
+    server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(403, "Forbidden", "nobody may"))
+    result = call("release", "--kubeconfig", kubeconfig)
+    assert result.code == 1
+    assert result.out.splitlines() == ["released b/q", "1 resource quotas released"]
+    assert result.err.splitlines()[0] == "not released a/q: nobody may"
 
 
 @pytest.mark.parametrize(

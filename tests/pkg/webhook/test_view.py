@@ -14,8 +14,8 @@ from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import deadline
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.resourcequota.managed import annotation_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.rancher import annotation_of
 from pkg.webhook.view import NoAnswer, View, defaults
 from tests import kinds
 from tests.decisions import sentences

@@ -17,7 +17,8 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
-from pkg.util.resourcequota.managed import annotation_of, is_served, switched_off
+from pkg.util.resourcequota.managed import is_served, switched_off
+from pkg.util.resourcequota.rancher import annotation_of, with_request
 from pkg.webhook.resources.resourcequota.validator import switching_off
 from pkg.webhook.view import NoAnswer, View, defaults
 
@@ -28,6 +29,7 @@ _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemo
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
     annotation, before = annotation_of(new), annotation_of(old)
+    quotas = [with_request(quota, old) for quota in quotas]
     if annotation == before or not quotas:
         return ALLOW
     if any(has_migrating_vm(quota.annotations) for quota in quotas):

@@ -105,7 +105,7 @@ def room(observed: Facts, policy: Policy, pods: Pods | None) -> Room | None:
     """The room of `observed.quota`; None where nothing says what its base is. `pods` are all of the namespace; None:
     status.used is all that is known of them, and `observed.pods` of the migrations."""
     quota = observed.quota
-    base = base_of(quota, observed.limits, policy)
+    base = base_of(quota, observed.limits, policy, observed.rancher.granted)
     if base.limits is None:
         return None
     used = parse_resource_list(quota.used)

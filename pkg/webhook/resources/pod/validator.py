@@ -23,7 +23,8 @@ from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import annotation_of, is_served
+from pkg.util.resourcequota.managed import is_served
+from pkg.util.resourcequota.rancher import annotation_of, granted_to
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
@@ -143,8 +144,9 @@ class Validator:
         for quota in filter(asked.counts, self._view.quotas(asked.namespace) if asked.need else ()):
             base: Collection[str] = ()
             if is_served(quota):
-                annotation = annotation_of(self._view.namespace(asked.namespace))
-                base = base_of(quota, annotation, self._options.policy).limits or ()
+                namespace = self._view.namespace(asked.namespace)
+                granted = granted_to(quota, namespace)
+                base = base_of(quota, annotation_of(namespace), self._options.policy, granted).limits or ()
             rest = {name: amount for name, amount in asked.need.items() if name not in base}
             if refused_by_quota(quota, asked.pod, rest):
                 quota = await self._view.quota_live(quota)

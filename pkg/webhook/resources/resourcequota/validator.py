@@ -13,22 +13,15 @@ from msgspec.structs import replace
 from kubeloop.api.core import EventType, Namespace, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util import constants
-from pkg.util.resourcequota.base import base_of, hard
+from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard
 from pkg.util.resourcequota.entries import has_migrating_vm, read
 from pkg.util.resourcequota.facts import pointer
-from pkg.util.resourcequota.managed import (
-    annotation_of,
-    is_default,
-    is_labelled,
-    is_managed,
-    is_off,
-    is_served,
-    switched_off,
-)
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of, with_request
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.view import NoAnswer, View
@@ -39,9 +32,11 @@ Tell = Callable[[ResourceQuota, EventType, str, str], None]
 """EventRecorder.event."""
 
 
-def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy) -> ResourceList:
+def too_low(
+    old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
+) -> ResourceList:
     """The limits that a write lowers too far, each with the lowest allowed value: the base and what stands on it for
-    migrations; empty when it is fine. `limits` is the namespace's annotation.
+    migrations; empty when it is fine. `limits` is the namespace's annotation, `granted` Rancher's grant.
 
     The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
     limit in the same write. The base is from before the write."""
@@ -51,7 +46,7 @@ def too_low(old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy)
         return {}  # outside migrations everything is allowed, and repaired where need be
     names = {**new.hard, **old.hard} if is_default(old) else old.hard
     before = replace(old, spec=replace(old.spec, hard=names))
-    lowest = hard(base_of(before, limits, policy).limits or {}, added)
+    lowest = hard(base_of(before, limits, policy, granted).limits or {}, added)
     return {name: lowest[name] for name in sorted(lowered) if name in lowest and _less(new.hard[name], lowest[name])}
 
 
@@ -103,7 +98,7 @@ class Guard:
         if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
             return f"{constants.ANNOTATION_OWNER} can be removed"
         base = old.annotations.get(constants.ANNOTATION_BASE)
-        if is_labelled(old) and base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
+        if base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
             return f"{constants.ANNOTATION_BASE} can be changed"
         return ""
 
@@ -112,8 +107,9 @@ class Guard:
         corrects = self.options.quota_guard is QuotaGuard.CORRECT
         if not corrects or not self.options.is_rancher(request.user_info.username):
             return ALLOW
-        quota = request.new(ResourceQuota)
-        lowest = await self._too_low(request.old(ResourceQuota), quota)
+        old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
+        # Rancher writes spec.hard alone; headroom, which may write under Rancher's name, its records with it.
+        lowest = await self._too_low(old, quota, grants=old.annotations == quota.annotations)
         if not lowest:
             return ALLOW
         if request.authenticated and not request.dry_run:
@@ -121,7 +117,10 @@ class Guard:
             self.tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
         wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
         return Decision(
-            patch=[{"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()],
+            patch=[
+                *({"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()),
+                *_records(old, quota, lowest),
+            ],
             warnings=[f"{self._holds(quota)}, corrected: {wants}"],
             audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
         )
@@ -135,15 +134,23 @@ class Guard:
             *self.options.passes,
         )
 
-    async def _too_low(self, old: ResourceQuota, new: ResourceQuota) -> Mapping[str, Quantity]:
-        """The limits that a write lowers too far, with the lowest allowed values."""
+    async def _too_low(self, old: ResourceQuota, new: ResourceQuota, *, grants: bool = False) -> Mapping[str, Quantity]:
+        """The limits that a write lowers too far, with the lowest allowed values. `grants`: it is Rancher's, and its
+        limits are a new grant.
+
+        While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are
+        let through."""
         if not is_managed(old) or switched_off(new):
             return {}
 
         def lowest(namespace: Namespace | None) -> ResourceList:
-            if namespace is not None and switched_off(namespace):
+            if namespace is not None and (switched_off(namespace) or request_of(namespace)):
                 return {}
-            return too_low(old, new, annotation_of(namespace), self.options.policy)
+            granted = granted_to(old, namespace)
+            if granted is not None and grants:
+                with suppress(QuantityError):
+                    granted = {**granted, **parse_resource_list(new.hard)}
+            return too_low(old, new, annotation_of(namespace), self.options.policy, granted)
 
         suggested = lowest(self.view.namespace(new.namespace))
         with suppress(NoAnswer):
@@ -154,6 +161,7 @@ class Guard:
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
         """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from
         the API server it is refused."""
+        quota = with_request(quota, self.view.namespace(quota.namespace))
         if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
         with suppress(NoAnswer):
@@ -167,6 +175,17 @@ class Guard:
 
     def _holds(self, quota: ResourceQuota) -> str:
         return f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self.view.migrating(quota))})"
+
+
+def _records(old: ResourceQuota, new: ResourceQuota, corrected: Mapping[str, Quantity]) -> list[dict[str, str]]:
+    """The patch by which a corrected write of Rancher's is recorded as its grant, on a quota that has records."""
+    if not is_default(old) or constants.ANNOTATION_BASE not in old.annotations:
+        return []
+    records = {
+        constants.ANNOTATION_BASE: marshal({**granted_by_record(old), **parse_resource_list(new.hard)}),
+        constants.ANNOTATION_APPLIED: marshal({**applied_to(old), **corrected}),
+    }
+    return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
 
 
 def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:

@@ -22,7 +22,7 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
-from pkg.util.resourcequota.managed import annotation_of
+from pkg.util.resourcequota.rancher import annotation_of
 from pkg.webhook.view import NoAnswer, View, defaults
 
 _STORAGE: Final = "storage"

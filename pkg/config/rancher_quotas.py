@@ -1,0 +1,165 @@
+"""How ResourceQuotas with Rancher's default label are raised: by headroom's own writes, as Rancher, or by Rancher.
+
+Rancher ≥ 2.14.6 and 2.15.2 lets nobody else write them: its webhook `rancher.cattle.io.resourcequotas` denies with 400,
+except to the user and group by which Rancher itself passes it (rancher/webhook, resourcequota validator).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.registry import RESOURCE_QUOTAS
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError
+from kubeloop.client.resource_client import ResourceClient
+from kubeloop.workqueue.queue import loop_time
+from pkg.util.constants import RANCHER_SUDO_GROUP, RANCHER_SUDO_USER, RANCHER_WEBHOOKS
+from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.observe import Reader
+from pkg.util.resourcequota.policy import RancherQuotas
+
+log = logging.getLogger(__name__)
+
+_DENIED_BY_RANCHER = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
+RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
+"""The user and its groups, for ClientConfig.impersonate."""
+_LOOK = 60.0
+"""Seconds between two looks at the own rights."""
+_QUOTAS = frozenset({"*", "*/*", "resourcequotas"})
+_UPDATES = frozenset({"*", "UPDATE"})
+
+
+def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> bool:
+    """Reports whether Rancher's webhooks are asked about updates of ResourceQuotas."""
+    rules = [
+        rule
+        for registration in registrations
+        if registration.name.startswith(RANCHER_WEBHOOKS)
+        for webhook in registration.webhooks or ()
+        for rule in webhook.get("rules") or ()
+    ]
+    return any(
+        not (_QUOTAS.isdisjoint(rule.get("resources") or ()) or _UPDATES.isdisjoint(rule.get("operations") or ()))
+        for rule in rules
+    )
+
+
+def is_denied_by_rancher(error: ApiError) -> bool:
+    """Reports whether one of Rancher's own webhooks has denied a write."""
+    return bool(_DENIED_BY_RANCHER.search(str(error)))
+
+
+class RancherWrites:
+    """The way in use, by the operator's choice and what is known of Rancher; and the client for each quota.
+
+    `registrations` are all webhook configurations; None: they are not read, and a lock shows by a denied write.
+    """
+
+    def __init__(self, client: Client, owner: Client | None = None, choice: RancherQuotas = RancherQuotas.AUTO) -> None:
+        """`owner` impersonates Rancher; None: nobody does."""
+        self._client, self._owner, self._choice = client, owner, choice
+        self.registrations: Reader[ValidatingWebhookConfiguration] | None = None
+        self._denied = False
+        self._may_impersonate = False
+        self._looked_at = float("-inf")
+
+    @property
+    def way(self) -> RancherQuotas:
+        """The way in use, never AUTO."""
+        if self._choice is not RancherQuotas.AUTO:
+            return self._choice
+        if not self.is_locked():
+            return RancherQuotas.DIRECT
+        return RancherQuotas.IMPERSONATE if self._may_impersonate else RancherQuotas.ANNOTATION
+
+    @property
+    def reason(self) -> str:
+        """Why the way is in use, in a few words."""
+        if self._choice is not RancherQuotas.AUTO:
+            return f"--rancher-quotas={self._choice}"
+        if self._denied:
+            return "Rancher's webhook denied a write"
+        if self.is_locked():
+            return f"Rancher's webhook configuration {RANCHER_WEBHOOKS} covers resourcequotas"
+        return "no webhook of Rancher covers resourcequotas"
+
+    def is_locked(self) -> bool:
+        """Reports whether only Rancher may write quotas with its label, as far as it is known."""
+        return self._denied or (self.registrations is not None and locks_quotas(self.registrations.list()))
+
+    def asks(self, quota: ResourceQuota) -> bool:
+        """Reports whether a quota is raised by requests to Rancher."""
+        return is_default(quota) and self.way is RancherQuotas.ANNOTATION
+
+    def quotas(self, quota: ResourceQuota) -> ResourceClient[ResourceQuota]:
+        """Returns the client that writes a quota."""
+        as_rancher = self._owner is not None and is_default(quota) and self.way is RancherQuotas.IMPERSONATE
+        return (self._owner if as_rancher and self._owner else self._client).resource(RESOURCE_QUOTAS)
+
+    def learn(self, error: ApiError) -> bool:
+        """Reports whether a denied write shows that another way has to be taken from now on."""
+        before = self.way
+        self._denied = self._denied or is_denied_by_rancher(error)
+        if changed := self.way is not before:
+            log.warning("quotas with Rancher's label are raised by %s from now on: %s", self.way, self.reason)
+        return changed
+
+    async def look(self) -> None:
+        """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""
+        due = loop_time() >= self._looked_at + _LOOK
+        if self._choice is RancherQuotas.AUTO and self._owner is not None and due and self.is_locked():
+            self._looked_at = loop_time()
+            self._may_impersonate = await may_impersonate(self._client)
+
+
+async def may_impersonate(client: Client) -> bool:
+    """Reports whether the account may act as Rancher does; False where the API server does not say."""
+    namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
+    user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
+    group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
+    return await _is_allowed(client, user) and await _is_allowed(client, group)
+
+
+async def _is_allowed(client: Client, attributes: dict[str, Any]) -> bool:
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await client.transport.request("POST", path, body=msgspec.json.encode(body))
+        return bool(msgspec.json.decode(answer)["status"]["allowed"])
+    return False
+
+
+class ProjectTurns:
+    """One request at a time in a Rancher project: two that are validated at the same moment may both be refused, though
+    there is room for one of them."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, tuple[str, float]] = {}
+        """By project: the namespace whose request has no answer yet, and until when it is waited for."""
+
+    def wait(self, project: str, namespace: str, now: float) -> float:
+        """Returns the seconds until another namespace's turn ends at the latest; 0.0: none has it."""
+        holder, until = self._holders.get(project, ("", 0.0))
+        return max(0.0, until - now) if holder not in ("", namespace) else 0.0
+
+    def take(self, project: str, namespace: str, until: float) -> None:
+        """The namespace has the turn until `until`, or until it is ended."""
+        if project:
+            self._holders[project] = namespace, until
+
+    def end(self, project: str, namespace: str) -> None:
+        """Ends the namespace's turn, if it has it."""
+        if self._holders.get(project, ("", 0.0))[0] == namespace:
+            del self._holders[project]

@@ -1,0 +1,343 @@
+"""Rancher's part of a ResourceQuota: the namespace's request, the project's grant, and headroom's own request. Pure.
+
+The annotation `field.cattle.io/resourceQuota` is a request: Rancher validates it against the project and then writes
+spec.hard, or leaves it. What Rancher wrote is the grant. Where nobody but Rancher may write the quota (Rancher ≥ 2.14.6
+and 2.15.2), headroom requests base + headroom by the annotation, and records on the namespace, in the same patch, what
+the person had requested and for which VMs it was raised.
+
+Sources: rancher pkg/controllers/managementuser/resourcequota (resource_quota_sync.go) and pkg/resourcequota
+(quota_validate.go); rancher/webhook, resourcequota validator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
+from pkg.util import constants
+from pkg.util.resourcequota.base import RESOURCE_NAMES, granted_by_record, parse_base, parse_limits, quantity_of
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES
+from pkg.util.resourcequota.errors import ResourceQuotaError
+from pkg.util.resourcequota.managed import is_default
+
+_ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Rancher's condition ResourceQuotaValidated on a namespace."""
+
+    fits: bool
+    message: str
+    updated: str
+    """RFC 3339, whole seconds; Rancher writes it one second into the future."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The record on a namespace whose annotation says more than the person requested, or whose quota carries entries
+    that nobody may remove."""
+
+    annotation: str
+    """The person's annotation, byte for byte."""
+    asked: ResourceList
+    """The limits that the annotation got instead, by the ResourceQuota's resource names."""
+    base: ResourceList
+    """The part of them that is not headroom: the grant if Rancher grants the request."""
+    granted: ResourceList
+    """The limits that Rancher had granted before."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """The quota's entries and compensation, by annotation key: they are kept here while only Rancher may write it."""
+    at: float = 0.0
+    """When the annotation was written, seconds since the epoch."""
+    validation: str = ""
+    """The condition ResourceQuotaValidated at that time, as text."""
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    """The record's JSON."""
+
+    annotation: str
+    asked: dict[str, str]
+    base: dict[str, str] = {}
+    granted: dict[str, str] = {}
+    entries: dict[str, Any] = {}
+    at: float = 0.0
+    validation: str = ""
+
+
+# ---- the namespace -------------------------------------------------------------------------------------------
+
+
+def project_of(namespace: Namespace | None) -> str:
+    """Returns Rancher's project of a namespace, `CLUSTER:PROJECT`, or ""."""
+    return namespace.annotations.get(constants.ANNOTATION_PROJECT, "") if namespace else ""
+
+
+def validation_of(namespace: Namespace | None) -> Validation | None:
+    """Returns Rancher's verdict about the namespace's request, or None if there is none."""
+    return _validation(namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "")) if namespace else None
+
+
+@lru_cache(maxsize=4096)
+def _validation(text: str) -> Validation | None:
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        for condition in json.loads(text)["Conditions"] if text else ():
+            if condition["Type"] == constants.CONDITION_QUOTA_VALIDATED:
+                message, updated = condition.get("Message", ""), condition.get("LastUpdateTime", "")
+                return Validation(condition["Status"] == "True", str(message), str(updated))
+    return None
+
+
+def is_validated(namespace: Namespace | None) -> bool:
+    """Reports whether Rancher validates the namespace's request: it is in a project, or has been validated.
+
+    Either suffices: who may edit the namespace can remove the condition, but not the project.
+    """
+    return bool(project_of(namespace)) or validation_of(namespace) is not None
+
+
+def request_of(namespace: Namespace | None) -> Request | None:
+    """Returns headroom's record on a namespace, or None if there is none that can be read."""
+    return parse_request(namespace.annotations.get(constants.ANNOTATION_REQUEST, "")) if namespace else None
+
+
+@lru_cache(maxsize=4096)
+def parse_request(text: str) -> Request | None:
+    """Returns the record, or None for text that is none."""
+    try:
+        wire = msgspec.json.decode(text, type=_Wire) if text else None
+        if wire is None:
+            return None
+        entries = {constants.HARVESTER_PREFIX + key: _compact(value) for key, value in wire.entries.items()}
+        return Request(
+            wire.annotation,
+            parse_resource_list(wire.asked),
+            parse_resource_list(wire.base),
+            parse_resource_list(wire.granted),
+            {key: value for key, value in entries.items() if is_entry(key)},
+            wire.at,
+            wire.validation,
+        )
+    except (msgspec.DecodeError, QuantityError, RecursionError):
+        return None
+
+
+def format_request(request: Request) -> str:
+    """Returns the record's JSON, compact, keys sorted."""
+    entries = {key.removeprefix(constants.HARVESTER_PREFIX): json.loads(v) for key, v in request.entries.items()}
+    wire = _Wire(
+        request.annotation,
+        format_resource_list(request.asked),
+        format_resource_list(request.base),
+        format_resource_list(request.granted),
+        entries,
+        round(request.at, 3),
+        request.validation,
+    )
+    return _compact(msgspec.to_builtins(wire))
+
+
+def is_entry(key: str) -> bool:
+    """Reports whether an annotation of a quota is an entry or the compensation."""
+    return key.startswith(ENTRY_PREFIXES) or key == constants.ANNOTATION_MIGRATING_COMPENSATION
+
+
+# ---- the person's request ------------------------------------------------------------------------------------
+
+
+def annotation_of(namespace: Namespace | None) -> str:
+    """Returns the quota annotation as the person means it, "" where there is none.
+
+    While headroom has raised it, a limit that says what headroom wrote stands for the person's number; a limit that
+    says something else was edited and counts as written. A form that saves the raised numbers changes nothing.
+    """
+    text = namespace.annotations.get(_ANNOTATION, "") if namespace else ""
+    request = request_of(namespace)
+    return _by_person(text, request.annotation, _items(request.asked)) if request else text
+
+
+def _items(limits: ResourceList) -> tuple[tuple[str, Quantity], ...]:
+    return tuple(sorted(limits.items()))
+
+
+@lru_cache(maxsize=4096)
+def _by_person(text: str, before: str, asked: tuple[tuple[str, Quantity], ...]) -> str:
+    now, own = limits_of_annotation(text), dict(asked)
+    if now == own:
+        return before
+    try:
+        originals = parse_limits(before)
+        return with_limits(text, {n: originals[n] for n in now if n in originals and now[n] == own.get(n)})
+    except ResourceQuotaError:
+        return text
+
+
+def limits_of_annotation(text: str) -> ResourceList:
+    """Returns an annotation's limits that are quantities, by the ResourceQuota's resource names."""
+    limits: ResourceList = {}
+    with suppress(ResourceQuotaError):
+        for name, value in parse_limits(text).items() if text else ():
+            with suppress(QuantityError):
+                limits[name] = Quantity.parse(value)
+    return limits
+
+
+def with_limits(text: str, limits: Mapping[str, str]) -> str:
+    """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names.
+
+    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation.
+    """
+    parse_limits(text)
+    if not limits:
+        return text
+    document = json.loads(text)
+    key = next((key for key in reversed(document) if key.lower() == "limit"), None)
+    folded = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
+    fields = (document[key] if key else None) or {}
+    for name, value in fields.items():
+        if name.lower() == "extended" and isinstance(value, dict):
+            value |= {resource: limits[resource] for resource in value if resource in limits}
+        elif (resource := folded.get(name.lower(), "")) in limits:
+            fields[name] = limits[resource]
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+# ---- Rancher's grant -----------------------------------------------------------------------------------------
+
+
+def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceList | None:
+    """Returns the limits that Rancher granted a quota, zeros included; None where nobody validates: then the annotation
+    alone is the base.
+
+    Rancher's last write of spec.hard is the grant. While headroom has raised the quota itself, its records tell that
+    write from its own. While it has Rancher raise it, a request is granted when spec.hard says all of it, and a limit
+    when spec.hard says the person's number; whatever else Rancher writes then may be an earlier request of headroom's.
+    """
+    if namespace is None or not is_default(quota) or not is_validated(namespace):
+        return None
+    try:
+        hard = parse_resource_list(quota.hard)
+        recorded = granted_by_record(quota)
+    except (QuantityError, ResourceQuotaError):
+        return {}
+    request = request_of(namespace)
+    if request is None:
+        return recorded
+    if is_granted(request, quota):
+        return {**request.granted, **request.base}
+    person = limits_of_annotation(annotation_of(namespace))
+    granted = {name: min(limit, hard[name]) for name, limit in request.granted.items() if name in hard}
+    return granted | {name: limit for name, limit in person.items() if hard.get(name) == limit}
+
+
+def exceeding(annotation: str, granted: Mapping[str, Quantity] | None) -> dict[str, tuple[Quantity, Quantity]]:
+    """Returns the limits that the annotation requests beyond the grant: what is requested, and what is granted."""
+    if granted is None:
+        return {}
+    try:
+        requested = parse_base(annotation)
+    except ResourceQuotaError:
+        return {}
+    return {
+        name: (limit, granted[name])
+        for name, limit in sorted(requested.items())
+        if name in granted and limit > granted[name]
+    }
+
+
+# ---- a quota whose entries are kept on the namespace ---------------------------------------------------------
+
+
+def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: bool = False) -> ResourceQuota:
+    """Returns the quota as decisions see it: with the entries of the record instead of its own, and with headroom's
+    marks. `asks`: it is raised by requests, though there is no record yet.
+
+    Entries that were written before only Rancher might write the quota are left out: nobody can remove them.
+    """
+    request = request_of(namespace)
+    if not is_default(quota) or not (asks or request):
+        return quota
+    annotations = {
+        key: text
+        for key, text in quota.annotations.items()
+        if not is_entry(key) and key not in (*OWN_MARKS, *_LEFT_OUT)
+    }
+    own = _is_persons_skip(quota)
+    annotations |= {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE} if own else OWN_MARKS
+    annotations |= request.entries if request else {}
+    if annotations == quota.annotations:
+        return quota
+    return msgspec.structs.replace(quota, metadata=msgspec.structs.replace(quota.metadata, annotations=annotations))
+
+
+_LEFT_OUT = (
+    constants.ANNOTATION_BASE,
+    constants.ANNOTATION_APPLIED,
+    constants.ANNOTATION_TOUCHED,
+    constants.ANNOTATION_RESYNC_NEEDED,
+)
+
+
+def _is_persons_skip(quota: ResourceQuota) -> bool:
+    annotations = quota.annotations
+    skips = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == constants.TRUE
+    return skips and constants.ANNOTATION_OWNER not in annotations
+
+
+def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:
+    """Returns the entries that a quota itself carries, by key; where only Rancher may write it, headroom cannot remove
+    them."""
+    return tuple(sorted(filter(is_entry, quota.annotations))) if is_default(quota) else ()
+
+
+def removal_command(quota: ResourceQuota, keys: Iterable[str]) -> str:
+    """Returns the command by which an administrator removes annotations of a quota that only Rancher may write."""
+    names = " ".join(f"{key}-" for key in keys)
+    return (
+        f"kubectl --as={constants.RANCHER_SUDO_USER} --as-group={constants.RANCHER_SUDO_GROUP} "
+        f"-n {quota.namespace} annotate resourcequota {quota.name} {names}"
+    )
+
+
+# ---- Rancher's answer ----------------------------------------------------------------------------------------
+
+SILENCE = 10.0
+"""Seconds within which a Rancher that runs has answered a request."""
+
+
+def is_granted(request: Request, quota: ResourceQuota) -> bool:
+    """Reports whether spec.hard says what was requested."""
+    return all(quantity_of(quota.hard, name) == limit for name, limit in request.asked.items() if name in quota.hard)
+
+
+def is_refused(request: Request, namespace: Namespace, now: float) -> bool:
+    """Reports whether Rancher has found that the request does not fit into the project.
+
+    A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
+    the same text again where two requests of one second are refused alike.
+    """
+    validation = validation_of(namespace)
+    if validation is None or validation.fits:
+        return False
+    return condition_text(namespace) != request.validation or now - request.at >= SILENCE
+
+
+def condition_text(namespace: Namespace) -> str:
+    """Returns Rancher's condition as the record keeps it."""
+    validation = validation_of(namespace)
+    return f"{validation.fits} {validation.updated} {validation.message}" if validation else ""
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,267 @@
+"""A plan as a request to Rancher: the namespace's annotation instead of the quota. Pure.
+
+    plan of the quota → annotation and record → Rancher's answer: granted, refused, or none yet
+
+While something is added, the annotation says base + headroom and the record says the rest. At the end the annotation
+says again what the person requested. Where that exceeds the grant, Rancher would leave the quota raised: the grant is
+requested first, and the person's number when Rancher has written it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_struct
+
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList
+from pkg.util import constants
+from pkg.util.amounts import shown
+from pkg.util.resourcequota.base import quantity_of
+from pkg.util.resourcequota.entries import read
+from pkg.util.resourcequota.errors import (
+    EVENT_NO_ANSWER,
+    EVENT_NOT_GRANTED,
+    EVENT_PROJECT_FULL,
+    EVENT_STUCK,
+    InvalidNamespaceAnnotation,
+    ResourceQuotaError,
+)
+from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.managed import is_served
+from pkg.util.resourcequota.rancher import (
+    SILENCE,
+    Request,
+    condition_text,
+    exceeding,
+    format_request,
+    is_entry,
+    is_granted,
+    is_refused,
+    limits_of_annotation,
+    project_of,
+    removal_command,
+    request_of,
+    validation_of,
+    with_limits,
+)
+from pkg.util.resourcequota.timers import Denial
+
+FIRST_PAUSE = 30.0
+"""Seconds after which a request that the project had no room for is made again, though nothing there changed."""
+LONGEST_PAUSE = 600.0
+
+
+def with_answer(facts: Facts) -> Facts:
+    """Returns the facts with Rancher's denial in their timers: then nothing of the refused request is added yet."""
+    request, denial, now = request_of(facts.rancher.namespace), facts.timers.denial, facts.now
+    if not facts.rancher.asks:
+        return facts
+    state = Denial(facts.rancher.siblings, facts.limits)
+    if denial is None or (denial.siblings, denial.limits) != (state.siblings, state.limits):
+        denial = state if denial else None
+    if request is None or is_granted(request, facts.quota) or not is_refused(request, facts.rancher.namespace, now):
+        return replace(facts, timers=replace(facts.timers, denial=denial))
+    denial = _denial(denial or state, request, now)
+    annotations = {key: text for key, text in facts.quota.annotations.items() if not is_entry(key)}
+    quota = replace_struct(facts.quota, metadata=replace_struct(facts.quota.metadata, annotations=annotations))
+    return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
+
+
+def _denial(before: Denial, request: Request, now: float) -> Denial:
+    """Returns what is not requested again: the person's excess, if that was part of the request, else what was to be
+    added by it."""
+    lasting = now < before.until
+    excess = any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
+    added = read(request.entries).total
+    amounts = before.amounts if lasting else ()
+    pause = max(FIRST_PAUSE, before.pause if lasting else min(LONGEST_PAUSE, 2 * before.pause))
+    return replace(
+        before,
+        amounts=amounts if excess or not added else (*amounts, added),
+        excess=excess or (lasting and before.excess),
+        until=now + pause,
+        pause=pause,
+    )
+
+
+def as_request(facts: Facts, made: Plan) -> Plan:
+    """Returns the plan for a quota that only Rancher may write; its `hard` is what Rancher is to make of it."""
+    after = {**facts.quota.annotations, **made.annotations}
+    entries = {key: text for key, text in after.items() if text is not None and is_entry(key)}
+    if entries and made.raised is None:  # an entry or the base cannot be read
+        return replace(made, annotations={}, hard={}, asks=True)
+    try:
+        base = _base(facts, entries)
+        asked = _raised(facts, made.raised or {}, base) if entries else base
+        text = with_limits(facts.limits, {name: str(limit) for name, limit in asked.items()})
+    except InvalidNamespaceAnnotation as exc:
+        return replace(made, annotations={}, hard={}, asks=True, problems=[*made.problems, exc])
+    record = _record(facts, text, base, entries) if asked or facts.rancher.stuck else None
+    return _with_look(facts, replace(made, annotations={}, asks=True, namespace=_changes(facts, text, record)))
+
+
+def without_request(facts: Facts, made: Plan) -> Plan:
+    """Returns the plan of a quota that headroom writes itself, and with it the end of a request from before."""
+    if request_of(facts.rancher.namespace) is None:
+        return made
+    return replace(made, namespace=_changes(facts, facts.limits, None))
+
+
+def _base(facts: Facts, entries: Mapping[str, str]) -> ResourceList:
+    """Returns the limits of the annotation without headroom that are requested otherwise than the person does.
+
+    What the person requests beyond the grant is requested too, until Rancher has refused it: then it would refuse all.
+    At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit.
+    """
+    beyond = exceeding(facts.limits, facts.rancher.granted)
+    granted = {name: limit for name, (_, limit) in beyond.items()}
+    request = request_of(facts.rancher.namespace)
+    if entries:
+        return granted if _is_excess_refused(facts, beyond, request) else {}
+    limits, hard = limits_of_annotation(facts.limits) | granted, facts.quota.hard
+    is_raised = request is not None and any(
+        quantity_of(hard, name) > limit for name, limit in limits.items() if name in hard and name in request.asked
+    )
+    return granted if is_raised else {}
+
+
+def _is_excess_refused(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]], request: Request | None) -> bool:
+    """Reports whether Rancher has refused what the person requests beyond the grant: by the last denial, or after a
+    restart by what was requested last."""
+    denial, validation = facts.timers.denial, validation_of(facts.rancher.namespace)
+    if denial is not None:
+        return denial.excess and facts.now < denial.until
+    if request is None:
+        return validation is not None and not validation.fits
+    return request.annotation == facts.limits and any(
+        request.base.get(name, requested) < requested for name, (requested, _) in beyond.items()
+    )
+
+
+def _raised(facts: Facts, raised: Mapping[str, Quantity], base: ResourceList) -> ResourceList:
+    """Returns the limits that are requested otherwise than the person does: base + headroom."""
+    requested, granted = limits_of_annotation(facts.limits), facts.rancher.granted
+    asked = dict(base)
+    for name, limit in raised.items():
+        if name in requested:
+            own = min(requested[name], granted.get(name, requested[name])) if granted is not None else requested[name]
+            asked[name] = base.get(name, requested[name]) + limit - own
+    return {name: limit for name, limit in asked.items() if limit != requested[name]}
+
+
+def _record(facts: Facts, text: str, base: ResourceList, entries: Mapping[str, str]) -> Request:
+    """Returns the record of a request; the time and the condition of one that asks for the same stay."""
+    namespace = facts.rancher.namespace
+    before, asked = request_of(namespace), limits_of_annotation(text)
+    requested = limits_of_annotation(facts.limits)
+    granted = facts.rancher.granted or {}
+    new = Request(
+        facts.limits,
+        asked,
+        {**requested, **base},
+        {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()},
+        entries,
+        facts.now,
+        condition_text(namespace),
+    )
+    return replace(new, at=before.at, validation=before.validation) if before and before.asked == asked else new
+
+
+def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str | None]:
+    """The namespace's annotations that differ; an annotation that Rancher has spelled otherwise does not."""
+    annotations = facts.rancher.namespace.annotations
+    now = annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    changes: dict[str, str | None] = {}
+    if limits_of_annotation(now) != limits_of_annotation(text):
+        changes[constants.ANNOTATION_RANCHER_RESOURCE_QUOTA] = text or None
+    written = format_request(record) if record else None
+    if annotations.get(constants.ANNOTATION_REQUEST) != written:
+        changes[constants.ANNOTATION_REQUEST] = written
+    return changes
+
+
+def _with_look(facts: Facts, made: Plan) -> Plan:
+    """Returns the plan with the time of the next look at Rancher's answer, and with what people have to know of it."""
+    request, namespace = request_of(facts.rancher.namespace), facts.rancher.namespace
+    due, problems, denial = made.recheck_after or math.inf, [*made.problems], made.timers.denial
+    if facts.rancher.stuck:
+        problems.append(_stuck(facts))
+    if denial and denial.until > facts.now:
+        due = min(due, denial.until - facts.now)
+    if request and not made.namespace and not is_granted(request, facts.quota):
+        left = request.at + SILENCE - facts.now
+        due = min(due, left if left > 0 else SILENCE)
+        if left <= 0:
+            problems.append(ResourceQuotaError(_silence(facts, namespace_name=namespace.name), EVENT_NO_ANSWER))
+    return replace(made, problems=problems, recheck_after=due if due < math.inf else None)
+
+
+def _stuck(facts: Facts) -> ResourceQuotaError:
+    keys = ", ".join(facts.rancher.stuck)
+    return ResourceQuotaError(
+        f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
+        f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
+        f"annotation. An administrator removes them: {removal_command(facts.quota, facts.rancher.stuck)}",
+        EVENT_STUCK,
+    )
+
+
+def _silence(facts: Facts, namespace_name: str) -> str:
+    project = project_of(facts.rancher.namespace)
+    why = (
+        f"its server has to run, and reach this cluster (project {project})"
+        if project
+        else "it writes none in a namespace without a project (annotation field.cattle.io/projectId)"
+    )
+    return (
+        f"Rancher has not written resource quota {facts.quota.name} within {SILENCE:.0f} s of headroom's request in "
+        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {namespace_name}: {why}"
+    )
+
+
+def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError | None:
+    """Returns why `added` altogether, with `what` in it, is not requested of Rancher; None if it may be."""
+    denial = facts.timers.denial
+    if denial is None or not facts.rancher.asks or facts.now >= denial.until:
+        return None
+    for amounts in denial.amounts:
+        if all(added.get(name, ZERO) >= amount for name, amount in amounts.items()):
+            return project_full(facts, what, added)
+    return None
+
+
+def project_full(facts: Facts, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError:
+    """Returns the problem of a request that Rancher's project has no room for."""
+    needed = ", ".join(f"{shown(amount, name)} of {name}" for name, amount in sorted(added.items()) if amount > ZERO)
+    validation = validation_of(facts.rancher.namespace)
+    says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
+    project = project_of(facts.rancher.namespace) or "of the namespace"
+    return ResourceQuotaError(
+        f"{what} waits: Rancher's project {project} has no room for {needed} more{says}", EVENT_PROJECT_FULL
+    )
+
+
+def with_grant(facts: Facts, made: Plan) -> Plan:
+    """Returns the plan with what people have to know of a request that Rancher has not granted, once Rancher has
+    refused it or had the time to answer."""
+    beyond = exceeding(facts.limits, facts.rancher.granted) if is_served(facts.quota) else {}
+    if not beyond:
+        return made
+    since = facts.now if facts.timers.exceeds_since is None else facts.timers.exceeds_since
+    made = replace(made, timers=replace(made.timers, exceeds_since=since))
+    validation, left = validation_of(facts.rancher.namespace), since + SILENCE - facts.now
+    if (validation is None or validation.fits) and left > 0:
+        return replace(made, recheck_after=min(left, made.recheck_after or left))
+    return replace(made, problems=[not_granted(facts, beyond), *made.problems])
+
+
+def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> ResourceQuotaError:
+    """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
+    validation = validation_of(facts.rancher.namespace)
+    amounts = ", ".join(f"{n} {shown(asked, n)} of which {shown(g, n)} are granted" for n, (asked, g) in beyond.items())
+    says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
+    text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
+    return ResourceQuotaError(text, EVENT_NOT_GRANTED)

@@ -1,0 +1,87 @@
+"""Which way quotas with Rancher's label are raised, and whose turn it is in a project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.client.errors import ApiError, BadRequest, Forbidden
+from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas
+from pkg.util.resourcequota.observe import Listed
+from pkg.util.resourcequota.policy import RancherQuotas
+from tests.kinds import Server
+from tests.objects import quota
+
+AUTO, DIRECT, ANNOTATION, IMPERSONATE = RancherQuotas
+DENIED = BadRequest(
+    'admission webhook "rancher.cattle.io.resourcequotas" denied the request: users are forbidden from changing '
+    "resources managed by Rancher",
+    status=400,
+)
+OTHER = Forbidden('admission webhook "quotas.example.com" denied the request: no', status=403)
+
+
+def registration(
+    name: str = "rancher.cattle.io", resources: list[str] | None = None, operations: list[str] | None = None
+) -> ValidatingWebhookConfiguration:
+    rule = {"resources": resources or ["resourcequotas"], "operations": operations or ["CREATE", "UPDATE"]}
+    body: dict[str, Any] = {"metadata": {"name": name}, "webhooks": [{"name": f"{name}.x", "rules": [rule]}]}
+    return msgspec.convert(body, ValidatingWebhookConfiguration)
+
+
+@pytest.mark.parametrize(
+    ("found", "locks"),
+    [
+        pytest.param(registration(), True, id="Rancher's webhook is asked about quotas"),
+        pytest.param(registration(resources=["*"], operations=["*"]), True, id="it is asked about everything"),
+        pytest.param(registration(resources=["namespaces"]), False, id="it is asked about others"),
+        pytest.param(registration(operations=["CREATE"]), False, id="it is asked about creations alone"),
+        pytest.param(registration("headroom.harvesterhci.io"), False, id="it is not Rancher's"),
+    ],
+)
+def test_a_lock_is_known_by_ranchers_registration(found: ValidatingWebhookConfiguration, locks: bool) -> None:
+    assert locks_quotas([found]) is locks
+
+
+async def test_the_operators_choice_is_taken_as_it_is() -> None:
+    for choice in (DIRECT, ANNOTATION, IMPERSONATE):
+        writes = RancherWrites(Server().client(), choice=choice)
+        writes.registrations = Listed([registration()])
+        await writes.look()
+        assert (writes.way, writes.reason) == (choice, f"--rancher-quotas={choice}")
+        assert not writes.learn(DENIED)
+
+
+async def test_auto_follows_the_registration() -> None:
+    writes = RancherWrites(Server().client())
+    assert writes.way is DIRECT
+    writes.registrations = Listed([registration()])
+    assert writes.way is ANNOTATION
+    assert "rancher.cattle.io covers resourcequotas" in writes.reason
+    assert writes.asks(quota())
+    assert not writes.asks(quota(labels={}))
+    writes.registrations = Listed()
+    assert writes.way is DIRECT
+
+
+@pytest.mark.parametrize(("error", "way"), [(DENIED, ANNOTATION), (OTHER, DIRECT)], ids=["Rancher's", "another's"])
+async def test_auto_learns_from_a_denied_write(error: ApiError, way: RancherQuotas) -> None:
+    writes = RancherWrites(Server().client())
+    assert writes.learn(error) is (way is ANNOTATION)
+    assert writes.way is way
+    assert not writes.learn(error)
+
+
+def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
+    turns = ProjectTurns()
+    assert turns.wait("p", "a", 0.0) == 0.0
+    turns.take("p", "a", 10.0)
+    assert (turns.wait("p", "a", 1.0), turns.wait("p", "b", 1.0), turns.wait("q", "b", 1.0)) == (0.0, 9.0, 0.0)
+    turns.end("p", "b")
+    assert turns.wait("p", "b", 1.0) == 9.0
+    assert turns.wait("p", "b", 11.0) == 0.0
+    turns.end("p", "a")
+    assert turns.wait("p", "b", 1.0) == 0.0

@@ -1,0 +1,163 @@
+"""The writer of ResourceQuotas where only Rancher may write them: it requests, learns, and waits for its turn."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.errors import BadRequest, Conflict
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.rancher_quotas import RancherWrites
+from pkg.controller.options import Options
+from pkg.controller.resourcequota.register import register
+from pkg.util.constants import ANNOTATION_REQUEST
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
+from tests.decisions import by_value
+from tests.kinds import Clock, Events, Server
+from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_name, quota, vmi, vmim
+from tests.pkg.controller.wired import Wired
+
+ANNOTATION = "field.cattle.io/resourceQuota"
+DENIED = BadRequest(
+    'admission webhook "rancher.cattle.io.resourcequotas" denied the request: users are forbidden from changing '
+    "resources managed by Rancher",
+    status=400,
+)
+
+
+class Cluster:
+    """Namespaces `ns1` and `ns2` of one project, a VM in each, the handler over them."""
+
+    def __init__(self, choice: RancherQuotas = RancherQuotas.ANNOTATION) -> None:
+        self.clock, self.events, self.server = Clock(), Events(), Server()
+        writes = RancherWrites(self.server.client(), choice=choice)
+        self.management = Wired(self.server, clock=self.clock, rancher=writes)
+        register(self.management, self.events.recorder, Options(Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)))
+        self.quotas, self.namespaces = self.server.kind(RESOURCE_QUOTAS), self.server.kind(NAMESPACES)
+        self.migrations = self.server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+        self.instances = self.server.kind(VIRTUAL_MACHINE_INSTANCES)
+        for name in ("ns1", "ns2"):
+            annotations = {ANNOTATION: BASE, "field.cattle.io/projectId": "c:p"}
+            self.namespaces.put(name, metadata={"annotations": annotations})
+            self.quotas.put("q", name, metadata={"labels": dict(quota().labels)}, spec={"hard": HARD})
+
+    def migrate(self, namespace: str = "ns1", phase: str = "Pending") -> None:
+        for kind, obj in ((self.instances, vmi()), (self.migrations, vmim(phase))):
+            raw = msgspec.to_builtins(obj)
+            raw["metadata"]["namespace"] = namespace
+            kind.given(raw)
+
+    async def look(self, namespace: str = "ns1") -> float | None:
+        return await self.management.handle(RESOURCE_QUOTAS, f"{namespace}/q")
+
+    def annotation(self, namespace: str = "ns1") -> Any:
+        return json.loads(self.namespaces.now(namespace).annotations[ANNOTATION])["limit"]
+
+    def rancher_writes(self, namespace: str = "ns1") -> None:
+        limits = self.annotation(namespace)
+        hard = {"limits.cpu": limits["limitsCpu"], "limits.memory": limits["limitsMemory"]}
+        self.quotas.edited(f"{namespace}/q", {"spec": {"hard": hard}})
+
+    @property
+    def quota_patches(self) -> int:
+        return len(self.quotas.asked("patch"))
+
+
+async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> None:
+    there = Cluster()
+    there.migrate()
+    await there.look()
+    assert by_value({"c": there.annotation()["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
+    there.rancher_writes()
+    await there.look()
+    there.migrate(phase="Succeeded")
+    await there.look()
+    namespace = there.namespaces.now("ns1")
+    assert (namespace.annotations[ANNOTATION], ANNOTATION_REQUEST in namespace.annotations) == (BASE, False)
+    assert (len(there.namespaces.asked("patch")), there.quota_patches) == (2, 0)
+
+
+async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> None:
+    there = Cluster()
+    there.migrate()
+    there.namespaces.lagging = True
+    await there.look()
+    await there.look()
+    assert len(there.namespaces.asked("patch")) == 1
+
+
+async def test_a_namespace_that_changed_meanwhile_is_looked_at_again() -> None:
+    there = Cluster()
+    there.migrate()
+    larger = BASE.replace("3000m", "4")
+    there.namespaces.lagging = True
+    there.namespaces.before = [
+        lambda: there.namespaces.edited("ns1", {"metadata": {"annotations": {ANNOTATION: larger}}})
+    ]
+    await there.look()
+    assert json.loads(there.namespaces.now("ns1").annotations[ANNOTATION_REQUEST])["annotation"] == larger
+
+
+@pytest.mark.parametrize("error", [DENIED, Conflict("changed", status=409)], ids=["denied", "only changed"])
+async def test_a_denied_write_is_requested_at_once(error: Any) -> None:
+    there = Cluster(RancherQuotas.AUTO)
+    there.migrate()
+    there.quotas.errors["patch"] = [error]
+    await there.look()
+    assert (ANNOTATION_REQUEST in there.namespaces.now("ns1").annotations) is (error is DENIED)
+
+
+async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_migration() -> None:
+    there = Cluster(RancherQuotas.AUTO)
+    there.migrate()
+    await there.look()
+    assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
+    there.quotas.edited("ns1/q", {"spec": {"hard": HARD}})  # Rancher's agent restarts with the lock
+    there.quotas.errors["patch"] = [DENIED]
+    await there.look()
+    there.rancher_writes()
+    await there.look()
+    assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
+    assert [reason for _key, reason, _text in there.events.told] == ["MigratingEntryStuck"]
+    text = there.events.told[0][2]
+    assert "kubectl --as=system:serviceaccount:cattle-system:rancher-webhook-sudo --as-group=system:masters" in text
+    there.migrate(phase="Failed")
+    await there.look()
+    there.rancher_writes()
+    await there.look()
+    assert by_value(there.quotas.now("ns1/q").hard) == by_value(HARD)
+
+
+async def test_namespaces_of_a_project_request_one_after_the_other() -> None:
+    there = Cluster()
+    there.migrate("ns1")
+    there.migrate("ns2")
+    await there.look("ns1")
+    assert await there.look("ns2") == pytest.approx(0.05)
+    there.rancher_writes("ns1")
+    await there.look("ns1")
+    await there.look("ns2")
+    assert by_value({"c": there.annotation("ns2")["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
+
+
+async def test_a_turn_that_rancher_does_not_end_ends_by_itself() -> None:
+    there = Cluster()
+    there.migrate("ns1")
+    there.migrate("ns2")
+    await there.look("ns1")
+    there.clock.now += 10.0
+    await there.look("ns2")
+    assert ANNOTATION_REQUEST in there.namespaces.now("ns2").annotations
+
+
+async def test_entries_from_before_the_lock_are_not_written_again() -> None:
+    there = Cluster()
+    there.quotas.edited("ns1/q", {"metadata": {"annotations": {**MARKS, by_name(): ENTRY}}})
+    there.migrate(phase="Succeeded")
+    await there.look()
+    assert there.quota_patches == 0
+    assert json.loads(there.namespaces.now("ns1").annotations[ANNOTATION_REQUEST]).get("entries") is None

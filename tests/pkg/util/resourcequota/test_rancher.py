@@ -1,0 +1,361 @@
+"""Beside a Rancher that validates, and one that lets nobody else write: what is granted, requested, given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pkg.util import constants
+from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
+from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.rancher import annotation_of, parse_request, request_of, with_limits, with_request
+from tests.decisions import HARVESTER, by_value
+from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_name, quota
+from tests.pkg.util.resourcequota.rancher_model import KEY, RancherNamespace, amounts
+
+ADDED = {"limits.cpu": "2", "limits.memory": "4737464313"}
+BIG = '{"limit":{"limitsCpu":"60","limitsMemory":"500Gi"}}'
+ASSIST = Policy(Mode.ASSIST, EstimateKind.HARVESTER)
+
+
+def reasons(made: Plan) -> list[str]:
+    return [problem.reason for problem in made.problems]
+
+
+# ---- what Rancher has not granted is no base (headroom writes the quota itself) --------------------------------
+
+
+@pytest.mark.parametrize("policy", [HARVESTER, ASSIST], ids=["takeover", "beside Harvester"])
+@pytest.mark.parametrize(
+    ("annotation", "hard", "base"),
+    [
+        pytest.param(BIG, HARD, HARD, id="a request beyond the project is no base"),
+        pytest.param(
+            BIG, {"limits.cpu": "0", "limits.memory": "5000Mi"}, {"limits.memory": "5000Mi"}, id="a zero stays"
+        ),
+        pytest.param(BIG, {"limits.cpu": "0", "limits.memory": "0"}, {}, id="zeros stay"),
+        pytest.param(BASE, HARD, HARD, id="a granted request is the base"),
+        pytest.param(
+            '{"limit":{"limitsCpu":"1","limitsMemory":"5000Mi"}}', HARD, HARD | {"limits.cpu": "1"}, id="lower"
+        ),
+    ],
+)
+def test_the_grant_bounds_the_base(annotation: str, hard: dict[str, str], base: dict[str, str], policy: Policy) -> None:
+    there = RancherNamespace(annotation, hard, asks=False, policy=policy)
+    there.look()
+    assert by_value(there.quota.hard) == by_value({**hard, **base})
+    there.migrate("vm1")
+    there.look()
+    assert {n: q for n, q in there.hard.items() if n in base} == amounts(base, [ADDED])
+    for _ in range(3):  # what was added does not become the base of what is added next
+        there.look()
+    there.migrate("vm1", phase="Succeeded")
+    there.look()
+    assert {n: q for n, q in there.hard.items() if n in base} == amounts(base)
+
+
+def test_the_condition_alone_is_enough_where_the_project_was_not_seen() -> None:
+    there = RancherNamespace(BIG, HARD, asks=False, in_project=False)
+    there.annotate(
+        {constants.ANNOTATION_RANCHER_STATUS: '{"Conditions":[{"Type":"ResourceQuotaValidated","Status":"True"}]}'}
+    )
+    there.look()
+    assert there.hard == amounts(HARD)
+
+
+def test_without_project_and_condition_the_annotation_is_the_base() -> None:
+    there = RancherNamespace(BIG, HARD, asks=False, in_project=False)
+    there.look()
+    assert there.hard == amounts({"limits.cpu": "60", "limits.memory": "500Gi"})
+
+
+@pytest.mark.parametrize("migrates", [False, True])
+def test_a_grant_of_a_later_moment_is_the_base_at_once(migrates: bool) -> None:
+    there = RancherNamespace(BASE, HARD, asks=False)
+    if migrates:
+        there.migrate("vm1")
+    there.look()
+    there.edit(limitsCpu="60")
+    there.look()
+    assert there.hard == amounts(HARD, [ADDED] if migrates else [])
+    there.sync()
+    there.look()
+    assert there.hard == amounts(HARD | {"limits.cpu": "60"}, [ADDED] if migrates else [])
+
+
+def test_ranchers_revert_under_a_migration_is_repaired_and_grants_nothing_new() -> None:
+    there = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10", "limits.memory": "10Gi"})
+    there.migrate("vm1")
+    there.look()
+    there.quota = quota(HARD, there.quota.annotations)
+    there.look()
+    assert there.hard == amounts(HARD, [ADDED])
+
+
+def test_a_request_beyond_the_grant_is_said_when_rancher_has_answered() -> None:
+    there = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10"})
+    made = there.look()
+    assert (reasons(made), made.recheck_after) == ([], 10.0)
+    there.sync()
+    made = there.look()
+    assert reasons(made) == [EVENT_NOT_GRANTED]
+    assert "limits.cpu 60 of which 3 are granted" in str(made.problems[0])
+    assert "Oversubscribed resource quota [limits.cpu=60]" in str(made.problems[0])
+
+
+def test_a_request_that_nobody_answers_is_said_after_ten_seconds() -> None:
+    there = RancherNamespace(BIG, HARD, asks=False)
+    there.look()
+    there.now += 10.0
+    assert reasons(there.look()) == [EVENT_NOT_GRANTED]
+
+
+# ---- a quota that only Rancher may write -----------------------------------------------------------------------
+
+
+def test_a_migration_is_raised_and_given_back_by_rancher() -> None:
+    there = RancherNamespace()
+    assert not there.look()
+    there.migrate("vm1")
+    there.look()
+    assert there.requested == amounts(HARD, [ADDED])
+    assert there.quota == quota(HARD)  # headroom writes the namespace alone
+    there.sync()
+    assert by_value(there.quota.hard) == by_value(RAISED)
+    there.settle()
+    there.migrate("vm1", phase="Succeeded")
+    there.settle()
+    assert (there.requested, there.record, there.hard) == (amounts(HARD), None, amounts(HARD))
+    assert there.writes == 2
+
+
+def test_the_record_names_the_request_and_the_vm() -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.look()
+    record = json.loads(there.record or "")
+    assert record["annotation"] == BASE
+    assert record["entries"] == {"migrating-vm1": json.loads(ENTRY)}
+    request = request_of(there.namespace)
+    assert request is not None
+    assert request.entries == {by_name(): ENTRY}
+
+
+def test_the_agent_of_rancher_reverts_nothing() -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.settle()
+    for _ in range(3):
+        there.sync()
+    assert by_value(there.quota.hard) == by_value(RAISED)
+
+
+def test_the_base_is_the_persons_number_while_the_quota_is_raised() -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.settle()
+    seen = there.observe()
+    assert seen.limits == BASE
+    assert base_of(seen.quota, seen.limits, HARVESTER, seen.rancher.granted).limits == amounts(HARD)
+
+
+def edited_up(there: RancherNamespace) -> None:
+    there.edit(limitsCpu="20")
+
+
+def edited_down(there: RancherNamespace) -> None:
+    there.edit(limitsCpu="2500m")
+
+
+def saved_unchanged(there: RancherNamespace) -> None:
+    there.annotate({KEY: json.dumps(json.loads(there.annotation), indent=1)})
+
+
+@pytest.mark.parametrize(
+    ("edit", "cpu"),
+    [
+        pytest.param(edited_up, "20", id="a larger number is the base once Rancher has granted it"),
+        pytest.param(edited_down, "2500m", id="a smaller number is the base at once"),
+        pytest.param(saved_unchanged, "3", id="a form that saves the raised numbers changes nothing"),
+    ],
+)
+@pytest.mark.parametrize("synced", [False, True], ids=["before Rancher has seen it", "after Rancher has written it"])
+def test_a_persons_edit_under_a_migration(edit: Callable[[RancherNamespace], None], cpu: str, synced: bool) -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.settle()
+    edit(there)
+    if synced:
+        there.sync()
+    there.settle()
+    assert there.hard == amounts(HARD | {"limits.cpu": cpu}, [ADDED])
+    there.migrate("vm1", phase="Succeeded")
+    there.settle()
+    assert there.hard == amounts(HARD | {"limits.cpu": cpu})
+    assert there.record is None
+    assert there.requested == there.hard
+
+
+def test_a_full_project_leaves_everything_as_it_was() -> None:
+    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
+    there.migrate("vm1")
+    there.settle()
+    assert (there.annotation, there.record, there.hard) == (BASE, None, amounts(HARD))
+    made = there.look()
+    assert reasons(made) == [EVENT_PROJECT_FULL]
+    message = str(made.problems[0])
+    assert "c-1:p-1" in message
+    assert "2 of limits.cpu" in message
+    assert "limits.cpu=11" in message
+    assert there.writes == 2
+    there.now += 20.0
+    there.settle()
+    assert there.writes == 2  # not in a loop
+
+
+def test_a_full_project_is_asked_again_when_something_there_changes() -> None:
+    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
+    there.migrate("vm1")
+    there.settle()
+    there.others = {"limits.cpu": "1"}
+    there.settle()
+    assert there.writes == 2
+    there.now += 31.0
+    there.settle()
+    assert by_value(there.quota.hard) == by_value(RAISED)
+
+
+def test_the_first_in_line_gets_the_room_that_there_is() -> None:
+    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
+    there.migrate("vm1", "vm2")
+    there.settle()
+    assert there.hard == amounts(HARD, [ADDED])
+    request = request_of(there.namespace)
+    assert request is not None
+    assert list(request.entries) == [by_name("vm1")]
+    assert reasons(there.look()) == [EVENT_PROJECT_FULL]
+
+
+def test_a_second_migration_that_does_not_fit_leaves_the_first_its_headroom() -> None:
+    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
+    there.migrate("vm1")
+    there.settle()
+    there.migrate("vm2")
+    there.settle()
+    assert there.hard == there.requested == amounts(HARD, [ADDED])
+
+
+def test_a_request_beyond_the_grant_does_not_keep_a_migration_from_its_headroom() -> None:
+    there = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+    there.sync()
+    there.settle()
+    assert there.hard == amounts(HARD)
+    there.migrate("vm1")
+    there.settle()
+    assert there.hard == amounts(HARD, [ADDED])
+    there.migrate("vm1", phase="Succeeded")
+    there.settle()
+    assert there.hard == amounts(HARD)  # Rancher was asked for the grant first: it leaves what does not fit
+    assert json.loads(there.annotation) == json.loads(BIG)
+    assert there.record is None
+
+
+def test_a_rancher_that_does_not_run_is_said_by_name() -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.look()
+    assert plan_again(there).recheck_after == 10.0
+    there.now += 10.0
+    made = there.look()
+    assert reasons(made) == [EVENT_NO_ANSWER]
+    assert "Rancher has not written resource quota default-abc within 10 s" in str(made.problems[0])
+    there.sync()
+    assert reasons(there.look()) == []
+
+
+def plan_again(there: RancherNamespace) -> Plan:
+    made = there.look()
+    assert not made
+    return made
+
+
+def test_entries_that_nobody_can_remove_are_ignored_until_the_last_is_gone() -> None:
+    there = RancherNamespace(hard=RAISED, annotations={**MARKS, by_name(): ENTRY})
+    there.migrate("vm1")
+    there.settle()
+    assert there.hard == amounts(RAISED)
+    assert there.requested == amounts(RAISED)
+    there.migrate("vm1", phase="Succeeded")
+    there.settle()
+    assert (there.requested, there.hard) == (amounts(HARD), amounts(HARD))
+    request = request_of(there.namespace)
+    assert request is not None
+    assert not request.entries
+    assert by_name() not in with_request(there.quota, there.namespace).annotations
+
+
+def test_the_way_back_to_own_writes_ends_the_request() -> None:
+    there = RancherNamespace()
+    there.migrate("vm1")
+    there.settle()
+    there.asks = False
+    there.look()
+    assert (there.annotation, there.record) == (BASE, None)
+    assert by_value(there.quota.hard) == by_value(RAISED)
+    assert by_name() in there.quota.annotations
+
+
+def test_a_kill_after_each_write_is_repaired() -> None:
+    def story(stop: int) -> RancherNamespace:
+        there = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+        steps = [
+            lambda: there.migrate("vm1"),
+            there.look,
+            there.sync,
+            lambda: there.edit(limitsCpu="4"),
+            there.look,
+            there.sync,
+            lambda: there.migrate("vm1", phase="Failed"),
+            there.look,
+            there.sync,
+            there.look,
+        ]
+        for step in steps[:stop]:
+            step()
+        return there
+
+    for stop in range(11):
+        there = story(stop)
+        there.timers = type(there.timers)()
+        there.migrate("vm1", phase="Succeeded")
+        there.settle()
+        assert there.record is None
+        assert there.hard["limits.cpu"] in (amounts(HARD)["limits.cpu"], amounts({"limits.cpu": "4"})["limits.cpu"])
+        assert there.hard["limits.memory"] == amounts(HARD)["limits.memory"]
+
+
+# ---- the record ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", "{}", '{"annotation":1,"asked":{}}', '{"annotation":"","asked":{"a":"x"}}']
+)
+def test_what_is_no_record_is_none(text: str) -> None:
+    assert parse_request(text) is None
+
+
+def test_limits_are_replaced_where_they_are() -> None:
+    text = '{"limit":{"limitsCpu":"3","extended":{"requests.nvidia.com/gpu":"1"},"secrets":"9"},"other":true}'
+    changed = with_limits(text, {"limits.cpu": "5", "requests.nvidia.com/gpu": "2", "limits.memory": "1Gi"})
+    assert json.loads(changed) == {
+        "limit": {"limitsCpu": "5", "extended": {"requests.nvidia.com/gpu": "2"}, "secrets": "9"},
+        "other": True,
+    }
+
+
+def test_without_a_record_the_annotation_is_the_persons() -> None:
+    assert annotation_of(RancherNamespace().namespace) == BASE
