@@ -140,6 +140,13 @@ FRAMEWORK: Final = table(
         {"webhook": _WEBHOOK},
         "webhook",
     ),
+    # -- of caches
+    Metric(
+        "reflector_silent_watches",
+        "gauge",
+        "Watches that bring nothing although the server answers: their kinds are listed again instead.",
+        {"name": "plural of the kind"},
+    ),
     # -- of an event loop
     Metric(
         "event_loop_blocked_seconds_total",

@@ -1,7 +1,10 @@
-"""Watches CustomResourceDefinitions: the informer of a kind that is installed later starts at once."""
+"""Watches CustomResourceDefinitions: the informer of a kind that is installed later starts at once, and the objects of
+one whose definition is deleted are gone."""
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 from kubeloop.api.meta import ObjectMeta, PartialObjectMetadata
@@ -12,22 +15,25 @@ from kubeloop.client.client import Client
 
 
 class CustomResourceWatch:
-    """Wakes informers whose kind gets installed. Watches, metadata only, from when the first of them misses its kind.
+    """Wakes informers whose kind gets installed, and tells those whose kind is not served when its definition is gone.
+    Watches, metadata only, from when the first of them misses its kind.
 
-    Where the rights don't allow that the informers find out by themselves, within `missing_poll` seconds.
+    Where the rights don't allow that the informers find out by themselves that a kind is there, within `missing_poll`
+    seconds, and keep the objects of one that is not.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._informers: dict[str, list[SharedIndexInformer[Any]]] = {}
         self._watch: SharedIndexInformer[PartialObjectMetadata] | None = None
+        self._first_look: asyncio.Task[None] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Register an informer to be woken. Idempotent."""
         informers = self._informers.setdefault(informer.resource.group_resource, [])
         if informer not in informers:
             informers.append(informer)
-            informer.on_not_installed(self._start)
+            informer.on_not_installed(partial(self._missed, informer))
 
     def remove(self, informer: SharedIndexInformer[Any]) -> None:
         """The informer is not woken any more."""
@@ -37,8 +43,15 @@ class CustomResourceWatch:
 
     async def stop(self) -> None:
         """Ends the watch, if there is one."""
+        if self._first_look is not None:
+            self._first_look.cancel()
         if self._watch is not None:
             await self._watch.stop()
+
+    def _missed(self, informer: SharedIndexInformer[Any]) -> None:
+        """The kind is not served: its objects are gone if it has no definition."""
+        self._start()
+        self._forget(informer.resource.group_resource)
 
     def _start(self) -> None:
         if self._watch is None:
@@ -49,9 +62,26 @@ class CustomResourceWatch:
                     on_add=lambda definition, _: self._wake(definition.name),
                     # It is served a moment after it was created: its status tells.
                     on_update=lambda _, definition: self._wake(definition.name),
+                    on_delete=lambda definition, _: self._forget(definition.name),
                 )
             )
             self._watch.start()
+            self._first_look = asyncio.create_task(self._look(self._watch), name="definitions of missing kinds")
+
+    async def _look(self, watch: SharedIndexInformer[PartialObjectMetadata]) -> None:
+        """At the first whole list: what is missed until then may have no definition."""
+        await watch.wait_for_sync()
+        for group_resource in self._informers:
+            self._forget(group_resource)
+
+    def _forget(self, group_resource: str) -> None:
+        """Objects of a kind that is not served and has no definition."""
+        watch = self._watch
+        if watch is None or not watch.has_synced() or watch.indexer.get_by_key(group_resource) is not None:
+            return
+        for informer in self._informers.get(group_resource, ()):
+            if not informer.installed:
+                informer.uninstalled()
 
     def _wake(self, group_resource: str) -> None:
         for informer in self._informers.get(group_resource, ()):

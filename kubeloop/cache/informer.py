@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.cache.changes import CheckedIndexer
+from kubeloop.cache.lister_watcher import ListerWatcher
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
-from kubeloop.cache.reflector import ListerWatcher, Reflector
+from kubeloop.cache.reflector import Reflector
 from kubeloop.cache.store import Indexer, named
 from kubeloop.client.errors import ApiError, Forbidden
 
@@ -49,8 +50,12 @@ class SharedIndexInformer(Generic[T]):
         return self._reflector.installed
 
     def on_not_installed(self, call: Callable[[], object]) -> None:
-        """Call it whenever the server says that it does not know the kind."""
+        """Call it whenever the server says that it does not know the kind. The objects stay until `uninstalled`."""
         self._processor.on_not_installed = call
+
+    def uninstalled(self) -> None:
+        """The definition of the kind is gone: its objects are."""
+        self._processor.uninstalled()
 
     @property
     def forbidden(self) -> str:
@@ -87,8 +92,11 @@ class SharedIndexInformer(Generic[T]):
         return [f"{self.kind}: the informer's task ended"] if dead else []
 
     def problems(self, now: float) -> list[str]:
-        """Why the cache may be stale: a watch without a sign of life. `now` is the loop's time()."""
-        return self._reflector.health.problems(now)
+        """Why the cache may be stale: a watch without a sign of life, or a kind that is no longer served. `now` is the
+        loop's time()."""
+        hidden = 0 if self.installed else len(self.indexer)
+        lines = [f"{self.kind}: no longer served, {hidden} objects are kept as they were last seen"] if hidden else []
+        return lines + self._reflector.health.problems(now)
 
     def undecodable(self) -> list[str]:
         """The objects that do not decode, or whose transform raised, in a line: the cache has what was stored of them

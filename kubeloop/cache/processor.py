@@ -94,7 +94,8 @@ class SharedProcessor(Generic[T]):
     """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
 
     `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
-    `on_not_installed` is called whenever the server says that it does not know the kind.
+    `on_not_installed` is called whenever the server says that it does not know the kind. Who sets it finds out whether
+    the objects are gone with their definition, and then calls `uninstalled`.
     """
 
     def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
@@ -174,15 +175,25 @@ class SharedProcessor(Generic[T]):
         self.synced.set()
 
     def not_installed(self) -> None:
-        """The server does not know the kind: what was there is gone with it."""
+        """The server does not know the kind. What was there may still be: a version that is no longer served hides its
+        objects, and what cannot be read is not gone."""
+        self.synced.set()
+        if self.on_not_installed is None:
+            self.uninstalled()
+        else:
+            self.on_not_installed()
+
+    def uninstalled(self) -> None:
+        """The kind's definition is gone, and the objects with it."""
         self.undecodable.clear()
         self.untransformed.clear()
         for old in self._drop_all_but({}, {}):
             for registration in self._handlers:
                 registration.delete(old, True)
-        self.synced.set()
-        if self.on_not_installed is not None:
-            self.on_not_installed()
+
+    def any_object(self) -> T | None:
+        """One of those that are stored; None when there are none."""
+        return next(iter(self._indexer.list()), None)
 
     def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
         """Puts an object into the indexer; returns (old, new), None when nothing is new about it.

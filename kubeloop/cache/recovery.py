@@ -17,6 +17,7 @@ from kubeloop.client.errors import (
     Unauthorized,
     Unreachable,
 )
+from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,11 @@ class ReflectorOptions:
     """A watch asks the server to end it after this to twice this, at random (client-go's minWatchTimeout)."""
     watch_grace: float = 30.0
     """How much longer than it asked for a watch may last before this side ends it."""
-    silence_limit: float = 120.0
-    """Nothing heard on a watch for so long, not even a bookmark (they come every minute): the connection counts
-    as dead and the watch is opened anew where it stopped. A kind without any change since the API server started
-    gets no bookmarks at all; for it the new watch is the sign of life."""
+    silence_limit: float = 40.0
+    """Nothing heard on a watch for so long, not even a bookmark: the connection may be dead, or nothing happens to the
+    kind. The watch is opened anew where it stopped, once a probe has shown that watches bring something."""
+    probe_limit: float = 8.0
+    """How long that probe may take: a watch from version 0 of one known object, which the server sends at once."""
     opening_limit: float = 30.0
     """How long the answer to a watch may take to begin, as for any request: the server does not wait for news."""
     initial_silence_limit: float = 15.0
@@ -73,6 +75,9 @@ class InitialEventsNeverEnded(Exception):
 
 class Silent(Unreachable):
     """A watch without a sign of life: a dead connection, or a kind that nothing happens to."""
+
+
+_SILENT = FRAMEWORK["reflector_silent_watches"].gauge()
 
 
 class Backoff:
@@ -207,8 +212,14 @@ class Health:
         # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
         self._stale_after = max(options.stale_after, 2 * options.silence_limit)
         self._last_heard: float | None = None
+        self._silent_since: float | None = None
         self.trouble: ApiError | None = None
         """The last failure, until the watch works again."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server answers, and its watches bring nothing."""
+        return self._silent_since is not None
 
     def started(self, now: float) -> None:
         """From here on signs of life are expected."""
@@ -232,8 +243,25 @@ class Health:
             log.info("%s: watch re-established", self._kind)
             self.trouble = None
 
+    def watch_is_silent(self, now: float) -> None:
+        """A watch brings nothing, not even what there is."""
+        if self._silent_since is None:
+            log.warning("%s: watches bring nothing, although the server answers: listing again instead", self._kind)
+            self._silent_since = now
+            _SILENT.labels(self._kind).inc()
+
+    def watch_works(self) -> None:
+        """A watch brought something, or there is nothing to bring; also called at the end."""
+        if self._silent_since is not None:
+            log.info("%s: watches bring news again", self._kind)
+            self._silent_since = None
+            _SILENT.labels(self._kind).dec()
+
     def problems(self, now: float) -> list[str]:
-        """One line when no data came for too long."""
+        """One line when no data came for too long, or only by lists."""
+        if self._silent_since is not None:
+            silent = now - self._silent_since
+            return [f"{self._kind}: watches bring nothing for {silent:.0f} s, although the server answers lists"]
         if self._last_heard is None or now - self._last_heard <= self._stale_after:
             return []
         why = f" ({self.trouble})" if self.trouble is not None else ""

@@ -6,11 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object, ObjectMeta, Status
-from kubeloop.api.registry import Resource
+from kubeloop.cache.lister_watcher import ListerWatcher, bring
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import (
     KEEPS_POSITION,
@@ -24,33 +23,13 @@ from kubeloop.cache.recovery import (
     ReflectorOptions,
     Silent,
 )
-from kubeloop.client.decode import ListPage, WatchEvent
+from kubeloop.client.decode import WatchEvent
 from kubeloop.client.errors import STATUS_404, ApiError, Gone, NotInstalled, ServerError, Unreachable, error_from_status
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
-
-
-class ListerWatcher(Protocol[T]):
-    """The part of a ResourceClient that a reflector uses."""
-
-    @property
-    def resource(self) -> Resource[T]: ...
-
-    async def is_served(self) -> bool: ...
-
-    async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]: ...
-
-    def watch(
-        self,
-        *,
-        resource_version: str,
-        timeout_seconds: int,
-        send_initial_events: bool = False,
-        read_timeout: float = ...,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
 class Reflector(Generic[T]):
@@ -81,6 +60,7 @@ class Reflector(Generic[T]):
         self._slow_watch_lists = 0
         self._wake = asyncio.Event()
         self._resumable = False  # a watch can start at last_sync_resource_version: the store is like the server then
+        self._silent = False  # the last watch brought nothing for too long: watches are probed before the next
         # Something did not decode: the next watch does not go on, the kind is listed again.
         self._incomplete = False
         second_look, longest = self._options.second_look, 2 * self._options.min_watch_timeout
@@ -94,15 +74,22 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """Lists and watches until cancelled."""
         self.health.started(self._now())
-        while True:
-            self._opened_at, self._events = None, 0
-            try:
-                await self.list_and_watch()
-                following = self._recovery.after_end(self._attempt())
-            except Exception as err:
-                following = self._failed(err)
-            self._resumable = self._resumable and following.resume and not self._incomplete
-            await self._pause(following.delay)
+        try:
+            while True:
+                await self._pause(await self._attempted())
+        finally:
+            self.health.watch_works()
+
+    async def _attempted(self) -> float:
+        """One attempt; how long to wait before the next."""
+        self._opened_at, self._events = None, 0
+        try:
+            await self.list_and_watch()
+            following = self._recovery.after_end(self._attempt())
+        except Exception as err:
+            following = self._failed(err)
+        self._resumable = self._resumable and following.resume and not self._incomplete
+        return following.delay
 
     async def list_and_watch(self) -> None:
         """Lists, unless the last watch can be resumed, then watches until the server ends the watch.
@@ -119,7 +106,9 @@ class Reflector(Generic[T]):
             raise NotInstalled(str(err)) from err
 
     async def _list_and_watch(self) -> None:
-        if not self._resumable and self._watch_list and await self._watch_listed():
+        if self._resumable and self._silent:
+            self._resumable = await self._watches_bring()
+        if not self._resumable and self._watch_list and not self.health.silent and await self._watch_listed():
             return
         if not self._resumable:
             self._synced(*await self._listed())
@@ -176,6 +165,18 @@ class Reflector(Generic[T]):
         self.installed = True
         self.health.heard(self._now())
 
+    async def _watches_bring(self) -> bool:
+        """Whether watches bring what there is, after one that was silent; if not, lists have to."""
+        known, limit = self._sink.any_object(), self._options.probe_limit
+        brings = await bring(self._client, known, limit, watch_list=self._watch_list)
+        self._silent = False
+        if brings:
+            self.health.watch_works()
+            self.health.heard(self._now())
+        else:
+            self.health.watch_is_silent(self._now())
+        return brings
+
     # -- one watch ----------------------------------------------------------------------------------------------------
 
     async def _watch_listed(self) -> bool:
@@ -226,6 +227,7 @@ class Reflector(Generic[T]):
             if self._incomplete and self._end.expired():
                 return  # a second look
             listing = send_initial_events and not self._resumable
+            self._silent = not listing and self._silence.expired()
             raise (InitialEventsNeverEnded if listing else Silent)(f"no data for {self._silence_limit:g} s") from err
 
     async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
@@ -269,6 +271,7 @@ class Reflector(Generic[T]):
                 self.last_sync_resource_version = event.resource_version
             self._events += 1
             self.health.recovered()
+            self.health.watch_works()
 
     def _pass_on(self, event: WatchEvent[T]) -> None:
         obj = event.object

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api.meta import ListMeta, Object
+from kubeloop.api.meta import ListMeta, Object, ObjectMeta
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.resource_reader import Selection
 
@@ -43,7 +43,13 @@ class Namespaces(Generic[T]):
         )
 
     @contextlib.asynccontextmanager
-    async def watch(self, *, resource_version: str, **options: Any) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+    async def watch(
+        self, *, resource_version: str, only: ObjectMeta | None = None, **options: Any
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+        if only is not None:
+            async with self._parts[0].watch(resource_version=resource_version, only=only, **options) as events:
+                yield events
+            return
         versions = resource_version.split(",") if resource_version else [""] * len(self._parts)
         came: asyncio.Queue[tuple[int, WatchEvent[T] | Exception | None]] = asyncio.Queue(_AHEAD)
         async with contextlib.AsyncExitStack() as stack:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
@@ -124,13 +124,18 @@ class ResourceReader(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         read_timeout: float = READ_TIMEOUT,
+        only: ObjectMeta | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
 
         `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after
         which it counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an
-        exception of it). Raises ApiError on entry, Unreachable or ServerError while reading.
+        exception of it). `only`: of this one object. Raises ApiError on entry, Unreachable or ServerError while
+        reading.
         """
+        if only is not None:
+            namespace = only.namespace
+            field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))
         params = _params(
             watch="true",
             allowWatchBookmarks="true",

@@ -12,7 +12,7 @@ from kubeloop.api.registry import Resource
 from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
 from kubeloop.cache.crds import CustomResourceWatch
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
-from kubeloop.cache.reflector import ListerWatcher
+from kubeloop.cache.lister_watcher import ListerWatcher
 from kubeloop.client.client import Client
 from kubeloop.client.namespaces import Namespaces
 from kubeloop.client.resource_client import ResourceClient

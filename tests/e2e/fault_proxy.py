@@ -30,11 +30,12 @@ _METADATA = b'"metadata":{'
 @dataclass(frozen=True)
 class Fault:
     """`answer` comes instead of the server's, `spoil` changes what the server sends (a body, or a line of a watch),
-    `farewell` is the last word to the open watches (None: they stay)."""
+    `farewell` is the last word to the open watches (None: they stay), which are `mute` or not."""
 
     answer: Callable[[], web.Response] | None = None
     spoil: Callable[[bytes], bytes] = bytes
     farewell: bytes | None = None
+    mute: bool = False
 
 
 def _page() -> web.Response:
@@ -82,6 +83,8 @@ FAULTS = {
 the simulation."""
 
 
+MUTE_WATCHES = Fault(mute=True)
+"""They open, and bring nothing; all else is answered."""
 WELL = Fault(farewell=b"")
 """The watches of before break off."""
 
@@ -175,7 +178,8 @@ class FaultProxy:
         self._watches[response] = request
         try:
             async for line in found.content:
-                await response.write(self._fault.spoil(line))
+                if not self._fault.mute:
+                    await response.write(self._fault.spoil(line))
         finally:
             del self._watches[response]
         return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from kubeloop.testing.polling import until
 from lab.namespace import LASTING, VMS, Namespace
 from tests.e2e.api import Api
 from tests.e2e.conftest import StartController
-from tests.e2e.fault_proxy import FAULTS, FaultProxy
+from tests.e2e.fault_proxy import FAULTS, MUTE_WATCHES, FaultProxy
 from tests.e2e.headroom.amounts import Amounts, minus, plus, watched
 from tests.e2e.headroom.environment import Environment, environment, grant_what_is_used, meter
 from tests.e2e.headroom.shapes import LIMITS, start
@@ -72,6 +72,66 @@ async def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
     assert f"VirtualMachine {namespace.name}/deep is nested deeper" in headroom.text()
     assert headroom.stop() == 0
     assert "Traceback" not in headroom.text()
+
+
+async def test_watches_that_open_and_stay_silent_are_told_within_a_minute_and_lists_take_their_place(
+    on: Environment, proxy: FaultProxy, headroom: Program
+) -> None:
+    namespace = await on.admin.namespace()
+    await meter(namespace, *LIMITS)
+    await start(namespace, "vm1")
+    base = await grant_what_is_used(namespace, *LIMITS)
+    proxy.begin(MUTE_WATCHES)
+    migration = await namespace.migrate("vm1")
+
+    async def is_raised() -> bool:
+        hard = await namespace.hard()
+        return all(hard[name] > amount for name, amount in base.items())
+
+    await until(is_raised, "the raise", seconds=PATIENCE)
+    status, said = headroom.get("/readyz")
+    assert (status, "virtualmachineinstancemigrations: watches bring nothing for " in said) == (503, True), said
+    assert 'reflector_silent_watches{name="virtualmachineinstancemigrations"} 1.0' in headroom.get("/metrics")[1]
+    proxy.end()
+    await namespace.succeed(migration)
+    await namespace.settle(base)
+    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well", seconds=PATIENCE)
+
+
+async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: Program, api: Api) -> None:
+    """In mid-migration; when it is served again the migration goes on."""
+    namespace = await on.admin.namespace()
+    await meter(namespace, *LIMITS)
+    await start(namespace, "vm1")
+    base = await grant_what_is_used(namespace, *LIMITS)
+    migration = await namespace.migrate("vm1", running=LASTING)
+    await namespace.until_phase(migration, "Running")
+    raised = await namespace.hard()
+    assert raised != base
+    hidden = ("virtualmachineinstancemigrations", "virtualmachineinstances")
+    served(api, hidden, False)
+    try:
+        await until(
+            lambda: all(f"{kind}: no longer served, " in headroom.get("/readyz")[1] for kind in hidden), "it to be told"
+        )
+        await asyncio.sleep(3)
+        assert await namespace.hard() == raised
+    finally:
+        served(api, hidden, True)
+    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well", seconds=PATIENCE)
+    assert await namespace.hard() == raised
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    await namespace.settle(base)
+
+
+def served(api: Api, kinds: Sequence[str], is_served: bool) -> None:
+    """Whether kubevirt.io/v1 is, of these kinds."""
+    for kind in kinds:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.kubevirt.io"
+        versions = api.get(path)["spec"]["versions"]
+        changed = [{**each, "served": is_served or each["name"] != "v1"} for each in versions]
+        api.patch(path, {"spec": {"versions": changed}})
 
 
 async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, held: Amounts) -> None:

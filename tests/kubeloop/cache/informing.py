@@ -11,15 +11,17 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.lister_watcher import ListerWatcher
 from kubeloop.cache.recovery import ReflectorOptions
-from kubeloop.cache.reflector import ListerWatcher
 from kubeloop.client.client import Client
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, ScriptedServer, raw, resources, status
-from kubeloop.testing.scripted_steps import added, bookmark, obj
+from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, ScriptedServer, raw, resources, status, watch
+from kubeloop.testing.scripted_steps import added, bookmark, hang, obj
 from kubeloop.testing.virtual_time import now
 
 PATH, DISCOVERY = PODS.path(), "/api/v1"
+ONE = PODS.path("ns")
+"""Where a watch of one object alone is asked for: the probe of whether watches bring anything."""
 SERVED, NOT_SERVED = resources("v1", "pods"), resources("v1", "secrets")
 REFUSED = status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the feature gate is enabled")
 NO_KIND = raw(b"404 page not found\n", 404, {"Content-Type": "text/plain"})
@@ -110,12 +112,13 @@ async def running(
     options: ReflectorOptions | None = None,
     **more: Any,
 ) -> AsyncIterator[Run]:
-    """`watches` and `lists` are answered in turn, then watches are silent; `served` is discovery's answer; `of` says
-    which pods; `more` are the informer's options."""
+    """`watches` and `lists` are answered in turn, then watches are silent, but for one of a single object; `served` is
+    discovery's answer; `of` says which pods; `more` are the informer's options."""
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.script(WATCH, PATH, *watches)
         server.script(LIST, PATH, *lists)
         server.always(GET, DISCOVERY, served)
+        server.always(WATCH, ONE, watch(added(sent("a")), hang()))
         run = Run(server, SharedIndexInformer(of(client.resource(PODS)), options=options, **more), Recorder())
         run.informer.add_event_handler(run.told)
         run.informer.start()

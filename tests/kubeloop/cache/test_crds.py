@@ -27,13 +27,15 @@ from kubeloop.testing.scripted_server import (
     status,
     watch,
 )
-from kubeloop.testing.scripted_steps import added, bookmark, hang, modified, obj
+from kubeloop.testing.scripted_steps import added, bookmark, deleted, hang, modified, obj
+from kubeloop.testing.virtual_time import now
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 
 DEFINITIONS = CUSTOM_RESOURCE_DEFINITIONS.path()
 DEFINITION = f"{SETTINGS.plural}.{SETTINGS.group}"
 NEVER = ReflectorOptions(missing_poll=3600.0)
+OFTEN = ReflectorOptions(missing_poll=0.1)
 NO_KIND = raw(b"404 page not found\n", 404)
 OTHER = obj("virtualmachines.kubevirt.io")
 
@@ -118,3 +120,64 @@ async def test_only_the_kind_that_came_is_woken() -> None:
             live.send(added(obj(DEFINITION, "6")), bookmark("6", initial_events_end=True))
             await server.wait_seen(GET, "/apis", 2)
             assert len(server.seen(GET, f"/apis/{VIRTUAL_MACHINES.api_version}")) == 1
+
+
+def serving(server: ScriptedServer, *, until_hidden: float = 0.5) -> None:
+    """The kind is there with an object, and after a while not served any more."""
+    there = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), until_hidden)
+    server.script(WATCH, SETTINGS.path(), there)
+    server.always(WATCH, SETTINGS.path(), NO_KIND)
+    server.always(GET, f"/apis/{SETTINGS.api_version}", status(404, "NotFound"))
+    server.always(GET, "/apis", groups("kubevirt.io/v1"))
+
+
+async def test_objects_of_a_kind_that_is_no_longer_served_stay_while_its_definition_is_there() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        serving(server)
+        server.script(WATCH, DEFINITIONS, live.reply)
+        async with waking(client, SETTINGS, options=OFTEN) as (informer,):
+            await live.opened()
+            assert informer.indexer.list_keys() == ["ratio"], "nobody knows yet"
+            live.send(added(obj(DEFINITION, "4")), bookmark("5", initial_events_end=True))
+            await server.wait_seen(GET, "/apis", 5)
+            assert (informer.indexer.list_keys(), informer.installed) == (["ratio"], False)
+            (problem,) = informer.problems(now())
+            assert problem == "settings: no longer served, 1 objects are kept as they were last seen"
+            with_settings(server)
+            await until(lambda: informer.installed)
+            assert informer.problems(now()) == []
+            assert informer.indexer.list_keys() == ["ratio"]
+
+
+async def test_objects_are_gone_with_the_definition_of_their_kind() -> None:
+    live = LiveWatch()
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        serving(server)
+        server.script(WATCH, DEFINITIONS, live.reply)
+        async with waking(client, SETTINGS, options=OFTEN) as (informer,):
+            await live.opened()
+            live.send(added(obj(DEFINITION, "4")), bookmark("5", initial_events_end=True))
+            await server.wait_seen(GET, "/apis", 3)
+            live.send(deleted(obj(DEFINITION, "6")))
+            await until(lambda: not informer.indexer.list_keys())
+            assert informer.problems(now()) == []
+
+
+async def test_objects_of_a_kind_without_a_definition_at_the_first_look_are_gone() -> None:
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        serving(server)
+        server.script(WATCH, DEFINITIONS, watch(added(OTHER), bookmark("5", initial_events_end=True), hang()))
+        async with waking(client, SETTINGS, options=OFTEN) as (informer,):
+            await until(lambda: informer.has_synced() and not informer.indexer.list_keys())
+
+
+async def test_where_definitions_may_not_be_read_nothing_is_taken_for_gone() -> None:
+    async with ScriptedServer() as server, Client(server.config()) as client:
+        serving(server)
+        server.always(WATCH, DEFINITIONS, status(403, "Forbidden"))
+        server.always(LIST, DEFINITIONS, status(403, "Forbidden"))
+        async with waking(client, SETTINGS, options=OFTEN) as (informer,):
+            await server.wait_seen(GET, "/apis", 5)
+            assert informer.indexer.list_keys() == ["ratio"]
+            assert informer.problems(now()) != []

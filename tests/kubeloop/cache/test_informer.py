@@ -13,6 +13,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
+from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.scripted_server import Reply, listing, watch
 from kubeloop.testing.scripted_steps import added, bookmark, hang
@@ -316,7 +317,7 @@ def test_an_index_with_holes_is_named_in_the_probes() -> None:
 
 
 async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:
-    shared = informer(resync_period=60.0)
+    shared = informer(resync_period=60.0, options=ReflectorOptions(silence_limit=3600.0))  # the server has no pod
     default, own, never = Recorder(), Recorder(), Recorder()
     shared.add_event_handler(default)
     shared.add_event_handler(own, resync_period=25.0)

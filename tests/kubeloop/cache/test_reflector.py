@@ -6,6 +6,7 @@ import asyncio
 import itertools
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kubeloop.api.core import Pod
 from kubeloop.api.registry import PODS
@@ -14,7 +15,18 @@ from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.namespaces import Namespaces
 from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, listing, refuse, silent, status, watch
 from kubeloop.testing.scripted_steps import added, bookmark, deleted, drop, error, hang, modified, obj
-from tests.kubeloop.cache.informing import DISCOVERY, FIRST, NO_KIND, NOT_SERVED, PATH, REFUSED, SERVED, running, sent
+from tests.kubeloop.cache.informing import (
+    DISCOVERY,
+    FIRST,
+    NO_KIND,
+    NOT_SERVED,
+    ONE,
+    PATH,
+    REFUSED,
+    SERVED,
+    running,
+    sent,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -58,9 +70,86 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request(
         assert run.held() == "a@1"
 
 
+async def test_a_kind_that_nothing_happens_to_costs_two_short_requests_each_time_and_no_list() -> None:
+    async with running([watch(*FIRST, hang()), *[SILENT] * 100]) as run:
+        await asyncio.sleep(600)
+        assert run.asked() == ["WATCH initial", *["WATCH 5"] * 14]
+        probes = run.server.seen(WATCH, ONE)
+        assert [(seen.query["fieldSelector"], seen.query["resourceVersion"]) for seen in probes] == [
+            ("metadata.name=a", "0")
+        ] * 14
+        assert run.problems() == []
+
+
+HANGS = silent()
+DEAF: dict[str, tuple[Reply, Reply]] = {
+    "watches that open and stay silent": (SILENT, SILENT),
+    "watches whose answer does not begin": (HANGS, HANGS),
+    "a watch that ends before it has brought what there is": (SILENT, watch(1.0)),
+}
+
+
+@pytest.mark.parametrize(("watches", "probes"), DEAF.values(), ids=DEAF)
+async def test_where_only_lists_bring_something_the_kind_is_listed_each_minute_and_it_is_told(
+    watches: Reply, probes: Reply
+) -> None:
+    async with running([watch(*FIRST, drop())], [listing([sent("a", "6"), sent("b", "7")], "9")]) as run:
+        run.server.always(WATCH, PATH, watches)
+        run.server.always(WATCH, ONE, probes)
+        run.server.always(LIST, PATH, listing([sent("b", "7")], "10"))
+        await asyncio.sleep(55)
+        assert run.held() == "a@6 b@7"
+        (problem,) = run.problems()
+        assert problem.startswith("pods: watches bring nothing for ")
+        assert silent_watches() == 1
+        await asyncio.sleep(60)
+        assert run.held() == "b@7"
+        run.server.always(WATCH, ONE, watch(added(sent("b", "7"))))
+        await asyncio.sleep(60)
+        assert run.problems() == []
+        assert silent_watches() == 0
+
+
+async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
+    async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "9")]) as run:
+        run.server.always(WATCH, PATH, watch(20.0, modified(sent("a", "10")), hang()))
+        run.server.always(WATCH, ONE, SILENT)
+        await asyncio.sleep(50)
+        assert run.problems() != []
+        await asyncio.sleep(20)
+        assert (run.held(), run.problems()) == ("a@10", [])
+
+
+async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
+    """Where there is no WatchList."""
+    empty, full = listing([], "6"), listing([sent("a", "7")], "8")
+    async with running([REFUSED, *[SILENT] * 9], [listing([], "5"), empty, full, full]) as run:
+        await asyncio.sleep(75)
+        assert (run.held(), run.problems()) == ("", [])
+        await asyncio.sleep(10)
+        assert run.held() == "a@7"
+        assert run.problems() != []
+    assert silent_watches() == 0, "it has ended"
+
+
+async def test_a_kind_without_objects_is_silent_when_a_watch_list_brings_nothing() -> None:
+    begun = watch(bookmark("5", initial_events_end=True), hang())
+    async with running([begun, begun, *[SILENT] * 9], [listing([sent("a", "7")], "8")]) as run:
+        await asyncio.sleep(75)
+        assert (run.held(), run.problems()) == ("", [])
+        await asyncio.sleep(20)
+        assert run.held() == "a@7"
+        assert run.problems() != []
+        assert run.asked() == ["WATCH initial", "WATCH initial", "WATCH 5", "WATCH initial", "GET", "WATCH 8"]
+
+
+def silent_watches() -> float:
+    return REGISTRY.get_sample_value("reflector_silent_watches", {"name": "pods"}) or 0.0
+
+
 async def test_bookmarks_alone_keep_a_watch_alive() -> None:
     minutes = [step for minute in range(1, 9) for step in (60.0, bookmark(str(100 + minute)))]
-    options = ReflectorOptions(min_watch_timeout=3600.0)
+    options = ReflectorOptions(min_watch_timeout=3600.0, silence_limit=90.0)
     async with running([watch(*FIRST, *minutes, hang())], options=options) as run:
         await asyncio.sleep(8.5 * 60)
         assert run.asked() == ["WATCH initial"]
@@ -231,7 +320,9 @@ LOGGED: dict[str, tuple[list[Reply], list[str]]] = {
 async def test_what_is_logged_as_a_warning(
     watches: list[Reply], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running([*watches, watch(bookmark("1", initial_events_end=True), hang())], served=NOT_SERVED):
+    lasting = ReflectorOptions(silence_limit=3600.0)
+    watches = [*watches, watch(bookmark("1", initial_events_end=True), hang())]
+    async with running(watches, served=NOT_SERVED, options=lasting):
         await asyncio.sleep(100)
     said = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert all(line.startswith("pods: list or watch failed: ") for line in said)
