@@ -97,6 +97,12 @@ EVENTS: Final = (
         "Find out why it does not end: `kubectl -n NS get pods -l kubevirt.io=virt-launcher`",
     ),
     Event(
+        "ReserveLabelRemoved",
+        "Namespace",
+        "Another client removes the label `headroom.harvesterhci.io/holding` again and again: nothing is reserved meanwhile.",
+        "Have that client (a GitOps tool that prunes) leave the label alone",
+    ),
+    Event(
         "InsufficientResourceQuota",
         "VirtualMachine",
         "The VM cannot start within the quota and was halted.",

@@ -25,6 +25,6 @@ def register_all(management: Management, events: EventRecorder, options: Options
     if options.dry_run:
         resourcequota.register(management, events, options)
         return
-    resourcequota.register(management, events, options, namespace.register_holding(management, options))
+    resourcequota.register(management, events, options, namespace.register_holding(management, events, options))
     for register in _WRITERS_OF_OTHER_KINDS:
         register(management, events, options)

@@ -7,6 +7,9 @@ still have to pass quota admission: where the label is new, `before_raise` delay
 Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
 namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
 migration of a namespace waits for it.
+
+Another client that removes the label again and again (GitOps tools prune what they do not know) leaves gaps in which
+the API server asks nobody about pods: that is reported.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -46,6 +50,10 @@ LONGEST_SETTLE = 2.0
 _FAIL = "Fail"
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
+EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
+REMOVALS = 3
+"""So many removals by others within REMOVALS_SECONDS are reported."""
+REMOVALS_SECONDS = 60.0
 
 
 def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
@@ -83,6 +91,7 @@ class Handler:
     namespaces: Controller[Namespace]
     source: Source
     registrations: CacheReader[ValidatingWebhookConfiguration]
+    events: EventRecorder
     reserve: bool
     """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
     _written: dict[str, Namespace] = field(default_factory=dict, init=False)
@@ -91,13 +100,15 @@ class Handler:
     # Of the namespaces that this process labelled. One that was found labelled was so before we started: that is long
     # enough.
     _free_since: dict[str, float] = field(default_factory=dict, init=False)
+    _removed_at: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list), init=False)
+    # By namespace when others removed the label since it was last reported.
     _writing: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock), init=False)
     # A raise while the label goes waits for that, and has it set anew.
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
-            for known in (self._written, self._counts_from, self._free_since, self._writing):
+            for known in (self._written, self._counts_from, self._free_since, self._removed_at, self._writing):
                 known.pop(key, None)
             return
         policy = self._policy_for_pods()
@@ -141,10 +152,28 @@ class Handler:
         async with self._writing[name]:
             if self._is_labelled(name):
                 return
+            self._report_removal(name)
             began = loop_time()
             await self._label(name, constants.TRUE)
             now = loop_time()
             self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
+
+    def _report_removal(self, name: str) -> None:
+        """Where this process had labelled the namespace, another client has removed the label."""
+        written = self._written.get(name)
+        if written is None or written.labels.get(constants.LABEL_HOLDING) != constants.TRUE:
+            return
+        now = loop_time()
+        recent = [at for at in self._removed_at[name] if now - at < REMOVALS_SECONDS] + [now]
+        self._removed_at[name] = recent if len(recent) < REMOVALS else []
+        if len(recent) == REMOVALS:
+            self.events.event(
+                written,
+                WARNING,
+                EVENT_LABEL_REMOVED,
+                f"another client removes the label {constants.LABEL_HOLDING} again and again: any pod may take the "
+                "headroom that is added for migrations here; have that client leave the label alone",
+            )
 
     async def _release(self, name: str, *, reserve: bool) -> None:
         since = self._free_since.setdefault(name, loop_time())

@@ -27,10 +27,10 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces.watch_related(quotas, _namespace_of)
 
 
-def register_holding(management: Management, options: Options) -> BeforeRaise:
+def register_holding(management: Management, events: EventRecorder, options: Options) -> BeforeRaise:
     """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
-    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), options.reserve)
+    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, options.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)
     namespaces.watch_related(management.virtual_machine_instance_migrations, _namespace_of, reads=is_finished)

@@ -12,13 +12,13 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.controller.namespace.holding_controller import LONGEST_SETTLE, SETTLE, holds, unlabel_all
+from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LONGEST_SETTLE, SETTLE, holds, unlabel_all
 from pkg.controller.namespace.register import register_holding
 from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import sentences
-from tests.kinds import Server, edited
+from tests.kinds import Events, Server, edited
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmi, vmim
 from tests.pkg.controller.wired import Wired, retry_after
 
@@ -65,7 +65,8 @@ class OneNamespace:
     def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
         server = Server()
         self._management = Wired(server)
-        self._before_raise = register_holding(self._management, Options(reserve=reserve))
+        self.events = Events()
+        self._before_raise = register_holding(self._management, self.events.recorder, Options(reserve=reserve))
         self.namespaces, self.quotas = server.kind(registry.NAMESPACES), server.kind(registry.RESOURCE_QUOTAS)
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = server.kind(VIRTUAL_MACHINE_INSTANCES)
@@ -167,6 +168,42 @@ async def test_a_label_that_is_removed_comes_back(one: OneNamespace) -> None:
     one.namespaces.edited("ns1", {"metadata": {"labels": None}})
     assert await one.handle() is None
     assert one.labelled
+
+
+async def test_a_client_that_removes_the_label_again_and_again_is_reported_once_for_three_times(
+    one: OneNamespace,
+) -> None:
+    one.quotas.given(quota(annotations=ONE))
+    await one.handle()
+    for _ in range(7):
+        assert one.labelled
+        one.namespaces.edited("ns1", {"metadata": {"labels": None}})
+        await one.handle()
+        await asyncio.sleep(0.2)
+    assert one.events.reasons == [EVENT_LABEL_REMOVED] * 2
+    (key, _type, _reason, message), _ = one.events.recorded
+    assert (key, constants.LABEL_HOLDING in message) == ("ns1", True)
+
+
+async def test_a_label_that_is_removed_now_and_then_is_only_set_anew(one: OneNamespace) -> None:
+    one.quotas.given(quota(annotations=ONE))
+    await one.handle()
+    for _ in range(5):
+        one.namespaces.edited("ns1", {"metadata": {"labels": None}})
+        await one.handle()
+        await asyncio.sleep(31)
+    assert one.events.recorded == []
+
+
+async def test_a_label_that_headroom_itself_took_away_is_none_that_others_removed() -> None:
+    one = OneNamespace(labelled=True)
+    for _ in range(4):
+        await one.handle()
+        await asyncio.sleep(LINGER)
+        await one.handle()
+        assert not one.labelled
+        assert await one.before_raise() == pytest.approx(SETTLE)
+    assert one.events.recorded == []
 
 
 async def test_a_label_that_cannot_be_written_holds_no_migration_up(one: OneNamespace) -> None:
