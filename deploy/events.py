@@ -99,7 +99,7 @@ EVENTS: Final = (
     Event(
         "ReserveLabelRemoved",
         "Namespace",
-        "Another client removes the label `headroom.harvesterhci.io/holding` again and again: nothing is reserved meanwhile.",
+        "Another client keeps removing the label `headroom.harvesterhci.io/holding`: nothing is reserved meanwhile.",
         "Have that client (a GitOps tool that prunes) leave the label alone",
     ),
     Event(
