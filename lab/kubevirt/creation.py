@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kubeloop.api.core import Node, Pod
+from kubeloop.api.core import Node, Pod, Taint
 from kubeloop.api.objects import condition_is_true, find_condition
 from kubeloop.client.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -37,16 +37,29 @@ def pick_node(
     load: Mapping[str, int],
     avoid: Collection[str | None] = (),
     selector: Mapping[str, str] | None = None,
+    tolerations: Sequence[Mapping[str, Any]] = (),
 ) -> str | None:
     """The least loaded node that may be used, the first by name among equals; None when there is none."""
-    fitting = [node.name for node in nodes if node.name not in avoid and _usable(node, selector or {})]
+    fitting = [node.name for node in nodes if node.name not in avoid and _usable(node, selector or {}, tolerations)]
     return min(fitting, key=lambda name: (load.get(name, 0), name), default=None)
 
 
-def _usable(node: Node, selector: Mapping[str, str]) -> bool:
+def _usable(node: Node, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, Any]]) -> bool:
     conditions = node.status.conditions
     ready = condition_is_true(conditions, "Ready") or find_condition(conditions, "Ready") is None
-    return ready and not node.spec.unschedulable and not node.deleting and selector.items() <= node.labels.items()
+    is_open = not any(_repels(taint, tolerations) for taint in node.spec.taints or ())
+    is_schedulable = is_open and not node.spec.unschedulable and not node.deleting
+    return ready and is_schedulable and selector.items() <= node.labels.items()
+
+
+def _repels(taint: Taint, tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Reports whether a taint keeps a pod away, as the scheduler's TaintToleration does."""
+    return taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in tolerations)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
+    fits = toleration.get("effect") in (None, "", taint.effect) and toleration.get("key") in (None, "", taint.key)
+    return fits and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.value or ""))
 
 
 _UNSEEN = 5.0
@@ -62,7 +75,13 @@ class Placement:
         self._pods = pods
         self._created: dict[str, tuple[str, float]] = {}
 
-    def choose(self, *, avoid: Collection[str | None] = (), selector: Mapping[str, str] | None = None) -> str | None:
+    def choose(
+        self,
+        *,
+        avoid: Collection[str | None] = (),
+        selector: Mapping[str, str] | None = None,
+        tolerations: Sequence[Mapping[str, Any]] = (),
+    ) -> str | None:
         """The node for a pod that is about to be created; None when there is none to choose."""
         nodes, now = self._nodes.list(), loop_time()
         self._created = {
@@ -72,7 +91,7 @@ class Placement:
         }
         load = self._pods.load(node.name for node in nodes)
         load.update(node for node, _ in self._created.values())
-        return pick_node(nodes, load=load, avoid=avoid, selector=selector)
+        return pick_node(nodes, load=load, avoid=avoid, selector=selector, tolerations=tolerations)
 
     def expect(self, pod_key: str, node: str) -> None:
         """The pod is being created there."""
@@ -203,13 +222,14 @@ class Creator:
         node = self.node_for(vmi, migration)
         if node is None and migration is None:
             raise RetryAfter(1.0, "no node can run it")
-        body = launcher_pod(vmi, rendering, node, migration, claim)
+        body = launcher_pod(vmi, rendering, node, migration, claim, self.configuration.launcher_image)
         await self.create(body, vmi, migration, "vmi migration target pod" if migration else "launcher pod")
 
     def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
         """For a migration's target another than the VMI's own."""
         added, avoid = (migration.spec.added_node_selector, vmi.status.node_name) if migration else (None, None)
-        return self.placement.choose(avoid=(avoid,), selector={**(vmi.spec.node_selector or {}), **(added or {})})
+        selector = {**(vmi.spec.node_selector or {}), **(added or {})}
+        return self.placement.choose(avoid=(avoid,), selector=selector, tolerations=vmi.spec.tolerations or ())
 
     async def claim(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
         """The name of the claim for the VM's state, or for its migration's target. Raises as `create`: KubeVirt writes

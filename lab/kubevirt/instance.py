@@ -12,7 +12,7 @@ from kubeloop.api.meta import Condition
 from kubeloop.api.objects import set_condition
 from lab.kubevirt import objects
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, replacing, transitions, without
-from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.pod import COMPUTE, hotplugged
 from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
 from pkg.util import constants
 
@@ -152,6 +152,9 @@ def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patc
     reported = vmi.status.memory.memory_overhead if vmi.status.memory else None
     if report_overhead and overhead and str(reported) != overhead:
         patch["memory"] = {"memoryOverhead": overhead}
+    image = next((container.image for container in pod.spec.containers if container.name == COMPUTE), None)
+    if image and vmi.status.launcher_container_image_version != image:
+        patch["launcherContainerImageVersion"] = image
     return patch
 
 

@@ -11,7 +11,7 @@ from kubeloop.api.objects import by_creation
 from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options
+from lab.kubevirt.options import Options, reported_version
 from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Limits, is_finished, limits_of
@@ -74,6 +74,9 @@ class Migrations:
     def get(self, key: str) -> VirtualMachineInstanceMigration | None:
         return self._migrations.get_by_key(key)
 
+    def all(self) -> list[VirtualMachineInstanceMigration]:
+        return self._migrations.list()
+
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
         """Those of a VMI that have not ended."""
         return [migration for migration in self._migrations.by_index(_BY_VMI, vmi_key) if not is_finished(migration)]
@@ -114,6 +117,11 @@ class Configuration:
             namespace.labels if namespace else {},
             limited_by(limit for quota in self._quotas.list(name) for limit in quota.hard),
         )
+
+    @property
+    def launcher_image(self) -> str:
+        """The image of today's launchers."""
+        return f"virt-launcher:{reported_version(self._options.overhead_profile)}"
 
     @property
     def reports_overhead(self) -> bool:

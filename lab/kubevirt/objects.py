@@ -47,6 +47,7 @@ class MigrationState(kubevirt.MigrationState):
 
 class InstanceStatus(kubevirt.VirtualMachineInstanceStatus):
     active_pods: dict[str, str] | None = None
+    launcher_container_image_version: str | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[PhaseTransition] | None = None
 
@@ -59,6 +60,7 @@ class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
     node_selector: dict[str, str] | None = None
     tolerations: list[dict[str, Any]] | None = None
     termination_grace_period_seconds: int | None = None
+    eviction_strategy: str | None = None
 
 
 class VirtualMachineInstance(kubevirt.VirtualMachineInstance):
@@ -105,6 +107,20 @@ class VirtualMachine(Object):
     status: kubevirt.VirtualMachineStatus = kubevirt.VirtualMachineStatus()
 
 
+class WorkloadUpdateStrategy(Struct):
+    """kubevirt.io/v1 KubeVirtWorkloadUpdateStrategy: how VMIs come into launchers of a new release."""
+
+    workload_update_methods: list[str] | None = None
+
+
+class KubeVirtSpec(kubevirt.KubeVirtSpec):
+    workload_update_strategy: WorkloadUpdateStrategy | None = None
+
+
+class KubeVirt(kubevirt.KubeVirt):
+    spec: KubeVirtSpec = KubeVirtSpec()
+
+
 def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
     """The product's resource, decoded into the type with all that the controller reads."""
     return Resource(like.group, like.version, like.plural, like.kind, kind, status_subresource=like.status_subresource)
@@ -112,6 +128,7 @@ def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
 
 MACHINES = _own(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
 INSTANCES = _own(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
+INSTALLATIONS = _own(kubevirt.KUBEVIRTS, KubeVirt)
 MIGRATIONS = _own(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)
 
 

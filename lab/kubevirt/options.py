@@ -55,6 +55,7 @@ class Options:
     max_retry: float = 300.0
     finished_linger: float = math.inf
     drained_bucket: bool = False
+    workload_update_delay: float = 5.0
     namespace_prefix: str = ""
     """Only VMs of namespaces whose names begin so: beside another KubeVirt. "": all but those of `headroom scale`."""
 

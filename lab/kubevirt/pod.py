@@ -27,7 +27,9 @@ _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """apimachinery's alphabet for generated names: no vowels, no words."""
 _MAX_GENERATED_BASE: Final = 58
 _MAX_LABEL: Final = 63
-_IMAGE = "virt-launcher"
+_IMAGE: Final = "virt-launcher"
+COMPUTE: Final = "compute"
+"""The container with the guest."""
 _DEFAULT_GRACE = 30
 _EXTRA_GRACE = 30
 """Seconds that a launcher has beyond its guest's, KubeVirt's template service."""
@@ -74,9 +76,10 @@ def launcher_pod(
     node: str | None,
     migration: VirtualMachineInstanceMigration | None = None,
     claim: str = "",
+    image: str = _IMAGE,
 ) -> Body:
     """The body of a launcher pod; of the target pod when there is a `migration`. `claim` is that of the VM's persistent
-    state."""
+    state, `image` today's launcher's."""
     spec, grace, overhead = vmi.spec, vmi.spec.termination_grace_period_seconds, overhead_of(vmi, rendering)
     containers = render_containers(vmi, rendering, overhead=overhead, digests_known=migration is not None)
     body: Body = {
@@ -84,8 +87,8 @@ def launcher_pod(
         "kind": "Pod",
         "metadata": _metadata(vmi, overhead, node, migration),
         "spec": {
-            "containers": [_container(container) for container in containers.containers],
-            "initContainers": [_container(container) for container in containers.init_containers or ()],
+            "containers": [_container(container, image) for container in containers.containers],
+            "initContainers": [_container(container, image) for container in containers.init_containers or ()],
             "restartPolicy": "Never",
             "hostname": host_name(spec.hostname or vmi.name),
             "automountServiceAccountToken": False,
@@ -189,9 +192,9 @@ def _freezer(vmi: VirtualMachineInstance, action: str) -> str:
     return json.dumps(["/usr/bin/virt-freezer", action, "--name", vmi.name, "--namespace", vmi.namespace])
 
 
-def _container(container: Any) -> Body:
+def _container(container: Any, image: str = _IMAGE) -> Body:
     built: Body = msgspec.to_builtins(container)
-    return {"image": _IMAGE, **built}
+    return {"image": image, **built}
 
 
 def _claim(volume: Volume) -> Body:

@@ -11,15 +11,18 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import NODES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES
 from kubeloop.client.resource_client import ResourceClient
+from lab.kubevirt.automatic import MigrationCreator
 from lab.kubevirt.creation import QUICK, Creator, Placement, Refusals
+from lab.kubevirt.evacuation_controller import EvacuationHandler, nodes_of
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.lookup import Configuration, Migrations, Pods
-from lab.kubevirt.objects import INSTANCES, MACHINES, MIGRATIONS, write
+from lab.kubevirt.objects import INSTALLATIONS, INSTANCES, MACHINES, MIGRATIONS, write
 from lab.kubevirt.options import Options, reported_version
 from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.vm_controller import MachineHandler
 from lab.kubevirt.vmi_controller import Ending, InstanceHandler
 from lab.kubevirt.vmim_controller import MigrationHandler
+from lab.kubevirt.workload_update_controller import WorkloadUpdateHandler
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.util import constants
@@ -111,3 +114,15 @@ def register(management: Management, options: Options) -> None:
     migrations.watch_related(management.pods, known.of_pod)
     migrations.watch_related(instances, lambda vmi: [each.key for each in known.active(vmi.key)])
     migrations.watch_related(quotas, refused_by(migration.creator.refusals, gate.is_waiting))
+
+    automatic = MigrationCreator(migrations.client, known, pods, management.recorder(COMPONENT), options.selects)
+    nodes = management.controller(NODES)
+    evacuation = EvacuationHandler(instances.cache(), automatic)
+    nodes.on_change("evacuation-controller", evacuation.on_node_changed)
+    nodes.watch_related(instances, nodes_of)
+    nodes.watch_related(migrations, evacuation.nodes_of_migration)
+
+    installations = management.controller(INSTALLATIONS)
+    updater = WorkloadUpdateHandler(instances.cache(), automatic, configuration, options.workload_update_delay)
+    installations.on_change("workload-update-controller", updater.on_kubevirt_changed)
+    installations.watch_related(migrations, updater.hurried)

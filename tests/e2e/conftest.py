@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from lab.cluster import RancherAgent
 from tests.e2e.accounts import BY_HAND, apply, documents, kubeconfig_of
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
@@ -38,6 +39,22 @@ def alone(cluster: Cluster) -> Iterator[None]:
     yield
     for name in STAND_INS:
         cluster.restart(name)
+
+
+RANCHERS = ("2.13",)
+"""The releases that tests with Rancher run beside."""
+
+
+@pytest.fixture(scope="module", params=RANCHERS)
+def rancher(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RancherAgent]:
+    """Rancher's agent, of each release in turn."""
+    agent = RancherAgent(cluster.directory)
+    before = agent.release
+    if before != request.param:
+        agent.install(request.param)
+    yield agent
+    if before != request.param:
+        agent.install(before)
 
 
 @contextlib.contextmanager

@@ -79,12 +79,17 @@ class Environment:
         patch = {"spec": {"configuration": configuration}}
         await self.admin.client.resource(KUBEVIRTS).merge_patch(patch, **_CR)
 
+    async def strategy(self, *methods: str) -> None:
+        """How KubeVirt brings VMs into launchers of a new release."""
+        patch = {"spec": {"workloadUpdateStrategy": {"workloadUpdateMethods": list(methods)}}}
+        await self.admin.client.resource(KUBEVIRTS).merge_patch(patch, **_CR)
+
     @contextlib.asynccontextmanager
-    async def release(self, profile: str, version: str) -> AsyncIterator[None]:
-        """Another release of KubeVirt's controllers, which the CR says too."""
+    async def release(self, profile: str, version: str, *flags: str) -> AsyncIterator[None]:
+        """Another release of KubeVirt's controllers, which the CR says too; `flags` are the stand-in's."""
         directory = self.cluster.directory
         argv = processes.argv(directory, "kubevirt")
-        processes.restart(directory, "kubevirt", [*argv, "--overhead-profile", profile])
+        processes.restart(directory, "kubevirt", [*argv, "--overhead-profile", profile, *flags])
         await self._observed_version(version)
         try:
             yield
