@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _UNSEEN = 300.0
 """Seconds after which a migration that the cache never showed counts as gone (client-go's expectations)."""
+_PRIORITY = "system-critical"
 _STRATEGIES = ("LiveMigrate", "LiveMigrateIfPossible")
 
 
@@ -33,6 +34,7 @@ class MigrationCreator:
     recorder: EventRecorder
     selects: Callable[[str], bool]
     """Says of a VMI's key whether this stand-in has to do with it."""
+    has_priorities: bool
     _created: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def is_free(self, vmi: VirtualMachineInstance) -> bool:
@@ -44,12 +46,11 @@ class MigrationCreator:
         live = [pod for pod in self.pods.launchers(vmi.key) if not pod.terminal]
         return can_migrate and len(live) <= 1 and not self.migrations.active(vmi.key)
 
-    async def create(
-        self, vmi: VirtualMachineInstance, prefix: str, annotations: Mapping[str, str], priority: str
-    ) -> None:
+    async def create(self, vmi: VirtualMachineInstance, prefix: str, annotations: Mapping[str, str]) -> None:
         """Raises ApiError, and says so by an event about the VMI."""
         metadata: dict[str, Any] = {"generateName": prefix, "annotations": dict(annotations)}
-        body = {"metadata": metadata, "spec": {"vmiName": vmi.name, "priority": priority}}
+        priority = {"priority": _PRIORITY} if self.has_priorities else {}
+        body = {"metadata": metadata, "spec": {"vmiName": vmi.name, **priority}}
         try:
             made = await self.client.create(body, namespace=vmi.namespace)
         except ApiError as error:

@@ -1,28 +1,32 @@
 """Node with the drain taint → a migration for each VMI that runs on it.
 
-Source: kubevirt pkg/virt-controller/watch/drain/evacuation/evacuation.go. All of a node's VMIs get theirs at once; the
-migration controller's parallel limits say when each begins. VMIs that an eviction marked (status.evacuationNodeName)
-are not played.
+Source: kubevirt pkg/virt-controller/watch/drain/evacuation/evacuation.go. Since 1.9 all of a node's VMIs get theirs at
+once, before that as many as the parallel limits let run beside those that run already. VMIs that an eviction marked
+(status.evacuationNodeName) are not played.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from kubeloop.api.core import Node
 from kubeloop.client.client import for_each
 from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt.automatic import MigrationCreator, migrates_on_eviction
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.migration import Limits
 
 logger = logging.getLogger(__name__)
 
 DRAIN_TAINT: Final = "kubevirt.io/drain"
 ANNOTATION: Final = "kubevirt.io/evacuationMigration"
 PREFIX: Final = "kubevirt-evacuation-"
-_PRIORITY: Final = "system-critical"
+_FULL: Final = 5.0
+"""Seconds until the next look while no migration may be added."""
 _BY_NODE = "vmis of a node"
 
 
@@ -32,19 +36,30 @@ class EvacuationHandler:
 
     instances: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
+    limits: Callable[[], Limits]
 
     def __post_init__(self) -> None:
         self.instances.add_indexer(_BY_NODE, nodes_of)
 
     async def on_node_changed(self, key: str, node: Node | None) -> None:
-        """Raises ApiError."""
+        """Raises ApiError; RetryAfter while no more may be created."""
         if node is None or not is_drained(node):
             return
         found = self.instances.by_index(_BY_NODE, node.name)
         candidates = [vmi for vmi in found if migrates_on_eviction(vmi) and self.creator.is_free(vmi)]
+        selected = candidates if self.creator.has_priorities else candidates[: self._free(found)]
         if candidates:
-            logger.info("node: %s, VMIs: %d, candidates: %d", node.name, len(found), len(candidates))
-        await for_each(candidates, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: node.name}, _PRIORITY))
+            logger.info("node: %s, candidates: %d, selected: %d", node.name, len(candidates), len(selected))
+        await for_each(selected, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: node.name}))
+        if len(selected) < len(candidates):
+            raise RetryAfter(_FULL, "as many migrate as may")
+
+    def _free(self, on_node: Iterable[VirtualMachineInstance]) -> int:
+        """How many more may run, of those that leave the node of these VMIs."""
+        running, limits = self.creator.migrations.running(), self.limits()
+        keys = {vmi.key for vmi in on_node}
+        leaving = sum(migration.vmi_key in keys for migration in running)
+        return max(0, min(limits.per_cluster - len(running), limits.per_node - leaving))
 
     def nodes_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
         """Returns the node that a migration leaves."""

@@ -74,8 +74,10 @@ class Migrations:
     def get(self, key: str) -> VirtualMachineInstanceMigration | None:
         return self._migrations.get_by_key(key)
 
-    def all(self) -> list[VirtualMachineInstanceMigration]:
-        return self._migrations.list()
+    def running(self) -> list[VirtualMachineInstanceMigration]:
+        """Those that have left Pending and have not ended."""
+        waiting = (None, "", constants.PHASE_PENDING)
+        return [m for m in self._migrations.list() if m.status.phase not in waiting and not is_finished(m)]
 
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
         """Those of a VMI that have not ended."""

@@ -19,7 +19,7 @@ from kubeloop.api.meta import Object
 from kubeloop.workqueue.queue import loop_time
 from pkg.util import constants
 from pkg.util.kubevirt.migration import USUAL_LIMITS
-from pkg.util.kubevirt.profiles import NEWEST
+from pkg.util.kubevirt.profiles import NEWEST, PROFILES
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,12 @@ class Options:
     workload_update_delay: float = 5.0
     namespace_prefix: str = ""
     """Only VMs of namespaces whose names begin so: beside another KubeVirt. "": all but those of `headroom scale`."""
+
+    @property
+    def has_priority_queue(self) -> bool:
+        """Whether migrations have priorities, and wait as objects: GA since KubeVirt 1.9."""
+        names = list(PROFILES)
+        return names.index(self.overhead_profile) >= names.index("1.9")
 
     def selects(self, key: str) -> bool:
         """Whether an object is of a namespace that is meant."""

@@ -115,9 +115,19 @@ def register(management: Management, options: Options) -> None:
     migrations.watch_related(instances, lambda vmi: [each.key for each in known.active(vmi.key)])
     migrations.watch_related(quotas, refused_by(migration.creator.refusals, gate.is_waiting))
 
-    automatic = MigrationCreator(migrations.client, known, pods, management.recorder(COMPONENT), options.selects)
+    register_automatic(management, options, known, pods, configuration)
+
+
+def register_automatic(
+    management: Management, options: Options, known: Migrations, pods: Pods, configuration: Configuration
+) -> None:
+    """Registers what creates migrations that nobody asked for."""
+    instances, migrations = management.controller(INSTANCES), management.controller(MIGRATIONS)
+    automatic = MigrationCreator(
+        migrations.client, known, pods, management.recorder(COMPONENT), options.selects, options.has_priority_queue
+    )
     nodes = management.controller(NODES)
-    evacuation = EvacuationHandler(instances.cache(), automatic)
+    evacuation = EvacuationHandler(instances.cache(), automatic, configuration.limits)
     nodes.on_change("evacuation-controller", evacuation.on_node_changed)
     nodes.watch_related(instances, nodes_of)
     nodes.watch_related(migrations, evacuation.nodes_of_migration)

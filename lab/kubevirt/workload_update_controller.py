@@ -19,13 +19,11 @@ from lab.kubevirt.automatic import MigrationCreator
 from lab.kubevirt.lookup import Configuration
 from lab.kubevirt.objects import KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
 
 logger = logging.getLogger(__name__)
 
 ANNOTATION: Final = "kubevirt.io/workloadUpdateMigration"
 PREFIX: Final = "kubevirt-workload-update-"
-_PRIORITY: Final = "system-critical"
 _METHOD: Final = "LiveMigrate"
 _AGAIN: Final = 30.0
 """Seconds until the next look while VMIs are outdated."""
@@ -55,7 +53,7 @@ class WorkloadUpdateHandler:
             return
         chosen = random.sample(outdated, min(len(outdated), self._places()))
         logger.info("workload update: %d outdated, %d migrate now", len(outdated), len(chosen))
-        await for_each(chosen, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: ""}, _PRIORITY))
+        await for_each(chosen, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: ""}))
         self._due[key] = loop_time() + _AGAIN
         raise RetryAfter(_AGAIN, "VMIs are outdated")
 
@@ -82,7 +80,4 @@ class WorkloadUpdateHandler:
 
     def _places(self) -> int:
         """How many more migrations the limit for the cluster lets run."""
-        waiting = (None, "", constants.PHASE_PENDING)
-        found = self.creator.migrations.all()
-        running = [other for other in found if not is_finished(other) and other.status.phase not in waiting]
-        return max(0, self.configuration.limits().per_cluster - len(running))
+        return max(0, self.configuration.limits().per_cluster - len(self.creator.migrations.running()))

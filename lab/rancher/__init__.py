@@ -10,6 +10,5 @@ Forbids: knowing anything of headroom or Harvester. It is the other side, and mu
 with one exception: `SyncController._sync_without_project`.
 
 `python -m lab.rancher --kubeconfig F --rancher 2.13|2.15.2`; its agent restarts with the process, and on SIGHUP.
-Read in rancher/rancher of August 2026 (the sync is that of 2.15; 2.13's differs in extended and negative limits) and
-rancher/webhook 0.11.2.
+Read in rancher/rancher 2.8.0 to main of August 2026, and rancher/webhook 0.11.2: docs/upstream.md.
 """

@@ -29,7 +29,7 @@ async def rancher(management: Management, config: ClientConfig, release: Release
             writer = await stack.enter_async_context(Client(sudo, user_agent="rancher"))
         else:
             await unregister(management.client)
-        agent = register(management, writer)
+        agent = register(management, writer, release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.restart)
         yield
 

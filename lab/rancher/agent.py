@@ -11,6 +11,7 @@ from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from lab.rancher import project_controllers
 from lab.rancher.project import PROJECTS, project_id
+from lab.rancher.releases import DEFAULT, RELEASES, Release
 from lab.rancher.sync_controller import BY_PROJECT, Clients, SyncController
 from pkg.config.management import Management
 
@@ -31,7 +32,7 @@ class Agent:
         logger.info("agent restarted: %d namespaces", len(namespaces))
 
 
-def register(management: Management, quota_writer: Client | None = None) -> Agent:
+def register(management: Management, quota_writer: Client | None = None, release: Release = RELEASES[DEFAULT]) -> Agent:
     """Gives the management its handlers; start it afterwards. `quota_writer` writes the quotas: another user, who
     passes Rancher's own webhook."""
     namespaces, projects = management.namespaces, management.controller(PROJECTS)
@@ -43,10 +44,11 @@ def register(management: Management, quota_writer: Client | None = None) -> Agen
             namespace_cache=namespaces.cache(),
             project_cache=projects.cache(),
             clock=management.clock,
-        )
+        ),
+        release,
     )
     namespaces.on_change("resourceQuotaSyncController", sync.on_namespace_changed)
-    project_controllers.register(namespaces, projects, sync)
+    project_controllers.register(namespaces, projects, sync, release)
     return Agent(namespaces)
 
 

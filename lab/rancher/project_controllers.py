@@ -16,6 +16,7 @@ from kubeloop.controllers.controller import Controller
 from lab.rancher import condition
 from lab.rancher.limits import decode_annotation, limit_of
 from lab.rancher.project import ANNOTATION_QUOTA_PROJECT, Project, project_id
+from lab.rancher.releases import Release
 from lab.rancher.sync_controller import ANNOTATION, BY_PROJECT, SyncController
 from lab.rancher.validation import used
 
@@ -42,7 +43,10 @@ class ReconcileController:
 class UsedLimitController:
     """Keeps a project's used limit: the sum of the requests that were found to fit."""
 
-    def __init__(self, namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController) -> None:
+    def __init__(
+        self, namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController, release: Release
+    ) -> None:
+        self._release = release
         self._namespaces = namespaces
         self._projects = projects.client
         self._sync = sync
@@ -52,6 +56,8 @@ class UsedLimitController:
         if namespace is None or not self._sync.has_started:
             return
         now, before = project_id(namespace), namespace.annotations.get(ANNOTATION_QUOTA_PROJECT, "")
+        if not self._release.tracks_moves:
+            before = now
         if before:
             await self._calculate(before)
         if now != before:
@@ -100,10 +106,12 @@ class ResetController:
                 await _annotate(self._namespaces.client, namespace, ANNOTATION, None)
 
 
-def register(namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController) -> None:
+def register(
+    namespaces: Controller[Namespace], projects: Controller[Project], sync: SyncController, release: Release
+) -> None:
     """Registers the handlers of namespaces after the sync's, in Rancher's order."""
     reconcile = ReconcileController(namespaces, sync)
-    calculate = UsedLimitController(namespaces, projects, sync)
+    calculate = UsedLimitController(namespaces, projects, sync, release)
     reset = ResetController(namespaces, sync)
     namespaces.on_change("resourceQuotaUsedLimitController", calculate.on_namespace_changed)
     projects.on_change("resourceQuotaNamespacesReconcileController", reconcile.on_project_changed)

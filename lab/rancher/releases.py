@@ -9,14 +9,21 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`locks_quotas`: only Rancher may write the quotas that it manages; it passes its own webhook as a user of its
-    own."""
+    """Read in: "2.13" 2.13.0 to 2.13.8, and alike since 2.8; "2.15.2" main of August 2026, rancher/webhook 0.11.2."""
 
     name: str
     locks_quotas: bool
+    """Whether only Rancher may write the quotas that it manages; it passes its own webhook as a user of its own."""
+    separates_negative: bool
+    """Whether limits below zero are told apart, and count as zero for others (rancher/rancher pull request 56498)."""
+    tracks_moves: bool
+    """Whether namespaces say in which project they are counted (rancher/rancher pull request 53463, 2.14)."""
 
 
-RELEASES: Final = MappingProxyType(
-    {release.name: release for release in (Release("2.13", locks_quotas=False), Release("2.15.2", locks_quotas=True))}
+_ALL = (
+    Release("2.13", locks_quotas=False, separates_negative=False, tracks_moves=False),
+    Release("2.15.2", locks_quotas=True, separates_negative=True, tracks_moves=True),
 )
+RELEASES: Final = MappingProxyType({release.name: release for release in _ALL})
 DEFAULT: Final = "2.13"
+NEWEST: Final = "2.15.2"

@@ -24,7 +24,8 @@ from lab.rancher import condition
 from lab.rancher.limits import Limit, Unreadable, completed, decode, decode_annotation, differs, encode_annotation
 from lab.rancher.limits import resources as resources_of
 from lab.rancher.project import Project, project_id, project_key
-from lab.rancher.validation import Verdict, validate
+from lab.rancher.releases import Release
+from lab.rancher.validation import Verdict, validate, validate_together
 from pkg.util import constants
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,9 @@ class SyncController:
     Quotas are read from the server: what was raised a moment ago must not be missed.
     """
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, release: Release) -> None:
         self._clients = clients
+        self._validated = validate if release.separates_negative else validate_together
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.has_started = False
         """Whether a project has ever had limits: before that, Rancher's controllers for quotas do not run."""
@@ -177,7 +179,7 @@ class SyncController:
                 for other in self._clients.namespace_cache.by_index(BY_PROJECT, project_id(namespace))
                 if other.name != namespace.name and (text := other.annotations.get(ANNOTATION, ""))
             ]
-            verdict = validate(limit, others, decode(project.spec.resource_quota.limit))
+            verdict = self._validated(limit, others, decode(project.spec.resource_quota.limit))
             if not verdict.fits:
                 logger.info("namespace %s: %s", namespace.name, verdict.message)
             namespace = await self._set_condition(namespace, condition.VALIDATED, verdict.fits, verdict.message)

@@ -15,22 +15,17 @@ from lab.rancher.limits import Limit, resources
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What does not fit."""
+    """What does not fit, and the condition's message: "" if all fits."""
 
     exceeded: ResourceList = field(default_factory=dict)
     """The project's sums that are above its limits."""
     negative: ResourceList = field(default_factory=dict)
     """The namespace's own limits below zero."""
+    message: str = ""
 
     @property
     def fits(self) -> bool:
         return not (self.exceeded or self.negative)
-
-    @property
-    def message(self) -> str:
-        """Returns the condition's message, "" if all fits."""
-        parts = (("Oversubscribed", self.exceeded), ("Negative", self.negative))
-        return "; ".join(f"{word} resource quota [{_listed(found)}]" for word, found in parts if found)
 
     def granted(self, limit: Limit) -> ResourceList:
         """Returns spec.hard of a quota that is created: zero for what does not fit."""
@@ -46,11 +41,21 @@ def validate(own: Limit, others: Iterable[Limit], project: Limit) -> Verdict:
     total = _not_negative(requested)
     for other in others:
         total = add(total, _not_negative(resources(other)))
-    limits = resources(project)
-    return Verdict(
-        exceeded={name: total[name] for name in limits if name in total and total[name] > limits[name]},
-        negative={name: limit for name, limit in requested.items() if limit < ZERO},
-    )
+    exceeded = _exceeded(total, resources(project))
+    negative = {name: limit for name, limit in requested.items() if limit < ZERO}
+    parts = (("Oversubscribed", exceeded), ("Negative", negative))
+    message = "; ".join(f"{word} resource quota [{_listed(found)}]" for word, found in parts if found)
+    return Verdict(exceeded, negative, message)
+
+
+def validate_together(own: Limit, others: Iterable[Limit], project: Limit) -> Verdict:
+    """Compares as `validate`, in releases that do not tell negative limits apart: they make room for others. Raises
+    Unreadable."""
+    requested = resources(own)
+    total = add(used(others), requested)
+    names = (*_exceeded(total, resources(project)), *(name for name, limit in requested.items() if limit < ZERO))
+    exceeded = {name: total[name] for name in names}
+    return Verdict(exceeded, message=f"Resource quota [{_listed(exceeded)}] exceeds project limit" if exceeded else "")
 
 
 def used(limits: Iterable[Limit]) -> ResourceList:
@@ -59,6 +64,10 @@ def used(limits: Iterable[Limit]) -> ResourceList:
     for limit in limits:
         total = add(total, resources(limit))
     return total
+
+
+def _exceeded(total: ResourceList, limits: ResourceList) -> ResourceList:
+    return {name: total[name] for name in limits if name in total and total[name] > limits[name]}
 
 
 def _not_negative(quantities: ResourceList) -> ResourceList:

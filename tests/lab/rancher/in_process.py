@@ -18,6 +18,7 @@ from kubeloop.testing.fake.server import FakeCluster
 from lab.rancher import condition, lock
 from lab.rancher.agent import Agent, register
 from lab.rancher.project import ANNOTATION_PROJECT, CLUSTER, PROJECTS, Project
+from lab.rancher.releases import NEWEST, RELEASES
 from pkg.config.management import Management
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA, TRUE
 
@@ -29,12 +30,13 @@ class RancherInProcess:
 
     agent: Agent
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: FakeCluster, release: str = NEWEST) -> None:
         self.cluster = cluster
+        self._release = RELEASES[release]
         self._management = Management(cluster.client(), workers=1, clock=cluster.clock)
 
     async def __aenter__(self) -> Self:
-        self.agent = register(self._management)
+        self.agent = register(self._management, release=self._release)
         await self._management.start()
         assert await self._management.wait_for_sync(10.0)
         return self

@@ -6,7 +6,7 @@ import pytest
 
 from kubeloop.api.resource_list import parse_resource_list
 from lab.rancher.limits import Limit, Unreadable, completed, decode, encode_annotation, limit_of
-from lab.rancher.validation import used, validate
+from lab.rancher.validation import used, validate, validate_together
 
 PROJECT: Limit = {"limitsCpu": "4", "limitsMemory": "10Gi"}
 OTHER: Limit = {"limitsCpu": "1", "limitsMemory": "1Gi"}
@@ -62,6 +62,30 @@ def test_validate(own: Limit, others: list[Limit], project: Limit, message: str)
     verdict = validate(own, others, project)
     assert verdict.message == message
     assert verdict.fits is (not message)
+
+
+TOGETHER: dict[str, Case] = {
+    "all fits": ({"limitsCpu": "4"}, [], PROJECT, ""),
+    "two limits too much": (
+        {"limitsMemory": "10Gi", "limitsCpu": "4"},
+        [OTHER],
+        PROJECT,
+        "Resource quota [limits.cpu=5,limits.memory=11Gi] exceeds project limit",
+    ),
+    "an own limit below zero, as the project's sum": (
+        {"limitsCpu": "-1"},
+        [OTHER],
+        PROJECT,
+        "Resource quota [limits.cpu=0] exceeds project limit",
+    ),
+    "others below zero make room": ({"limitsCpu": "4"}, [{"limitsCpu": "-3"}, OTHER], PROJECT, ""),
+}
+
+
+@pytest.mark.parametrize(("own", "others", "project", "message"), TOGETHER.values(), ids=TOGETHER.keys())
+def test_validate_together(own: Limit, others: list[Limit], project: Limit, message: str) -> None:
+    verdict = validate_together(own, others, project)
+    assert (verdict.message, verdict.fits) == (message, not message)
 
 
 def test_a_sibling_that_cannot_be_read_stops_the_project() -> None:
