@@ -182,7 +182,8 @@ async def test_a_vm_that_would_start_again_after_its_quota_shrank_is_halted_and_
     await namespace.until_is(VMS, "vm1", lambda vm: vm.spec.run_strategy, "Halted")
     vm = await namespace.get(VMS, "vm1")
     assert vm.annotations[constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA] == TOO_LITTLE
-    assert (await namespace.told("InsufficientResourceQuota")).message == TOO_LITTLE
+    event = await namespace.told("InsufficientResourceQuota")
+    assert event.message == f"Set runStrategy to Halted: {TOO_LITTLE}"
     await namespace.annotate(bodies.granting(RUNNING))
     await namespace.until_hard(RUNNING)
     await namespace.patch(VMS, "vm1", {"spec": {"runStrategy": "Always"}})
