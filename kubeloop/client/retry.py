@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import math
 import os
+import random
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, retry_if_exception_type, stop_after_attempt
-from tenacity.wait import wait_exponential, wait_random
 
 from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
 from kubeloop.errors import one_line
@@ -54,27 +53,29 @@ class RetryPolicy:
     """What the API server's own priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    def retrying(self, *, repeatable: bool, seconds: float = math.inf) -> AsyncRetrying:
-        """tenacity's loop for one request; `repeatable`: sending it twice does no harm. After `seconds` nothing is sent
-        again."""
-        ends = asyncio.get_running_loop().time() + seconds
-        backoff = wait_exponential(multiplier=self.base, max=self.maximum) + wait_random(0, self.base)
+    def retrying(
+        self, *, repeatable: bool, seconds: float = math.inf
+    ) -> Callable[[Callable[[], Awaitable[T]]], Coroutine[Any, Any, T]]:
+        """A function that makes the attempts of one request; `repeatable`: sending it twice does no harm. After
+        `seconds` nothing is sent again."""
 
-        def wait(state: RetryCallState) -> float:
-            return backoff(state) + (_retry_after(state) or 0.0)
+        async def run(attempt: Callable[[], Awaitable[T]]) -> T:
+            ends, wait = asyncio.get_running_loop().time() + seconds, self.base
+            for left in reversed(range(self.attempts)):
+                try:
+                    return await attempt()
+                except ApiError as err:
+                    if not left or not self._again(err, repeatable) or asyncio.get_running_loop().time() >= ends:
+                        raise
+                    pause = wait + random.uniform(0, self.base) + (err.retry_after or 0.0)
+                await self.sleep(pause)
+                wait = min(2 * wait, self.maximum)
+            raise AssertionError("unreachable")
 
-        return AsyncRetrying(
-            sleep=self.sleep,
-            stop=stop_after_attempt(self.attempts),
-            wait=wait,
-            retry=retry_if_exception(
-                lambda err: self._again(err, repeatable) and asyncio.get_running_loop().time() < ends
-            ),
-            reraise=True,
-        )
+        return run
 
-    def _again(self, err: BaseException, repeatable: bool) -> bool:
-        if not isinstance(err, ApiError) or isinstance(err, Untrusted | Closed):
+    def _again(self, err: ApiError, repeatable: bool) -> bool:
+        if isinstance(err, Untrusted | Closed):
             return False
         if isinstance(err, NotSent):
             return True  # the server cannot have seen it
@@ -83,11 +84,6 @@ class RetryPolicy:
             return isinstance(err, TooManyRequests | ServerError) and err.retry_after <= self.longest_retry_after
         # Without it a 503 may be a proxy's, about a request that the server had.
         return repeatable and isinstance(err, TooManyRequests | ServiceUnavailable | Unreachable)
-
-
-def _retry_after(state: RetryCallState) -> float | None:
-    error = state.outcome.exception() if state.outcome else None
-    return error.retry_after if isinstance(error, ApiError) else None
 
 
 async def retry_on_conflict(
@@ -101,11 +97,10 @@ async def retry_on_conflict(
 
     Raises the last of `errors`, and at once whatever else `attempt` raises.
     """
-    loop = AsyncRetrying(stop=stop_after_attempt(tries), retry=retry_if_exception_type(errors), reraise=True)
-    async for turn in loop:
-        with turn:
-            return await attempt(turn.retry_state.attempt_number > 1)
-    raise AssertionError("unreachable")
+    for turn in range(tries - 1):
+        with contextlib.suppress(*errors):
+            return await attempt(turn > 0)
+    return await attempt(tries > 1)
 
 
 class Deadline:
