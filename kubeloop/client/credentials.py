@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Callable
@@ -78,10 +79,11 @@ class Reread:
 
     refreshable = True
 
-    def __init__(self, read: Callable[[], str | None]) -> None:
+    def __init__(self, read: Callable[[], str | None], *, first: str | None = None) -> None:
+        """`first` is used until something was read."""
         self._read = read
-        self._credential: Credential | None = None
-        self._read_at = 0.0
+        self._credential = Credential(first) if first is not None else None
+        self._read_at = -math.inf
         self._lock = asyncio.Lock()
 
     async def get(self, *, refresh: bool = False) -> Credential:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.credentials import Certificate, Credential
@@ -24,18 +25,20 @@ EXPIRY_SKEW = 10.0
 """A plugin's credential is fetched anew these seconds before its expirationTimestamp."""
 _AGAIN = 1.0
 """Seconds for which a credential is used that has expired when the plugin gives it."""
-_CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
-"""The extension of a kubeconfig's cluster that a plugin is handed as `config`."""
+API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+MODES: Final = ("Never", "IfAvailable", "Always")
+"""Whether a plugin is given standard input."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a kubeconfig says of a plugin. `cluster`: the entry to hand over, None where it does not ask for it."""
+    """What a kubeconfig says of a plugin. `env` is added to this process's own; `mode` is one of MODES; `cluster` is
+    what the plugin learns of the cluster, None where it does not ask."""
 
     api_version: str
     args: list[str]
     env: dict[str, str] = field(repr=False)
-    folder: str | None = None
+    mode: str = "IfAvailable"
     cluster: dict[str, Any] | None = field(default=None, repr=False)
     install_hint: str = ""
 
@@ -55,14 +58,16 @@ class Command:
 
     async def _output(self) -> tuple[int, bytes, bytes]:
         # Asking a person needs a terminal; a service has none.
-        interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+        if self.mode == "Always" and not terminal:
+            raise ValueError("it asks for input (interactiveMode Always), and standard input is not a terminal")
+        interactive = terminal and self.mode != "Never"
         process = await asyncio.create_subprocess_exec(
             *self.args,
             stdin=None if interactive else asyncio.subprocess.DEVNULL,
             stdout=PIPE,
             stderr=None if interactive else PIPE,
-            cwd=self.folder,
-            env=self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
+            env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
         )
         try:
             out, complaint = await process.communicate()
@@ -76,10 +81,7 @@ class Command:
     def _info(self, interactive: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": interactive}
         if self.cluster is not None:
-            spec["cluster"] = dict(self.cluster)
-            for extension in self.cluster.get("extensions") or ():
-                if extension.get("name") == _CLUSTER_CONFIG:
-                    spec["cluster"]["config"] = extension.get("extension")
+            spec["cluster"] = self.cluster
         return {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
 
     def _status(self, code: int, out: bytes, complaint: bytes) -> dict[str, Any]:

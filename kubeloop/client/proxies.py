@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kubeloop.client.errors import ConfigError
 
 _PORTS = {"http": "80", "https": "443"}
+_NO_URL: Final = re.compile(r"[\x00-\x20\x7f]|%(?![0-9a-fA-F]{2})")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -58,7 +60,9 @@ def check_proxy(url: str) -> None:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a URL; those of an empty one where it is none."""
+    """The parts of a URL; those of an empty one where it is none (Python would drop what does not belong into one)."""
+    if _NO_URL.search(url):
+        return urlsplit("")
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  # raises for one that is no number
@@ -102,13 +106,15 @@ def _matches(entry: str, hostname: str, port: str) -> bool:
         return True
     address = _address(hostname)
     if "/" in entry and (network := _network(entry)) is not None:
+        if address is not None and network.version > address.version:
+            address = ipaddress.IPv6Address(f"::ffff:{address}")
         return address is not None and address in network
     name, only = _split_port(entry)
     if only not in ("", port):
         return False
     if (listed := _address(name)) is not None or address is not None:
         return listed == address
-    name = name.removeprefix("*")
+    name = name.removeprefix("*") if name.startswith("*.") else name
     return bool(name) and (hostname.endswith(name if name.startswith(".") else f".{name}") or hostname == name)
 
 

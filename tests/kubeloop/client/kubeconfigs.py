@@ -49,6 +49,7 @@ class Plugin:
             f'echo "$@" >> {folder}/calls\n'
             f'printf %s "$KUBERNETES_EXEC_INFO" > {folder}/info\n'
             f'printf %s "$MOOD" > {folder}/mood\n'
+            f"pwd > {folder}/folder\n"
             f"if [ -f {folder}/sleep ]; then exec sleep {self.HANGS}; fi\n"
             f"cat {folder}/complaint >&2\n"
             f"cat {folder}/answer\n"
@@ -85,6 +86,10 @@ class Plugin:
     def info(self) -> Any:
         """The KUBERNETES_EXEC_INFO of the last run."""
         return json.loads((self._folder / "info").read_text())
+
+    def folder(self) -> str:
+        """Where the last run was."""
+        return (self._folder / "folder").read_text().strip()
 
     def mood(self) -> str:
         """The variable MOOD of the last run."""

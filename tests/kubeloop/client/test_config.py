@@ -114,7 +114,10 @@ async def test_another_context_than_the_current(tmp_path: Path) -> None:
         ({}, None),
         ({"token": "abc"}, "Bearer abc"),
         ({"username": "jane", "password": "secret"}, "Basic amFuZTpzZWNyZXQ="),
-        ({"token": "abc", "exec": {"command": "/no/such", "apiVersion": Plugin.API}}, "Bearer abc"),
+        (
+            {"token": "abc", "exec": {"command": "/no", "apiVersion": Plugin.API, "interactiveMode": "Never"}},
+            "Bearer abc",
+        ),
     ],
     ids=["anonymous", "a token", "a password", "a token beats a plugin"],
 )
@@ -279,6 +282,22 @@ def test_a_pod_starts_without_the_package_that_reads_kubeconfig_files(tmp_path: 
         ("https://11.0.0.1:6443", "10.0.0.0/8", "http://p:1"),
         ("https://10.0.0.1:6443", "10.0.0.1", None),
         ("https://api.example.com", ".example.com", None),
+        ("https://example.com", ".example.com", "http://p:1"),
+        ("https://example.com", "EXAMPLE.com", None),
+        ("https://api.example.com", "example.com", None),
+        ("https://badexample.com", "example.com", "http://p:1"),
+        ("https://api.example.com", "*.example.com", None),
+        ("https://example.com", "*.example.com", "http://p:1"),
+        ("https://api.example.com", "*example.com", "http://p:1"),
+        ("https://api.example.com", "api.example.com:443", None),
+        ("https://api.example.com:6443", "api.example.com:443", "http://p:1"),
+        ("https://api.example.com", "x, *", None),
+        ("https://[fd00::1]:6443", "FD00:0:0::1", None),
+        ("https://[fd00::1]:6443", "[fd00::1]:6443", None),
+        ("https://[fd00::1]:6443", "[fd00::1]:443", "http://p:1"),
+        ("https://[fd00::1]:6443", "fd00::/8", None),
+        ("https://[::ffff:10.0.0.1]:6443", "10.0.0.1", None),
+        ("https://10.0.0.1", "::ffff:10.0.0.0/104", None),
         ("https://api.example.com", "not/a/network,other.com", "http://p:1"),
         ("https://[fd00::1]:6443", "", "http://p:1"),
         ("https://localhost.example.com", "", "http://p:1"),
@@ -295,6 +314,17 @@ def test_a_proxy_of_the_environment(
     monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
     monkeypatch.setenv("NO_PROXY", no_proxy)
     assert environment_proxy(host) == proxy
+
+
+@pytest.mark.parametrize(
+    ("variable", "proxy"),
+    [("p:3128", "http://p:3128"), ("u:p@p:1", "http://u:p@p:1"), ("https://p", "https://p"), ("", None)],
+)
+def test_a_proxy_of_the_environment_needs_no_scheme(
+    monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str | None
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", variable)
+    assert environment_proxy("https://10.0.0.1") == proxy
 
 
 def test_a_kubeconfig_for_loopback_uses_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,8 +147,32 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
 
 
 async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, plugin: Plugin) -> None:
-    await config_of(tmp_path, plugin.user(provideClusterInfo=True)).authenticate()
-    assert plugin.info()["spec"]["cluster"]["server"] == "https://10.0.0.1:6443"
+    """As client-go tells it: the authority by its content, the extension as `config`, nothing that is not set."""
+    pem = Authority().pem
+    (tmp_path / "ca.crt").write_text(pem)
+    extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
+    cluster = {"certificate-authority": "ca.crt", "tls-server-name": "api", "extensions": extensions}
+    await config_of(tmp_path, plugin.user(provideClusterInfo=True), cluster=cluster).authenticate()
+    assert plugin.info()["spec"] == {
+        "interactive": False,
+        "cluster": {
+            "server": "https://10.0.0.1:6443",
+            "tls-server-name": "api",
+            "certificate-authority-data": data(pem),
+            "config": {"audience": "x"},
+        },
+    }
+
+
+async def test_a_plugin_runs_in_the_folder_of_the_process(tmp_path: Path, plugin: Plugin) -> None:
+    await config_of(tmp_path, plugin.user(command="./plugin/plugin.sh")).authenticate()
+    assert plugin.folder() == os.getcwd()
+
+
+async def test_a_plugin_that_has_to_ask_needs_a_terminal(tmp_path: Path, plugin: Plugin) -> None:
+    with pytest.raises(ConfigError, match=r"failed: it asks for input .* is not a terminal"):
+        await config_of(tmp_path, plugin.user(interactiveMode="Always")).authenticate()
+    assert plugin.calls == []
 
 
 async def test_a_relative_plugin_is_found_beside_its_kubeconfig(tmp_path: Path, plugin: Plugin) -> None:
@@ -190,7 +216,7 @@ async def test_a_refused_token_makes_the_plugin_run_again(rig: Rig, tmp_path: Pa
         return await status(401, "Unauthorized")(request)
 
     rig.server.script(GET, "/api", expire, body({}))
-    await rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url)).request("GET", "/api")
+    await rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url)).request("GET", "/api")
     assert rig.server.requests[-1].headers["Authorization"] == "Bearer t2"
     assert len(plugin.calls) == 2
 
@@ -235,7 +261,7 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
 async def test_a_hung_plugin_delays_no_request_beyond_its_time(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
-    transport = rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url))
+    transport = rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
     started = time.monotonic()
     requests = (transport.request("GET", "/api", timeout=0.3) for _ in range(5))
     answers = await asyncio.gather(*requests, return_exceptions=True)
@@ -250,7 +276,7 @@ async def test_a_hung_plugin_is_killed_and_the_next_request_runs_it_again(
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
-    transport = rig.another(config_of(tmp_path, plugin.user(), server=rig.server.url))
+    transport = rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
     with pytest.raises(Unauthorized):
         await transport.request("GET", "/api")
     plugin.recovers()

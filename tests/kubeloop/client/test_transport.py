@@ -199,6 +199,12 @@ async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.
     assert said[1].endswith("v1beta1 is deprecated")
 
 
+async def test_answers_come_uncompressed_where_the_kubeconfig_asks_for_that(rig: Rig) -> None:
+    rig.server.always(GET, PATH, OK)
+    await rig.another(rig.server.config(compression=False)).request("GET", PATH)
+    assert rig.server.requests[0].headers["Accept-Encoding"] == "identity"
+
+
 async def test_a_path_prefix_is_kept(rig: Rig) -> None:
     rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
     transport = rig.another(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))

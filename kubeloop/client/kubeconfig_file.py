@@ -1,0 +1,291 @@
+"""kubeconfig files as structs: read by Go's rules of YAML and JSON, typed, merged. client-go: tools/clientcmd/api/v1,
+loader.go."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from kubeloop.client.errors import ConfigError
+from kubeloop.client.lenient import without_nulls
+from kubeloop.errors import one_line
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml, where it is there: as Go's it takes tabs in JSON."""
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Which plain texts are something else is Go's choice: `12:30` and a date are texts, `y` is true."""
+
+    yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+def _resolve(kind: str, pattern: str, first: Iterable[str]) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
+
+
+_resolve(
+    "bool", r"^(?:y|Y|yes|Yes|YES|true|True|TRUE|on|On|ON|n|N|no|No|NO|false|False|FALSE|off|Off|OFF)$", "yYtToOnNfF"
+)
+_resolve("int", r"^[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0[bB][01_]+|0|[1-9][0-9_]*)$", "-+0123456789")
+_resolve(
+    "float",
+    r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+    "-+.0123456789",
+)
+_resolve("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""])
+_resolve("merge", r"^<<$", "<")
+
+
+def _number(loader: Any, node: yaml.ScalarNode) -> float:
+    """Any: no field of a kubeconfig is one."""
+    if node.value.lower()[-3:] in ("nan", "inf"):
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number in JSON", node.start_mark)
+    return 0.0
+
+
+def _truth(loader: Any, node: yaml.ScalarNode) -> bool:
+    return str(node.value).lower() in ("y", "yes", "true", "on")
+
+
+def _binary(loader: Any, node: yaml.ScalarNode) -> str:
+    return base64.b64decode(node.value).decode(errors="replace")
+
+
+def _untagged(loader: Any, node: yaml.Node) -> Any:
+    """What it would be without its tag, which is not known."""
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
+
+
+for _tag, _constructor in {"bool": _truth, "int": _number, "float": _number, "binary": _binary}.items():
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor)
+_Loader.add_constructor(None, _untagged)
+
+
+_TYPES: Final = {
+    "str": "a text (in quotes)",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+"""msgspec's words, in a file's."""
+
+
+class Extension(msgspec.Struct):
+    """What another program keeps in the file."""
+
+    name: str = ""
+    extension: Any = None
+
+
+class Cluster(msgspec.Struct, rename="kebab"):
+    """A server."""
+
+    server: str = ""
+    tls_server_name: str = ""
+    insecure_skip_tls_verify: bool = False
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    proxy_url: str = ""
+    disable_compression: bool = False
+    extensions: list[Extension] = []
+    folder: str = msgspec.field(default="", name="//folder")
+    """That of the file: relative paths begin there."""
+
+
+class ExecVariable(msgspec.Struct):
+    """A variable for a plugin."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Exec(msgspec.Struct, rename="camel"):
+    """A credential plugin."""
+
+    command: str = ""
+    args: list[str] = []
+    env: list[ExecVariable] = []
+    api_version: str = ""
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = ""
+
+
+class AuthProvider(msgspec.Struct):
+    """A built-in way to get a token."""
+
+    name: str = ""
+    config: dict[str, str] = {}
+
+
+class User(msgspec.Struct, rename="kebab"):
+    """Who asks."""
+
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    impersonate: str = msgspec.field(default="", name="as")
+    as_uid: str = ""
+    as_groups: list[str] = []
+    as_user_extra: dict[str, list[str]] = {}
+    username: str = ""
+    password: str = ""
+    auth_provider: AuthProvider | None = None
+    exec: Exec | None = None
+    extensions: list[Extension] = []
+    folder: str = msgspec.field(default="", name="//folder")
+
+    def __repr__(self) -> str:
+        return "User(…)"  # most of it is secret
+
+
+class Context(msgspec.Struct):
+    """Which user at which server."""
+
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+    extensions: list[Extension] = []
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str = ""
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
+
+
+class _NamedUser(msgspec.Struct):
+    name: str = ""
+    user: User = msgspec.field(default_factory=User)
+
+
+class _NamedContext(msgspec.Struct):
+    name: str = ""
+    context: Context = msgspec.field(default_factory=Context)
+
+
+class _File(msgspec.Struct, rename="kebab"):
+    kind: str = ""
+    api_version: str = msgspec.field(default="", name="apiVersion")
+    current_context: str = ""
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
+    preferences: dict[str, Any] = {}
+    extensions: list[Extension] = []
+
+
+class Kubeconfig(msgspec.Struct):
+    """Several files as one: of each name the first entry counts."""
+
+    current_context: str = ""
+    clusters: dict[str, Cluster] = {}
+    users: dict[str, User] = {}
+    contexts: dict[str, Context] = {}
+
+
+def read(paths: list[str]) -> Kubeconfig:
+    """These files, merged as kubectl merges them. Raises ConfigError, with the file and the field."""
+    merged = Kubeconfig()
+    for path in paths:
+        try:
+            file = _file(path)
+            folder = os.path.dirname(os.path.abspath(path))
+            clusters = _by_name("clusters", ((entry.name, entry.cluster) for entry in file.clusters))
+            users = _by_name("users", ((entry.name, entry.user) for entry in file.users))
+            contexts = _by_name("contexts", ((entry.name, entry.context) for entry in file.contexts))
+        except ConfigError as err:
+            raise ConfigError(f"{path}: {err}" if len(paths) > 1 else str(err)) from err
+        for cluster in clusters.values():
+            cluster.folder = folder
+        for user in users.values():
+            user.folder = folder
+        merged.clusters = clusters | merged.clusters
+        merged.users = users | merged.users
+        merged.contexts = contexts | merged.contexts
+        merged.current_context = merged.current_context or file.current_context
+    return merged
+
+
+def _file(path: str) -> _File:
+    try:
+        with open(path, "rb") as opened:
+            content = _json(_first_document(opened.read()))
+    except OSError as err:
+        raise ConfigError(err.strerror or str(err)) from err
+    except yaml.MarkedYAMLError as err:
+        # Not the whole text of the error: it may show the line, and a token in it.
+        line = f" in line {err.problem_mark.line + 1}" if err.problem_mark else ""
+        raise ConfigError(f"not valid YAML: {err.problem or err.context}{line}") from err
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
+        raise ConfigError(f"not valid YAML: {type(err).__name__}: {one_line(getattr(err, 'reason', ''))}") from err
+    if content is None:
+        return _File()
+    if not isinstance(content, dict):
+        raise ConfigError("not a kubeconfig: a mapping with clusters, contexts and users is expected")
+    try:
+        file = msgspec.convert(without_nulls(_File, content), _File)
+    except msgspec.ValidationError as err:
+        reason, _, where = str(err).partition(" - at ")
+        words = re.sub(r"`(\w+)`", lambda found: _TYPES.get(found[1], found[1]), reason).lower()
+        raise ConfigError(f"{where.strip('`').removeprefix('$.')}: {words}") from err
+    if file.kind not in ("", "Config") or file.api_version not in ("", "v1"):
+        raise ConfigError(f"not a kubeconfig: it is a {file.kind or 'Config'} of {file.api_version or 'v1'}")
+    return file
+
+
+def _first_document(content: bytes) -> Any:
+    """Of several documents the first, as kubectl reads it; None for an empty file."""
+    loader = _Loader(content)
+    try:
+        return loader.get_data() if loader.check_data() else None
+    finally:
+        loader.dispose()
+
+
+def _json(value: Any) -> Any:
+    """With texts for keys, as JSON has them."""
+    if isinstance(value, dict):
+        return {_key(key): _json(held) for key, held in value.items()}
+    return [_json(item) for item in value] if isinstance(value, list) else value
+
+
+def _key(key: Any) -> str:
+    if key is None:
+        raise ConfigError("not a kubeconfig: a key is null")
+    return ("false", "true")[key] if isinstance(key, bool) else str(key)
+
+
+E = TypeVar("E", Cluster, User, Context)
+
+
+def _by_name(section: str, entries: Iterable[tuple[str, E]]) -> dict[str, E]:
+    named: dict[str, E] = {}
+    for name, entry in entries:
+        if name in named:
+            raise ConfigError(f"{section}: two entries are called {name!r}")
+        extensions = [extension.name for extension in entry.extensions]
+        if len(extensions) > len(set(extensions)):
+            raise ConfigError(f"{section}: {name!r} has two extensions of one name")
+        named[name] = entry
+    return named
+
+
+def decoded(data: str, field: str) -> str:
+    """The text of a `-data` field. Raises ConfigError, without the text."""
+    try:
+        return base64.b64decode(data.replace("\n", "").replace("\r", ""), validate=True).decode(errors="replace")
+    except ValueError as err:
+        raise ConfigError(f"{field} is not base64") from err
