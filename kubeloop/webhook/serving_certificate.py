@@ -17,6 +17,7 @@ from typing import Final
 from kubeloop.api.core import Secret
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
+from kubeloop.client.own_threads import in_own_thread
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.client.tls import load_pair
@@ -75,9 +76,8 @@ class CertificateFiles(ServingCertificate):
         """Raises ConfigError as long as nothing usable was ever there; later that is logged: a file may be half
         written, and the certificate that is loaded still serves."""
         try:
-            pair = KeyPair(self.certificate.read_bytes(), self.key.read_bytes())
-            if self.authority is not None:
-                bundle = self.authority.read_bytes()
+            pair, bundle = await in_own_thread(self._read)
+            if bundle is not None:
                 parse_bundle(bundle)
                 self.bundle = bundle
             self.serve(pair)
@@ -86,6 +86,10 @@ class CertificateFiles(ServingCertificate):
             if self.loaded is None:
                 raise ConfigError(f"{self.certificate}: {reason}") from exc
             log.warning("%s not loaded: %s", self.certificate, reason)
+
+    def _read(self) -> tuple[KeyPair, bytes | None]:
+        pair = KeyPair(self.certificate.read_bytes(), self.key.read_bytes())
+        return pair, None if self.authority is None else self.authority.read_bytes()
 
 
 @dataclass(eq=False)
