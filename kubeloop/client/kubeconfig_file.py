@@ -80,6 +80,11 @@ _TYPES: Final = {
 """msgspec's words, in a file's."""
 
 
+class _Secret(msgspec.Struct):
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
 class Extension(msgspec.Struct):
     """What another program keeps in the file."""
 
@@ -102,14 +107,14 @@ class Cluster(msgspec.Struct, rename="kebab"):
     """That of the file: relative paths begin there."""
 
 
-class ExecVariable(msgspec.Struct):
+class ExecVariable(_Secret):
     """A variable for a plugin."""
 
     name: str = ""
     value: str = ""
 
 
-class Exec(msgspec.Struct, rename="camel"):
+class Exec(_Secret, rename="camel"):
     """A credential plugin."""
 
     command: str = ""
@@ -121,14 +126,14 @@ class Exec(msgspec.Struct, rename="camel"):
     interactive_mode: str = ""
 
 
-class AuthProvider(msgspec.Struct):
+class AuthProvider(_Secret):
     """A built-in way to get a token."""
 
     name: str = ""
     config: dict[str, str] = {}
 
 
-class User(msgspec.Struct, rename="kebab"):
+class User(_Secret, rename="kebab"):
     """Who asks."""
 
     client_certificate: str = ""
@@ -147,9 +152,6 @@ class User(msgspec.Struct, rename="kebab"):
     exec: Exec | None = None
     extensions: list[Extension] = []
     folder: str = msgspec.field(default="", name="//folder")
-
-    def __repr__(self) -> str:
-        return "User(…)"  # most of it is secret
 
 
 class Context(msgspec.Struct):
@@ -222,7 +224,7 @@ def read(paths: list[str]) -> Kubeconfig:
 def _file(path: str) -> _File:
     try:
         with open(path, "rb") as opened:
-            content = _json(_first_document(opened.read()))
+            content = _json(_first_document(opened.read()), {})
     except OSError as err:
         raise ConfigError(err.strerror or str(err)) from err
     except yaml.MarkedYAMLError as err:
@@ -255,11 +257,13 @@ def _first_document(content: bytes) -> Any:
         loader.dispose()
 
 
-def _json(value: Any) -> Any:
-    """With texts for keys, as JSON has them."""
-    if isinstance(value, dict):
-        return {_key(key): _json(held) for key, held in value.items()}
-    return [_json(item) for item in value] if isinstance(value, list) else value
+def _json(value: Any, done: dict[int, Any]) -> Any:
+    """With texts for keys, as JSON has them; `done` are those by id, for what aliases name is there once."""
+    if id(value) not in done and isinstance(value, dict):
+        done[id(value)] = {_key(key): _json(held, done) for key, held in value.items()}
+    elif id(value) not in done and isinstance(value, list):
+        done[id(value)] = [_json(item, done) for item in value]
+    return done.get(id(value), value)
 
 
 def _key(key: Any) -> str:

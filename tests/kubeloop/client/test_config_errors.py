@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
@@ -160,6 +161,11 @@ def test_no_error_shows_a_secret_of_the_file(case: str, tmp_path: Path) -> None:
         load(write(tmp_path, case))
     error: BaseException | None = caught.value
     assert SECRET not in str(error)
+
+
+def test_aliases_of_aliases_cost_nothing(tmp_path: Path) -> None:
+    bomb = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 'x'}]\n" for n in range(30))
+    assert load(write(tmp_path, bomb + yaml.safe_dump(kubeconfig()))).host == "https://10.0.0.1:6443"
 
 
 def test_the_file_with_a_fault_is_named_among_several(tmp_path: Path) -> None:
