@@ -80,7 +80,7 @@ def _plugin(source: ExecPlugin, folder: Path) -> dict[str, Any]:
     command: Command = source._run.__self__  # type: ignore[attr-defined]
     name, *args = command.args
     return {
-        "command": os.path.relpath(name, folder) if os.sep in name else name,
+        "command": os.path.relpath(name, folder) if name.startswith(str(folder.parent)) else name,
         "args": args,
         "env": command.env,
         "api": command.api_version,
