@@ -112,6 +112,8 @@ class Reflector(Generic[T]):
             return
         if not self._resumable:
             self._synced(*await self._listed())
+            if self._silent and self._sink.any_object() is not None:
+                await self._watches_bring()
         await self._watch()
 
     def retry_now(self) -> None:
@@ -124,10 +126,9 @@ class Reflector(Generic[T]):
     async def _listed(self) -> tuple[dict[str, T], dict[str, ObjectMeta], str]:
         """Every object by key, those that don't decode, and the resourceVersion to watch from: a consistent read.
 
-        No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache, so
-        that "0", which may go back in time, would save nothing. Pages of an idle kind cost the server two to four times
-        the CPU of a list in one piece (1.34): hence a WatchList comes first. A continue token that expires half-way
-        leads to one request without pages, as by client-go's pager: that always gets through.
+        No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0"
+        may go back in time and would save nothing. Pages of an idle kind cost the server two to four times the CPU of a
+        list in one piece (1.34): hence a WatchList comes first. An expired continue token leads to one without pages.
         """
         try:
             return await self._pages(self._options.page_size)
@@ -227,7 +228,7 @@ class Reflector(Generic[T]):
             if self._incomplete and self._end.expired():
                 return  # a second look
             listing = send_initial_events and not self._resumable
-            self._silent = not listing and self._silence.expired()
+            self._silent = self._silence.expired()
             raise (InitialEventsNeverEnded if listing else Silent)(f"no data for {self._silence_limit:g} s") from err
 
     async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:

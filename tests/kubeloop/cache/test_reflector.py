@@ -110,6 +110,17 @@ async def test_where_only_lists_bring_something_the_kind_is_listed_each_minute_a
         assert silent_watches() == 0
 
 
+async def test_a_server_whose_watches_bring_nothing_from_the_first_on_is_told_after_the_first_list() -> None:
+    async with running([SILENT, SILENT], [listing([sent("a")], "5"), listing([sent("a", "6")], "7")]) as run:
+        run.server.always(WATCH, ONE, SILENT)
+        await asyncio.sleep(20)
+        assert (run.held(), run.problems()) == ("a@1", [])
+        await asyncio.sleep(10)
+        assert run.problems() != []
+        await asyncio.sleep(50)
+        assert run.held() == "a@6"
+
+
 async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
     async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "9")]) as run:
         run.server.always(WATCH, PATH, watch(20.0, modified(sent("a", "10")), hang()))
