@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -173,30 +175,68 @@ def quota(name: str, marks: dict[str, str] | None = None, **limits: str) -> Raw:
     return {**metadata(name, labels=marks or {}), **limited(**limits)}
 
 
-async def test_it_deletes_the_target_of_a_migration_and_no_pod_in_which_a_vm_lives(api: Api, attacked: Tenant) -> None:
+UNPAUSED = [{"type": "kubevirt.io/virtual-machine-unpaused", "status": "True", "reason": "NotPaused"}]
+"""virt-controller's, on the pod in which a VM lives."""
+
+
+@dataclass
+class Launcher:
+    """A launcher pod of a VM that lives on the node `home`; its migrations that ended are called as they ended."""
+
+    is_deleted: bool
+    job: str = ""
+    node: str = "away"
+    conditions: list[Raw] = field(default_factory=list)
+    is_known: bool = True
+    """Its VM is named on it."""
+
+
+LAUNCHERS = {
+    "no-target": Launcher(False),
+    "leftover-of-a-migration-long-ago": Launcher(True, "long-ago"),
+    "target-in-which-the-vm-lives": Launcher(False, "long-ago", "home"),
+    "target-that-kubevirt-took-for-the-vms": Launcher(False, "long-ago", conditions=UNPAUSED, is_known=False),
+}
+STATES: dict[str, tuple[Raw, bool]] = {
+    "under-way": ({}, False),
+    "succeeded": ({"completed": True}, False),
+    "failed": ({"completed": True, "failed": True}, True),
+    "aborted": ({"completed": True, "abortStatus": "Succeeded"}, True),
+}
+"""What a VMI says of its migration, and whether a target of that one is deleted."""
+
+
+async def test_it_deletes_what_a_migration_left_behind_and_no_pod_in_which_a_vm_lives(
+    api: Api, attacked: Tenant
+) -> None:
     kubevirt, own = api.as_user(VIRT_CONTROLLER, "system:masters"), api.as_user(ACCOUNT, "system:masters")
-    pods, vmi = f"{CORE}/namespaces/{attacked}/pods", api.get(VMIS.path(attacked.name, "vm1"))
-    api.patch(VMIS.path(attacked.name, "vm1"), {"status": {"nodeName": "home"}})
-    mine = {"kubevirt.io/created-by": vmi["metadata"]["uid"]}
-    lived_in = [{"type": "kubevirt.io/virtual-machine-unpaused", "status": "True", "reason": "NotPaused"}]
-    shapes: dict[str, tuple[Raw, str, list[Raw], bool]] = {
-        "plain": ({}, "away", [], False),
-        "launcher": ({**LAUNCHER, **mine}, "away", [], False),
-        "leftover-target": ({**LAUNCHER, **mine, JOB: "m"}, "away", [], True),
-        "target-in-which-the-vm-lives": ({**LAUNCHER, **mine, JOB: "m"}, "home", [], False),
-        "target-that-kubevirt-took-for-the-vms": ({**LAUNCHER, JOB: "m"}, "away", lived_in, False),
-    }
-    for name, (marks, node, conditions, _) in shapes.items():
+    pods, path = f"{CORE}/namespaces/{attacked}/pods", VMIS.path(attacked.name, "vm1")
+    uid = api.patch(path, {"status": {"nodeName": "home"}})["metadata"]["uid"]
+    wanted = LAUNCHERS | {name: Launcher(is_deleted, name) for name, (_, is_deleted) in STATES.items()}
+    for name, each in wanted.items():
+        marks = (
+            LAUNCHER
+            | ({"kubevirt.io/created-by": uid} if each.is_known else {})
+            | ({JOB: each.job} if each.job else {})
+        )
         body = pod(name, "10m", "1Mi", labels=marks)
-        kubevirt.create(pods, {**body, "spec": {**body["spec"], "nodeName": node}})
-        if conditions:
-            api.patch(f"{pods}/{name}/status", {"status": {"conditions": conditions}})
-    # The policy about homes reads VMIs by a watch of the API server's.
+        kubevirt.create(pods, {**body, "spec": {**body["spec"], "nodeName": each.node}})
+        if each.conditions:
+            api.patch(f"{pods}/{name}/status", {"status": {"conditions": each.conditions}})
+    # The API server reads VMIs for the policy by a watch.
     eventually(lambda: refused(own, "DELETE", f"{pods}/target-in-which-the-vm-lives?dryRun=All"), 20)
-    passed = {name: not refused(own, "DELETE", f"{pods}/{name}?gracePeriodSeconds=0") for name in shapes}
-    assert passed == {name: is_allowed for name, (*_, is_allowed) in shapes.items()}
-    for name in shapes:
+    deleted = {name: not refused(own, "DELETE", f"{pods}/{name}?gracePeriodSeconds=0") for name in LAUNCHERS}
+    assert deleted == {name: each.is_deleted for name, each in LAUNCHERS.items()}
+    for name, (state, is_deleted) in STATES.items():
+        api.patch(path, {"status": {"migrationState": None}})
+        api.patch(path, {"status": {"migrationState": {"migrationUid": name, **state}}})
+        eventually(partial(is_refused_as, own, f"{pods}/{name}?dryRun=All", not is_deleted), 20)
+    for name in wanted:
         api.delete(f"{pods}/{name}", gracePeriodSeconds="0")
+
+
+def is_refused_as(own: Api, path: str, wanted: bool) -> bool:
+    return refused(own, "DELETE", path) is wanted
 
 
 def refused(api: Api, method: str, path: str, body: Raw | None = None) -> bool:

@@ -37,6 +37,7 @@ from tests.e2e.accounts import (
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.api import Api, Raw
 from tests.e2e.conftest import frozen
+from tests.e2e.hostile_tenant import applied_policy
 from tests.e2e.mtq_namespace import BUDGETS, made
 from tests.program import ROOT, headroom, run
 
@@ -219,8 +220,9 @@ def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[list[Req
     log = Paths(cluster.directory).audit_log
     since = log.stat().st_size if log.exists() else 0
     try:
-        controllers_run(cluster, api, own_kubeconfig)
-        webhooks_run(cluster, api, own_kubeconfig)
+        with applied_policy(api):  # which lets pass all of it
+            controllers_run(cluster, api, own_kubeconfig)
+            webhooks_run(cluster, api, own_kubeconfig)
         yield list(requests(cluster.directory, since))
     finally:
         remove(api, [DEPLOYMENT, *documents(RENDERS), *bindings(READER, "headroom-reports")])
