@@ -13,6 +13,7 @@ from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import error_from_status
 
 T = TypeVar("T", bound=Object)
+K = TypeVar("K")
 
 
 class ListerWatcher(Protocol[T]):
@@ -63,3 +64,13 @@ async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -
     except TimeoutError:
         pass
     return ""
+
+
+def note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
+    """Stores an object in one of the two."""
+    if others:
+        others.pop(key, None)
+    if change == "DELETED":
+        notes.pop(key, None)
+    else:
+        notes[key] = known

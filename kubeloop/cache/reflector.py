@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object, ObjectMeta, Status
-from kubeloop.cache.lister_watcher import ListerWatcher, bring
+from kubeloop.cache.lister_watcher import ListerWatcher, bring, note
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import (
     KEEPS_POSITION,
@@ -29,7 +29,6 @@ from kubeloop.client.errors import STATUS_404, ApiError, Gone, NotInstalled, Ser
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
-K = TypeVar("K")
 
 
 class Reflector(Generic[T]):
@@ -106,14 +105,17 @@ class Reflector(Generic[T]):
             raise NotInstalled(str(err)) from err
 
     async def _list_and_watch(self) -> None:
-        if self._resumable and self._silent:
-            self._resumable = await self._watches_bring()
-        if not self._resumable and self._watch_list and not self.health.silent and await self._watch_listed():
+        brings = await self._watches_bring() if self._resumable and self._silent else True
+        self._resumable = self._resumable and brings is True
+        lists_alone = brings is False or self.health.silent
+        if not self._resumable and self._watch_list and not lists_alone and await self._watch_listed():
             return
         if not self._resumable:
             self._synced(*await self._listed())
-            if self._silent and self._sink.any_object() is not None:
-                await self._watches_bring()
+            if self._silent and self._sink.any_object() is not None:  # a WatchList that brought nothing
+                brings = await self._watches_bring()
+            if brings is False:  # and the server answers
+                self.health.watch_is_silent(self._now())
         await self._watch()
 
     def retry_now(self) -> None:
@@ -166,16 +168,20 @@ class Reflector(Generic[T]):
         self.installed = True
         self.health.heard(self._now())
 
-    async def _watches_bring(self) -> bool:
-        """Whether watches bring what there is, after one that was silent; if not, lists have to."""
+    async def _watches_bring(self) -> bool | None:
+        """Whether watches bring what there is, after one that was silent; if not, lists have to. None when the probe
+        itself fails."""
         known, limit = self._sink.any_object(), self._options.probe_limit
-        brings = await bring(self._client, known, limit, watch_list=self._watch_list)
-        self._silent = False
+        try:
+            brings = await bring(self._client, known, limit, watch_list=self._watch_list)
+        except ApiError as err:
+            log.info("%s: whether watches bring anything is not known, listing again: %s", self.kind, err)
+            return None
+        finally:
+            self._silent = False
         if brings:
             self.health.watch_works()
             self.health.heard(self._now())
-        else:
-            self.health.watch_is_silent(self._now())
         return brings
 
     # -- one watch ----------------------------------------------------------------------------------------------------
@@ -248,16 +254,16 @@ class Reflector(Generic[T]):
             if obj is not None:
                 self._note(event.type, obj, items, undecodable)
             elif meta is not None:
-                _note(event.type, Object(metadata=meta).key, meta, undecodable, items)
+                note(event.type, Object(metadata=meta).key, meta, undecodable, items)
         raise Unreachable("the watch ended within its initial events")
 
     def _note(self, change: str, obj: T, items: dict[str, T], undecodable: dict[str, ObjectMeta]) -> None:
         """An object of a whole list, as it will be stored: as they came they may be several times as large."""
         stored = self._sink.transformed(obj)
         if stored is None:
-            _note(change, obj.key, obj.metadata, undecodable, items)
+            note(change, obj.key, obj.metadata, undecodable, items)
         else:
-            _note(change, obj.key, stored, items, undecodable)
+            note(change, obj.key, stored, items, undecodable)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
@@ -338,13 +344,3 @@ class Reflector(Generic[T]):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
-    """Stores an object in one of the two."""
-    if others:
-        others.pop(key, None)
-    if change == "DELETED":
-        notes.pop(key, None)
-    else:
-        notes[key] = known

@@ -121,6 +121,24 @@ async def test_a_server_whose_watches_bring_nothing_from_the_first_on_is_told_af
         assert run.held() == "a@6"
 
 
+async def test_a_probe_that_is_refused_leads_to_a_list_and_is_no_silence() -> None:
+    async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "7")]) as run:
+        run.server.always(WATCH, ONE, status(403, "Forbidden"))
+        await asyncio.sleep(60)
+        assert (run.held(), run.problems()) == ("a@6", [])
+
+
+async def test_a_server_that_does_not_answer_at_all_is_not_taken_for_one_that_answers_lists() -> None:
+    async with running([watch(*FIRST, hang())]) as run:
+        for verb, path in ((WATCH, ONE), (WATCH, PATH), (LIST, PATH)):
+            run.server.always(verb, path, silent())
+        await asyncio.sleep(250)
+        assert run.problems() == []
+        await asyncio.sleep(60)
+        (problem,) = run.problems()
+        assert problem.startswith("pods: no data from the server for ")
+
+
 async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
     async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "9")]) as run:
         run.server.always(WATCH, PATH, watch(20.0, modified(sent("a", "10")), hang()))
