@@ -20,6 +20,7 @@ from tests.e2e.headroom.amounts import Amounts, minus, plus, watched
 from tests.e2e.headroom.environment import Environment, environment, grant_what_is_used, meter
 from tests.e2e.headroom.shapes import LIMITS, start
 from tests.program import Program
+from tests.program import headroom as run_headroom
 
 pytestmark = pytest.mark.cluster
 
@@ -123,6 +124,28 @@ async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: P
     await namespace.hurry(migration)
     await namespace.succeed(migration)
     await namespace.settle(base)
+
+
+async def test_a_client_that_prunes_the_reserves_label_is_reported(cluster: Cluster, on: Environment, api: Api) -> None:
+    """As GitOps tools do; a migration under way is not disturbed."""
+    namespace = await on.admin.namespace()
+    await meter(namespace, *LIMITS)
+    await start(namespace, "vm1")
+    base = await grant_what_is_used(namespace, *LIMITS)
+    about = {"involvedObject.name": namespace.name, "reason": "ReserveLabelRemoved"}
+    selector = ",".join(f"{name}={value}" for name, value in about.items())
+    with run_headroom(cluster, "controller", "--webhook", "--estimate", "exact"):
+        migration = await namespace.migrate("vm1", running=LASTING)
+        await namespace.until_phase(migration, "Running")
+
+        async def is_reported() -> bool:
+            await namespace.mark(labels={"headroom.harvesterhci.io/holding": None})
+            return bool(api.items("/api/v1/events", fieldSelector=selector))
+
+        await until(is_reported, "the report")
+        await namespace.hurry(migration)
+        await namespace.succeed(migration)
+        await namespace.settle(base)
 
 
 def served(api: Api, kinds: Sequence[str], is_served: bool) -> None:
