@@ -113,6 +113,8 @@ class Window:
                 continue
             hard = was.to_restore(quota.hard, exactly=exactly or recorded is not None)
             kept = recorded if recorded and said and said.hard != recorded.hard else None
+            if recorded is None and hard:
+                kept = said  # recorded while it is lowered: no quota that nobody manages is changed without a record
             if hard or recorded != kept:
                 found.append(Change(quota, hard, kept))
         return found
