@@ -45,7 +45,7 @@ async def attacked(api: Api, tenant: MakeTenant) -> AsyncIterator[Tenant]:
     namespace: Tenant = await tenant()
     await namespace.vm()
     quotas = f"{CORE}/namespaces/{namespace}/resourcequotas"
-    api.create(quotas, {"metadata": {"name": "theirs", "labels": {"a": "b"}}, **limited(pods="7")})
+    api.create(quotas, {"metadata": {"name": "theirs", "labels": {"a": "b"}}, **limited(pods="17")})
     with applied_policy(api):
         yield namespace
 
@@ -111,8 +111,8 @@ ON_OTHER_QUOTA: dict[str, tuple[Raw, bool]] = {
     "it gets an entry with its raise": (annotated({ENTRY: "{}"}, **limited(pods="70")), False),
     "it becomes a managed one": (labelled(**{"headroom.harvesterhci.io/managed": "true"}), False),
     "it gets another label": (labelled(a="c"), False),
-    "it is raised for a window, with the record": (annotated({ORIGINALS: "{}"}, **limited(pods="8")), True),
-    "it is restored": (annotated({ORIGINALS: None}, **limited(pods="7")), True),
+    "it is raised for a window, with the record": (annotated({ORIGINALS: "{}"}, **limited(pods="18")), True),
+    "it is restored": (annotated({ORIGINALS: None}, **limited(pods="17")), True),
 }
 
 
