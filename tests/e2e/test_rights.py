@@ -22,7 +22,6 @@ from tests.e2e.accounts import (
     BY_HAND,
     NAMESPACE,
     Request,
-    Right,
     apply,
     bindings,
     documents,
@@ -76,7 +75,6 @@ NO_WATCHLIST = "lists where an API server has no WatchList, and after a watch th
 CHANGED = "a quota, a namespace or a VMI as it is now, after a conflict or where a cache may be old"
 LIVE = "a pod beside a migration, where what the caches hold does not add up"
 WAITS = "while another has the Lease"
-PROJECTS = "Rancher's projects, where its definition of them is"
 UNUSED = {
     **{
         f"headroom-webhook: list {name}": NO_WATCHLIST
@@ -119,8 +117,6 @@ UNUSED = {
     "headroom-release: get resourcequotas": CHANGED,
     "headroom-webhook: list pods": LIVE,
     "headroom-webhook: list virtualmachineinstancemigrations": LIVE,
-    **{f"headroom: {verb} projects": PROJECTS for verb in ("get", "list", "watch")},
-    **{f"{account}: {verb} projects": PROJECTS for account in ("headroom-release", READER) for verb in ("get", "list")},
     "headroom: patch events": "an event that is repeated",
     "headroom-webhook: patch events": "an event that is repeated",
     "headroom: patch configmaps headroom in headroom-system": "other flags than the last time",
@@ -295,11 +291,7 @@ def test_every_rule_is_used(asked: list[Request]) -> None:
         for rule, given in rules(GIVEN).items()
         if any(right.covers(request) for right in given for request in answered)
     ]
-    assert [rule for rule, given in rules(GIVEN).items() if rule not in used and not is_about_projects(given)] == []
-
-
-def is_about_projects(given: list[Right]) -> bool:
-    return {right.resource for right in given} == {"projects"}
+    assert sorted(rules(GIVEN).keys() - set(used)) == []
 
 
 def test_no_verb_is_spare(asked: list[Request]) -> None:
