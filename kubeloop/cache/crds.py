@@ -49,7 +49,7 @@ class CustomResourceWatch:
             await self._watch.stop()
 
     def _missed(self, informer: SharedIndexInformer[Any]) -> None:
-        """The kind is not served: its objects are gone if it has no definition."""
+        """Looks for the definition of a kind that is not served: without one its objects are gone."""
         self._start()
         self._forget(informer.resource.group_resource)
 
@@ -69,13 +69,13 @@ class CustomResourceWatch:
             self._first_look = asyncio.create_task(self._look(self._watch), name="definitions of missing kinds")
 
     async def _look(self, watch: SharedIndexInformer[PartialObjectMetadata]) -> None:
-        """At the first whole list: what is missed until then may have no definition."""
+        """Forgets, at the first whole list, the objects of kinds that have no definition."""
         await watch.wait_for_sync()
         for group_resource in self._informers:
             self._forget(group_resource)
 
     def _forget(self, group_resource: str) -> None:
-        """Objects of a kind that is not served and has no definition."""
+        """Forgets the objects of a kind that is not served and has no definition."""
         watch = self._watch
         if watch is None or not watch.has_synced() or watch.indexer.get_by_key(group_resource) is not None:
             return

@@ -37,12 +37,14 @@ class ListerWatcher(Protocol[T]):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
-async def bring(client: ListerWatcher[T], known: T | None, limit: float, *, watch_list: bool) -> bool:
-    """Whether the kind's watches bring what there is, within `limit` seconds: one of the object `known`, from version 0
-    on, brings that at once (one that is gone was missed, too). None is known: a WatchList says so, or else nothing is
-    missed while a list has none. Raises ApiError."""
-    if known is not None:
-        return await _first_event(client, limit, resource_version="0", only=known.metadata) == "ADDED"
+async def bring(client: ListerWatcher[T], sample: T | None, limit: float, *, watch_list: bool) -> bool:
+    """Reports whether the kind's watches bring what there is, within `limit` seconds.
+
+    A watch of `sample`, an object of the store, from version 0 on brings it at once; one that is gone was missed, too.
+    Of an empty store a WatchList says that there is none, or a list does. Raises ApiError.
+    """
+    if sample is not None:
+        return await _first_event(client, limit, resource_version="0", only=sample.metadata) == "ADDED"
     if watch_list:
         return await _first_event(client, limit, resource_version="", send_initial_events=True) == "BOOKMARK"
     page = await client.list_page(limit=1, retry=False)
@@ -50,7 +52,7 @@ async def bring(client: ListerWatcher[T], known: T | None, limit: float, *, watc
 
 
 async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -> str:
-    """The type of what a watch brings first; "" when it brings nothing in time."""
+    """Returns the type of the event that a watch brings first; "" when it brings nothing in time."""
     seconds = max(1, round(limit))
     try:
         async with (

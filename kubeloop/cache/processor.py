@@ -192,7 +192,7 @@ class SharedProcessor(Generic[T]):
                 registration.delete(old, True)
 
     def any_object(self) -> T | None:
-        """One of those that are stored; None when there are none."""
+        """Returns one of the stored objects; None when there are none."""
         return next(iter(self._indexer.list()), None)
 
     def _store(self, key: str, new: T) -> tuple[T | None, T] | None:

@@ -80,7 +80,7 @@ class Reflector(Generic[T]):
             self.health.watch_works()
 
     async def _attempted(self) -> float:
-        """One attempt; how long to wait before the next."""
+        """Makes one attempt; returns how long to wait before the next."""
         self._opened_at, self._events = None, 0
         try:
             await self.list_and_watch()
@@ -169,11 +169,11 @@ class Reflector(Generic[T]):
         self.health.heard(self._now())
 
     async def _watches_bring(self) -> bool | None:
-        """Whether watches bring what there is, after one that was silent; if not, lists have to. None when the probe
-        itself fails."""
-        known, limit = self._sink.any_object(), self._options.probe_limit
+        """Reports whether watches bring what there is, after one that was silent; if not, lists have to. None when
+        the probe itself fails."""
+        sample, limit = self._sink.any_object(), self._options.probe_limit
         try:
-            brings = await bring(self._client, known, limit, watch_list=self._watch_list)
+            brings = await bring(self._client, sample, limit, watch_list=self._watch_list)
         except ApiError as err:
             log.info("%s: whether watches bring anything is not known, listing again: %s", self.kind, err)
             return None

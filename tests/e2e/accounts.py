@@ -181,7 +181,7 @@ class Right:
 
 
 def rules(manifests: Sequence[Raw]) -> dict[str, list[Right]]:
-    """What each rule of the roles gives to service accounts, by role, the rule's place in it and account."""
+    """Rights that each rule of the roles gives, by role, the rule's place in it and service account."""
     roles = {(each["kind"], each["metadata"]["name"]): each.get("rules", []) for each in manifests}
     return {
         f"rule {number} of {binding['roleRef']['kind']} {binding['roleRef']['name']} for {subject['name']}": [
@@ -200,5 +200,5 @@ def rules(manifests: Sequence[Raw]) -> dict[str, list[Right]]:
 
 
 def rights(manifests: Sequence[Raw]) -> list[Right]:
-    """What the roles give to service accounts, each by itself."""
+    """Rights that the roles give to service accounts, each by itself."""
     return [right for given in rules(manifests).values() for right in given]

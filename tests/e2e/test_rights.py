@@ -55,7 +55,7 @@ DEPLOYMENT: Raw = {
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
     },
 }
-"""What `release` scales down."""
+"""A Deployment that `release` scales down."""
 LOGGED: Raw = {
     "metadata": {"name": "headroom-controller-0", "labels": {"app.kubernetes.io/name": "headroom"}},
     "spec": {
@@ -69,7 +69,7 @@ LOGGED: Raw = {
         ],
     },
 }
-"""Whose log `collect` reads."""
+"""A pod whose log `collect` reads."""
 
 NO_WATCHLIST = "lists where an API server has no WatchList, and after a watch that stayed silent"
 CHANGED = "a quota, a namespace or a VMI as it is now, after a conflict or where a cache may be old"
@@ -236,7 +236,7 @@ def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
         run_as_admin(cluster, migrations)
         run_as_admin(cluster, partial(reports_are_asked_for, reader))
     with headroom(cluster, "controller", *flags):
-        """What it finds it leaves or patches."""
+        """It leaves or patches what it finds."""
     with headroom(cluster, "controller", "--remove-webhooks", "--kubeconfig", str(kubeconfig)):
         eventually(lambda: api.find(f"{ADMISSION}/mutatingwebhookconfigurations/{PROBE_CONFIGURATION}") is None, 20)
     run_as_admin(cluster, partial(everything_is_released, releases))

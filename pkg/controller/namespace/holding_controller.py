@@ -159,7 +159,7 @@ class Handler:
             self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     def _report_removal(self, name: str) -> None:
-        """Where this process had labelled the namespace, another client has removed the label."""
+        """Reports, now and then, that another client has removed the label that this process had set."""
         written = self._written.get(name)
         if written is None or written.labels.get(constants.LABEL_HOLDING) != constants.TRUE:
             return
