@@ -41,6 +41,14 @@ class CustomResourceWatch:
         if informer in informers:
             informers.remove(informer)
 
+    def hides(self, informer: SharedIndexInformer[Any]) -> bool:
+        """Reports whether a kind that is not served has, or may have, a definition: then its objects are hidden. Where
+        definitions may not be read, it counts as not installed."""
+        watch = self._watch
+        if informer.installed or watch is None or watch.forbidden:
+            return False
+        return not watch.has_synced() or watch.indexer.get_by_key(informer.resource.group_resource) is not None
+
     async def stop(self) -> None:
         """Ends the watch, if there is one."""
         if self._first_look is not None:

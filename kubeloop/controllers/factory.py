@@ -54,6 +54,7 @@ class ControllerFactory:
         self._shared: dict[Controller[Any], tuple[object, ...]] = {}
         self._handlers: dict[str, str] = {}
         self._required: set[Controller[Any]] = set()
+        self._required_if_defined: set[Controller[Any]] = set()
         self._recorders: dict[str, EventRecorder] = {}
         self._definitions = CustomResourceWatch(client)
         self._starter: asyncio.Task[None] | None = None
@@ -124,12 +125,13 @@ class ControllerFactory:
         metadata informers)."""
         return self.controller(resource.metadata(), **options)
 
-    def require(self, *controllers: Controller[Any]) -> None:
+    def require(self, *controllers: Controller[Any], if_defined: bool = False) -> None:
         """No handler is called before these kinds are installed and their caches hold what the server has.
 
-        Without this a kind that is not installed counts as synced, with an empty cache.
+        Without this a kind that is not installed counts as synced, with an empty cache. `if_defined`: so does one of
+        these without a CustomResourceDefinition; one that has a definition and is not served is waited for.
         """
-        self._required.update(controllers)
+        (self._required_if_defined if if_defined else self._required).update(controllers)
 
     def recorder(self, component: str) -> EventRecorder:
         """The component's event recorder; `stop` drains it."""
@@ -232,6 +234,7 @@ class ControllerFactory:
         controller = self._controllers.pop(identity)
         del self._shared[controller]
         self._required.discard(controller)
+        self._required_if_defined.discard(controller)
         for name in [name for name, owner in self._handlers.items() if owner == controller.name]:
             del self._handlers[name]
         self._definitions.remove(controller.informer)
@@ -262,7 +265,7 @@ class ControllerFactory:
     async def _settled(self, controller: Controller[Any]) -> bool:
         """Wait until a kind no longer delays the start; False if it is forbidden."""
         informer, required = controller.informer, controller in self._required
-        while not await informer.wait_for_sync(_POLL) or (required and not informer.installed):
+        while not await informer.wait_for_sync(_POLL) or self._why_missing(controller):
             if informer.forbidden and not required:
                 log.error("%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden)
                 return False
@@ -273,11 +276,19 @@ class ControllerFactory:
     def _why_unsynced(self, controller: Controller[Any]) -> str | None:
         """None when it is synced."""
         informer = controller.informer
-        if controller in self._required and not informer.installed:
-            return " (not installed)"
+        if missing := self._why_missing(controller):
+            return missing
         if informer.has_synced():
             return None
         return f" ({informer.forbidden})" if informer.forbidden else ""
+
+    def _why_missing(self, controller: Controller[Any]) -> str:
+        """ "" for a kind that is installed or need not be."""
+        if controller in self._required and not controller.informer.installed:
+            return " (not installed)"
+        if controller in self._required_if_defined and self._definitions.hides(controller.informer):
+            return " (not served)"
+        return ""
 
     def _free_name(self, resource: Resource[Any], selected: str) -> str:
         taken = {controller.name for controller in self._controllers.values()}

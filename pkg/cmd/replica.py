@@ -102,6 +102,9 @@ class Replica:
         elector: LeaderElector | None,
     ) -> None:
         register_all(management, management.recorder("headroom"), self.options)
+        # Without them every migration would seem to have ended.
+        instances, migrations = management.virtual_machine_instances, management.virtual_machine_instance_migrations
+        management.require(instances, migrations, if_defined=True)
         admission = await self.webhooks(replica, management) if self.webhooks else None
         checks.admission, checks.management = admission, management
         leading, leads = asyncio.Event(), elector.is_leader if elector else lambda: True

@@ -100,7 +100,7 @@ async def test_watches_that_open_and_stay_silent_are_told_within_a_minute_and_li
 
 
 async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: Program, api: Api) -> None:
-    """In mid-migration; when it is served again the migration goes on."""
+    """In mid-migration, also for a process that starts meanwhile; when it is served again the migration goes on."""
     namespace = await on.admin.namespace()
     await meter(namespace, *LIMITS)
     await start(namespace, "vm1")
@@ -114,6 +114,13 @@ async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: P
     try:
         await until(
             lambda: all(f"{kind}: no longer served, " in headroom.get("/readyz")[1] for kind in hidden), "it to be told"
+        )
+        await asyncio.sleep(3)
+        assert await namespace.hard() == raised
+        assert headroom.stop() == 0
+        headroom.start(ready=False)  # it has seen nothing of the migration
+        await until(
+            lambda: "not synced: virtualmachineinstances (not served)" in headroom.get("/readyz")[1], "the same"
         )
         await asyncio.sleep(3)
         assert await namespace.hard() == raised

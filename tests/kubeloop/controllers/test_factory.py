@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from kubeloop.api import registry
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import Object, PartialObjectMetadata
-from kubeloop.api.registry import Resource
+from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden
@@ -430,6 +430,35 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     assert management.settings.cache().installed
     assert calls.keys == ["ns/a"]
     assert management.synced()
+
+
+async def test_a_kind_that_has_a_definition_and_is_not_served_holds_the_handlers_where_that_is_required() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.server.install(SETTINGS, installed=False)
+    cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
+    management = cluster.management
+    management.require(management.settings, if_defined=True)
+    cluster.quotas.put("a", "ns")
+    await cluster.start(handler=calls)
+    await asyncio.sleep(60)
+    assert calls.keys == []
+    assert management.unsynced() == ["settings (not served)"]
+    cluster.server.install(SETTINGS)
+    await asyncio.sleep(LONGEST_POLL)
+    assert calls.keys == ["ns/a"]
+    assert management.synced()
+
+
+async def test_one_without_a_definition_holds_nothing_up() -> None:
+    cluster, calls = Cluster(), Calls()
+    cluster.server.install(SETTINGS, installed=False)
+    management = cluster.management
+    management.require(management.settings, if_defined=True)
+    cluster.quotas.put("a", "ns")
+    await cluster.start(handler=calls)
+    await asyncio.sleep(5)
+    assert calls.keys == ["ns/a"]
+    assert management.unsynced() == []
 
 
 async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_task() -> None:
