@@ -7,7 +7,7 @@ import datetime
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -36,6 +36,10 @@ def wire_name(name: str) -> str:
     `msgspec.field(name="migrationUid")`."""
     first, *words = name.split("_")
     return first + "".join(_ACRONYMS.get(word) or word.title() for word in words)
+
+
+PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
+"""Whether an object is deleted before those that it owns, after them, or without them."""
 
 
 class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_OPTIONS):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Condition, Object, OwnerReference, Struct, now_rfc3339
+from kubeloop.api.meta import Condition, Object, OwnerReference, Struct, now_rfc3339, wire_name
 from kubeloop.api.registry import kind_of
 
 S = TypeVar("S", bound=Struct)
@@ -152,6 +152,13 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
     """The merge patch, refused with Conflict if the object has changed since `obj` was read."""
     metadata = {**(patch.get("metadata") or {}), "resourceVersion": obj.metadata.resource_version}
     return {**patch, "metadata": metadata}
+
+
+def applied(obj: Object) -> Patch:
+    """The body by which server-side apply wants what `obj` says: of its metadata the name and what may be written."""
+    body: Patch = msgspec.to_builtins(obj)
+    wanted = {wire_name(name) for name in ("name", "namespace", *_WRITABLE_METADATA)}
+    return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in wanted}}
 
 
 def _of_type(kind: type[Struct], name: str, value: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Object
-from kubeloop.api.objects import difference, guarded, metadata_difference
+from kubeloop.api.bodies import check_body, check_patch
+from kubeloop.api.meta import Object, PropagationPolicy
+from kubeloop.api.objects import applied, difference, guarded, metadata_difference
 from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import decoder_for
@@ -52,12 +53,15 @@ class ResourceClient(ResourceReader[T]):
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.
+        For a kind of questions (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name.
 
         Raises AlreadyExists; Unreachable when the answer was lost: then whether it was created is unknown, and finding
         out is the caller's part (it is not sent again by itself)."""
         namespace = namespace or _namespace_of(body)
         check_namespace(self.resource, namespace)
-        return self._answer("", await self._write("POST", self._collection_path(namespace), self._of_kind(body)))
+        check_body(self.resource.type, body)
+        answer = await self._write("POST", self._collection_path(namespace), self._of_kind(body))
+        return self._answer("", answer, may_be_nameless=not _is_named(body))
 
     async def create_or_update(self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = "") -> T:
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
@@ -100,7 +104,8 @@ class ResourceClient(ResourceReader[T]):
         self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
         """JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises Conflict, and is
-        sent again when a connection breaks."""
+        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
+        check_body(self.resource.type, patch)
         await self._check_status("status" in patch, subresource)
         bound = bool((patch.get("metadata") or {}).get("resourceVersion"))
         path = self._object_path(name, namespace, subresource)
@@ -109,8 +114,10 @@ class ResourceClient(ResourceReader[T]):
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist. One that
-        tests something, or replaces the resourceVersion, is sent again when a connection breaks."""
+        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist; the API server
+        takes a `replace` of a missing key for an `add`. One that tests something, or replaces the resourceVersion, is
+        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
+        check_patch(self.resource.type, ops)
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
         bound = any(op["op"] == "test" or op.get("path") == "/metadata/resourceVersion" for op in ops)
@@ -118,12 +125,15 @@ class ResourceClient(ResourceReader[T]):
         return self._answer(name, await self._write("PATCH", path, ops, JSON_PATCH, repeatable=bound))
 
     async def apply(
-        self, body: Mapping[str, Any], *, field_manager: str, force: bool = False, namespace: str = ""
+        self, body: Mapping[str, Any] | T, *, field_manager: str, force: bool = False, namespace: str = ""
     ) -> T:
-        """Server-side apply of `body` (with metadata.name): what `field_manager` wants, and no more; fields that it
-        applied before and that are missing now are removed. Raises Conflict where another manager has set a field
+        """Server-side apply of `body` (with metadata.name; or of an object, without the fields at their defaults): what
+        `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
+        Conflict where another manager has set a field
         otherwise; `force` takes it over. Two that apply the same are one, so it is sent again when a connection breaks.
         """
+        body = applied(body) if isinstance(body, Object) else body
+        check_body(self.resource.type, body)
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
         path = self._object_path(name, namespace)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
@@ -136,7 +146,7 @@ class ResourceClient(ResourceReader[T]):
         name: str,
         namespace: str = "",
         grace_period_seconds: int | None = None,
-        propagation_policy: str | None = None,
+        propagation_policy: PropagationPolicy | None = None,
         uid: str | None = None,
     ) -> None:
         """Deletes one object; with `uid` only that very one, and again when a connection breaks. Raises NotFound,
@@ -165,6 +175,7 @@ class ResourceClient(ResourceReader[T]):
     ) -> R:
         """Posts to a subresource, as TokenRequest and Eviction want it; `body` says its apiVersion and kind. The answer
         as a `kind`. Raises ApiError."""
+        check_body(kind, body)
         path = self._object_path(name, namespace, subresource)
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
         return decoder_for(kind).object(await self._write("POST", path, {"metadata": metadata, **body}))
@@ -184,7 +195,7 @@ class ResourceClient(ResourceReader[T]):
         )
 
     def _delete_options(
-        self, grace_period_seconds: int | None, propagation_policy: str | None, uid: str | None
+        self, grace_period_seconds: int | None, propagation_policy: PropagationPolicy | None, uid: str | None
     ) -> dict[str, Any]:
         options = {
             "gracePeriodSeconds": grace_period_seconds,
@@ -214,6 +225,11 @@ class ResourceClient(ResourceReader[T]):
             else "like any other field: it has no status subresource"
         )
         raise BadRequest(f"status of {self.resource.kind} is written {wrong}")
+
+
+def _is_named(body: Mapping[str, Any]) -> bool:
+    metadata = msgspec.to_builtins(body.get("metadata") or {})
+    return bool(metadata.get("name") or metadata.get("generateName"))
 
 
 def _namespace_of(body: Mapping[str, Any]) -> str:

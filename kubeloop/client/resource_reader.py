@@ -154,9 +154,11 @@ class ResourceReader(Generic[T]):
             finally:
                 await events.aclose()
 
-    def _answer(self, name: str, body: bytes) -> T:
+    def _answer(self, name: str, body: bytes, *, may_be_nameless: bool = False) -> T:
         """The object of an answer; what has no name, or another one, is not it. Raises ServerError."""
         obj = self._decoder.object(body)
+        if may_be_nameless and not obj.name and obj.kind == self.resource.kind:
+            return obj
         if not obj.name or (name and obj.name != name):
             kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
             raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)

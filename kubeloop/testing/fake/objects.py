@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kubeloop.api.bodies import check_body
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
 from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
+from kubeloop.testing.fake.apply import Managers
+from kubeloop.testing.fake.metadata import is_of_kubernetes
 from kubeloop.testing.fake.patches import Matches, Raw
 
 T = TypeVar("T", bound=Object)
@@ -36,8 +39,10 @@ class Request:
     body: Any
 
 
-Reactor = Callable[[Request], Awaitable[None] | None]
-"""Called before a request is served (client-go's PrependReactor): raises an ApiError, waits, or changes objects."""
+Answer = Mapping[str, Any] | Object | None
+Reactor = Callable[[Request], Awaitable[Answer] | Answer]
+"""Called before a request is served (client-go's PrependReactor): raises an ApiError, waits, or changes objects. It
+returns the answer, or None: then the request goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,13 @@ class Objects:
         self._dry_run = False
         self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._pages: dict[str, tuple[list[Raw], int]] = {}
+        self.managers: dict[str, Managers] = {}
+        # By uid: who applied what.
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
-        """Create or replace an object with its status, which no client can do through the API."""
+        """Create or replace an object with its status, which no client can do through the API. Raises TypeError for a
+        field in Python's name."""
+        check_body(resource.type, obj)
         raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])
@@ -188,7 +197,7 @@ class Objects:
             self._pages[metadata["continue"]] = (items[limit:], version)
         # As kube-apiserver: items of its own kinds do not say what they are.
         shown = items[:limit] if limit else items
-        if "." not in resource.group or resource.group.endswith("k8s.io"):
+        if is_of_kubernetes(resource):
             shown = [
                 {name: value for name, value in item.items() if name not in ("apiVersion", "kind")} for item in shown
             ]

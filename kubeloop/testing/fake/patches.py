@@ -121,9 +121,7 @@ def _changed(document: Any, path: str, op: str, value: Any) -> Any:
             _change_list(place, last, op, value)
         elif op == "remove":
             del place[last]
-        elif op == "replace" and last not in place:
-            raise _unprocessable()
-        else:
+        else:  # a `replace` of a key that is not there adds it
             place[last] = value
     except (KeyError, IndexError, ValueError, TypeError):
         raise _unprocessable() from None

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import inspect
 import random
-import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
 
+from kubeloop.api.bodies import unknown_names
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.transport import JSON_PATCH, MERGE_PATCH, Transport
-from kubeloop.testing.fake.objects import Objects, Request, key_of, raw_key
+from kubeloop.client.decode import decoder_for
+from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Transport
+from kubeloop.testing.fake.apply import applied
+from kubeloop.testing.fake.metadata import check_identity, check_metadata, check_name, conflict, generated
+from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key
 from kubeloop.testing.fake.patches import Matches, Raw, field_selector, json_patched, label_selector, merged
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_REVIEWS = ("authorization.k8s.io", "authentication.k8s.io")
+"""Groups of kinds whose objects are questions: a create is answered, and nothing is kept."""
 _DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _KEPT = ("name", "namespace", "uid", "creationTimestamp", "generation", *_DELETION)
 _NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
@@ -32,9 +37,10 @@ _NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
 class FakeCluster(Objects):
     """See the package."""
 
-    def client(self) -> Client:
-        """A client of this cluster, as programs get one."""
-        return Client(FakeTransport(self))
+    def client(self, *, strict: bool = False) -> Client:
+        """A client of this cluster, as programs get one. `strict`: a write with a field that the kind's struct does not
+        declare is refused (fieldValidation=Strict; the fake knows no others)."""
+        return Client(FakeTransport(self, strict=strict))
 
 
 class FakeTransport(Transport):
@@ -42,9 +48,10 @@ class FakeTransport(Transport):
 
     checked_caches = True
 
-    def __init__(self, cluster: Objects) -> None:
+    def __init__(self, cluster: Objects, *, strict: bool = False) -> None:
         super().__init__(ClientConfig("http://fake.invalid"))
         self._cluster = cluster
+        self._refuses_unknown = strict
 
     def separate(self) -> Transport:
         """Itself: here no request holds up another one."""
@@ -69,13 +76,19 @@ class FakeTransport(Transport):
         verb = {"GET": "get" if name else "list", "POST": "create", "PUT": "update"}.get(method, method.lower())
         options = dict(params or {})
         key = key_of(namespace, name) if name else namespace
-        await self._react(Request(verb, resource.plural, key, subresource, options if verb == "list" else sent))
+        request = Request(verb, resource.plural, key, subresource, options if verb == "list" else sent)
+        if (reaction := await self._react(request)) is not None:
+            return msgspec.json.encode(reaction)
         if verb == "list":
             matches = _selected(resource, namespace, options)
             return msgspec.json.encode(
                 self._cluster.page(resource, matches, int(options.get("limit") or 0), options.get("continue", ""))
             )
         with self._cluster.dry_run("dryRun" in (sent if verb == "delete" and sent else options)):
+            if self._refuses_unknown and isinstance(sent, dict) and verb != "delete" and subresource in ("", "status"):
+                _check_names(resource, sent)
+            if content_type == APPLY_PATCH:
+                return msgspec.json.encode(self._apply(resource, namespace, name, subresource, sent, options))
             if verb == "create" and not subresource:
                 return msgspec.json.encode(self._create(resource, namespace, sent))
             current = self._cluster.existing(resource, namespace, name)
@@ -109,12 +122,15 @@ class FakeTransport(Transport):
             await sent.aclose()
             await events.aclose()
 
-    async def _react(self, request: Request) -> None:
+    async def _react(self, request: Request) -> Answer:
         self._cluster.requests.append(request)
         for reactor in list(self._cluster.reactors):
-            waiting = reactor(request)
-            if waiting is not None:
-                await waiting
+            answer = reactor(request)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if answer is not None:
+                return answer
+        return None
 
     def _parsed(self, path: str) -> tuple[Resource[Any], str, str, str]:
         """Resource, namespace, name, subresource of a path."""
@@ -169,6 +185,8 @@ class FakeTransport(Transport):
             raise errors.BadRequest(message)
         raw = copy.deepcopy(body)
         metadata = raw.setdefault("metadata", {})
+        if resource.group in _REVIEWS and resource.kind.endswith("Review"):
+            return {"apiVersion": resource.api_version, "kind": resource.kind, **raw}  # an answer, which nothing keeps
         if metadata.get("resourceVersion"):
             message = "resourceVersion should not be set on objects to be created"
             raise errors.ServerError(message)
@@ -177,8 +195,13 @@ class FakeTransport(Transport):
             raise errors.BadRequest(message)
         if not namespace:
             del metadata["namespace"]
-        name = _new_name(resource, metadata)
-        if name in {key_of("", other.name) for other in self._cluster.all(resource) if other.namespace == namespace}:
+        name = metadata.get("name") or ""
+        if not name and metadata.get("generateName"):
+            name = generated(metadata["generateName"], "".join(random.choices(_LETTERS, k=5)))
+        check_name(resource, name)
+        check_metadata(resource, metadata, {})
+        _check_types(resource, raw)
+        if key_of(namespace, name) in self._cluster.raw(resource):
             message = f'{resource.group_resource} "{name}" already exists'
             raise errors.AlreadyExists(message)
         for given in _DELETION:
@@ -193,15 +216,9 @@ class FakeTransport(Transport):
     def _write(self, resource: Resource[Any], current: Raw, changed: Raw, subresource: str) -> Raw:
         """What an update or patch makes of an object; a write that changes nothing leaves it as it is."""
         metadata, was = changed.setdefault("metadata", {}), current["metadata"]
-        if metadata.get("name", was["name"]) != was["name"]:
-            message = "the name of the object does not match the name on the URL"
-            raise errors.BadRequest(message)
-        if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
-            why = "the object has been modified; please apply your changes to the latest version and try again"
-            raise _conflict(resource, was["name"], why)
-        if metadata.get("uid") not in (None, "", was["uid"]):
-            problem = f'metadata.uid: Invalid value: "{metadata["uid"]}": field is immutable'
-            raise errors.Invalid(f'{resource.kind} "{was["name"]}" is invalid: {problem}')
+        check_identity(resource, metadata, was)
+        check_metadata(resource, metadata, was)
+        _check_types(resource, changed)
         if resource.status_subresource is None and changed.get("status") != current.get("status"):
             raise ValueError(f"say status_subresource of {resource.kind}: the fake cannot know whether it has one")
         new = copy.deepcopy(current if subresource else changed)
@@ -226,6 +243,31 @@ class FakeTransport(Transport):
             return new
         return self._cluster.store(resource, key, current, new)
 
+    def _apply(
+        self,
+        resource: Resource[Any],
+        namespace: str,
+        name: str,
+        subresource: str,
+        body: Raw,
+        options: Mapping[str, str],
+    ) -> Raw:
+        current = self._cluster.raw(resource).get(key_of(namespace, name))
+        managers = self._cluster.managers.get(current["metadata"]["uid"], {}) if current else {}
+        force = options.get("force") == "true"
+        changed, managers = applied(current or {}, body, options["fieldManager"], managers, force=force)
+        changed.setdefault("metadata", {})["name"] = name
+        if current is None:
+            changed |= {"apiVersion": resource.api_version, "kind": resource.kind}
+            written = self._create(resource, namespace, changed)
+        else:
+            given = body["metadata"].get("resourceVersion")
+            changed["metadata"] |= {"resourceVersion": given} if given else {}
+            written = self._write(resource, current, changed, subresource)
+        if "dryRun" not in options:
+            self._cluster.managers[written["metadata"]["uid"]] = managers
+        return written
+
     @staticmethod
     def _check_finalizers(resource: Resource[Any], was: Raw, metadata: Raw) -> None:
         more = set(metadata.get("finalizers") or ()) - set(was.get("finalizers") or ())
@@ -240,7 +282,7 @@ class FakeTransport(Transport):
         for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
             wanted = (options.get("preconditions") or {}).get(field)
             if wanted not in (None, metadata[field]):
-                raise _conflict(
+                raise conflict(
                     resource,
                     metadata["name"],
                     f"Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {metadata[field]}",
@@ -265,19 +307,19 @@ def _patched(current: Raw, sent: Any, content_type: str) -> Raw:
     raise errors.ApiError(f"{content_type} is not supported by the fake", status=415, reason="UnsupportedMediaType")
 
 
-def _new_name(resource: Resource[Any], metadata: Raw) -> str:
-    name: str = metadata.get("name") or ""
-    if not name and metadata.get("generateName"):
-        name = metadata["generateName"] + "".join(random.choices(_LETTERS, k=5))
-    if not name or not _NAME.match(name) or len(name) > 253:
-        problem = f"Invalid value: {name!r}" if name else "Required value: name or generateName is required"
-        message = f'{resource.kind} "{name}" is invalid: metadata.name: {problem}'
-        raise errors.Invalid(message)
-    return name
+def _check_names(resource: Resource[Any], body: Raw) -> None:
+    unknown = [f'unknown field "{name.path}"' for name in unknown_names(resource.type, body)]
+    if unknown:
+        raise errors.BadRequest(f"strict decoding error: {', '.join(unknown)}")
 
 
-def _conflict(resource: Resource[Any], name: str, why: str) -> errors.Conflict:
-    return errors.Conflict(f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {why}')
+def _check_types(resource: Resource[Any], raw: Raw) -> None:
+    """Raises BadRequest for a value that the struct cannot hold, as the API server does for its own types."""
+    try:
+        decoder_for(resource.type).object(msgspec.json.encode(raw))
+    except errors.ServerError as error:
+        kind, version = resource.kind, resource.version
+        raise errors.BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
 
 
 def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:

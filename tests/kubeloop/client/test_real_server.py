@@ -19,7 +19,6 @@ from kubeloop.api.meta import Object, Struct
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import Resource
 from kubeloop.client import errors
-from kubeloop.client.apply_set import ApplySet
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
@@ -73,50 +72,6 @@ async def test_subresources_of_other_kinds(client: Client, namespace: str) -> No
     assert (scale.kind, scale.spec.replicas) == ("Scale", 0)
     await sets.merge_patch({"spec": {"replicas": 2}}, **where, subresource="scale")
     assert (await sets.get_subresource("scale", Scale, **where)).spec.replicas == 2
-
-
-async def test_what_is_applied_no_more_is_removed(client: Client, namespace: str) -> None:
-    maps = client.resource(registry.CONFIG_MAPS)
-    where: dict[str, str] = {"name": "a", "namespace": namespace}
-
-    async def applied(manager: str, force: bool = False, **data: str) -> dict[str, str]:
-        body = {"metadata": where, "data": data}
-        return (await maps.apply(body, field_manager=manager, force=force)).data
-
-    assert await applied("one", x="1", y="1") == {"x": "1", "y": "1"}
-    assert await applied("two", z="2") == {"x": "1", "y": "1", "z": "2"}
-    assert await applied("one", x="1") == {"x": "1", "z": "2"}
-    with pytest.raises(errors.Conflict, match=r"conflict with \"one\""):
-        await applied("two", x="2")
-    assert await applied("two", force=True, x="2") == {"x": "2"}
-    tried = await maps.dry_run().apply({"metadata": where, "data": {}}, field_manager="two")
-    assert (tried.data, (await maps.get(**where)).data) == ({}, {"x": "2"})
-
-
-async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, namespace: str) -> None:
-    maps, secrets = client.resource(registry.CONFIG_MAPS), client.resource(registry.SECRETS)
-    owner = await client.resource(registry.NAMESPACES).get(name=namespace)
-    kinds = (registry.CONFIG_MAPS, registry.SECRETS)
-    other, ours = (
-        ApplySet(client, set_id, kinds, field_manager="test", owner=owner, namespace=namespace)
-        for set_id in ("other", "ours")
-    )
-
-    def named(*names: str) -> list[dict[str, Any]]:
-        return [{"metadata": {"name": name, "labels": {"by": "test"}}} for name in names]
-
-    async def there() -> list[str]:
-        found = [*await maps.list(namespace, label_selector="by=test"), *await secrets.list(namespace)]
-        return [obj.name for obj in found]
-
-    await other.apply({registry.CONFIG_MAPS: named("theirs")})
-    await ours.apply({registry.CONFIG_MAPS: named("a", "b"), registry.SECRETS: named("c")})
-    assert await there() == ["a", "b", "theirs", "c"]
-    again = ApplySet(client, "ours", kinds, field_manager="test", owner=owner, namespace=namespace)
-    assert [obj.name for obj in await again.apply({registry.CONFIG_MAPS: named("b")})] == ["b"]
-    assert await there() == ["b", "theirs"]
-    with pytest.raises(ValueError, match="pods: not among the kinds of the set"):
-        await ours.apply({registry.PODS: named("p")})
 
 
 class TokenRequest(Object):

@@ -65,7 +65,7 @@ class Counting(Server):
         self.left: int | None = None
         self.then: BaseException = Ended()
 
-    def client(self) -> Client:
+    def client(self, *, strict: bool = False) -> Client:
         return Client(_Counted(self))
 
     def done(self, method: str, path: str) -> None:

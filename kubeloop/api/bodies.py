@@ -1,0 +1,104 @@
+"""Bodies of requests are mappings in JSON's names.
+
+A field in Python's name (`backoff_limit`) would be dropped by the server, with a warning in the log, and what it says
+would never be done: it is refused where the struct knows the name in JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import inspect
+
+from kubeloop.api.meta import Struct
+
+
+class UnknownName(NamedTuple):
+    """A name in a body that the struct does not declare; `meant` is its field's name in JSON, if it is Python's."""
+
+    path: str
+    meant: str
+
+
+def check_body(kind: type[Struct], body: Any) -> None:
+    """Raises TypeError for a Python name in a body of `kind`, at any depth."""
+    _refuse(unknown_names(kind, body))
+
+
+def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> None:
+    """Raises TypeError for a Python name in the paths or values of a JSON patch."""
+    for operation in operations:
+        for pointer in (operation.get("path"), operation.get("from")):
+            parts = [part.replace("~1", "/").replace("~0", "~") for part in str(pointer or "").split("/")[1:]]
+            held = operation.get("value") if pointer == operation.get("path") else None
+            _refuse(_at(_described(kind), parts, held, ""))
+
+
+def unknown_names(kind: type[Struct], body: Any) -> Iterator[UnknownName]:
+    """The names in a body that the struct does not declare, where it declares any."""
+    return _within(_described(kind), body, "")
+
+
+def _refuse(names: Iterator[UnknownName]) -> None:
+    for name in names:
+        if name.meant:
+            raise TypeError(f"{name.path} is Python's name: in a body the field is {name.meant}")
+
+
+def _within(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
+    match kind:
+        case inspect.UnionType(types=options):
+            for option in options:
+                yield from _within(option, value, path)
+        case inspect.StructType(cls=cls) if isinstance(value, Mapping):
+            wire, python = _names(cls)
+            for name, held in value.items():
+                where = f"{path}.{name}" if path else str(name)
+                if name in wire:
+                    yield from _within(wire[name], held, where)
+                else:
+                    yield UnknownName(where, python.get(name, ""))
+        case inspect.CollectionType(item_type=item) if isinstance(value, list | tuple):
+            for number, held in enumerate(value):
+                yield from _within(item, held, f"{path}[{number}]")
+        case inspect.DictType(value_type=item) if isinstance(value, Mapping):
+            for name, held in value.items():
+                yield from _within(item, held, f"{path}[{name!r}]")
+
+
+def _at(kind: inspect.Type, parts: list[str], value: Any, path: str) -> Iterator[UnknownName]:
+    """Along a JSON pointer, then in the value that is written there."""
+    if not parts:
+        yield from _within(kind, value, path)
+        return
+    name, *rest = parts
+    where = f"{path}.{name}" if path else name
+    match kind:
+        case inspect.UnionType(types=options):
+            for option in options:
+                yield from _at(option, parts, value, path)
+        case inspect.StructType(cls=cls):
+            wire, python = _names(cls)
+            if name in wire:
+                yield from _at(wire[name], rest, value, where)
+            else:
+                yield UnknownName(where, python.get(name, ""))
+        case inspect.CollectionType(item_type=item):
+            yield from _at(item, rest, value, where)
+        case inspect.DictType(value_type=item):
+            yield from _at(item, rest, value, where)
+
+
+@functools.cache
+def _described(kind: type) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+@functools.cache
+def _names(kind: type) -> tuple[dict[str, inspect.Type], dict[str, str]]:
+    """Of a struct the fields by their names in JSON, and these names by Python's."""
+    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    wire = {field.encode_name: field.type for field in fields}
+    return wire, {field.name: field.encode_name for field in fields if field.name not in wire}

@@ -1,0 +1,119 @@
+"""Server-side apply on the fake: which manager wants which fields, and what that makes of an object.
+
+Lists are one field, as in custom resources that say nothing else; finalizers and owner references are merged item by
+item. managedFields are not shown.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kubeloop.client.errors import Conflict
+from kubeloop.testing.fake.patches import Raw
+
+Path = tuple[str, ...]
+Fields = dict[Path, Any]
+"""The values of an object by their paths."""
+Managers = dict[str, Fields]
+"""What each manager applied last; BEFORE has what was there when the first one came."""
+
+BEFORE = "before-first-apply"
+_FINALIZERS, _OWNERS = ("metadata", "finalizers"), ("metadata", "ownerReferences")
+_NOT_APPLIED = {("apiVersion",), ("kind",)}
+_MERGED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+_ABSENT = object()
+
+
+def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force: bool) -> tuple[Raw, Managers]:
+    """`current` with what `manager` wants now, without what it wanted before; and who wants what then.
+
+    Raises Conflict where another has set a field otherwise, unless `force` is given."""
+    have, wanted = dict(_fields(current)), dict(_fields(body))
+    if current and not managers:
+        managers = {BEFORE: have}
+    mine, others = managers.get(manager, {}), {name: held for name, held in managers.items() if name != manager}
+    if not force:
+        _check_conflicts(have, wanted, mine, others)
+    dropped = [
+        path
+        for path, value in mine.items()
+        if path not in wanted and have.get(path, _ABSENT) == value
+        if not any(held.get(path, _ABSENT) == value for held in others.values())
+    ]
+    new = copy.deepcopy(current)
+    for path in dropped:
+        _remove(new, path)
+    for path, value in wanted.items():
+        _set(new, path, value)
+    left = {
+        name: {path: value for path, value in held.items() if wanted.get(path, value) == value}
+        for name, held in others.items()
+    }
+    return new, {**left, manager: wanted}
+
+
+def _check_conflicts(have: Fields, wanted: Fields, mine: Fields, others: Managers) -> None:
+    found: dict[str, list[str]] = {}
+    for path, value in wanted.items():
+        now = have.get(path, _ABSENT)
+        if now is _ABSENT or now == value or value == {}:
+            continue
+        holders = [name for name, held in others.items() if held.get(path, _ABSENT) == now]
+        if not holders and mine.get(path, _ABSENT) != now:
+            holders = ["unknown"]  # written meanwhile by an update or patch
+        for name in holders:
+            found.setdefault(name, []).append("." + ".".join(path))
+    if found:
+        number = sum(map(len, found.values()))
+        said = "; ".join(f'conflict with "{name}": {", ".join(paths)}' for name, paths in found.items())
+        raise Conflict(f"Apply failed with {number} conflict{'s' * (number > 1)}: {said}")
+
+
+def _fields(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    if path in _NOT_APPLIED or (path[:1] == ("metadata",) and len(path) == 2 and path[1] not in _MERGED_METADATA):
+        return
+    if path in (_FINALIZERS, _OWNERS):
+        for item in value or ():
+            yield (*path, _item_key(item)), item
+    elif isinstance(value, Mapping) and (value or not path):
+        for name, held in value.items():
+            yield from _fields(held, (*path, name))
+    elif value is not None:
+        yield path, value
+
+
+def _item_key(item: Any) -> str:
+    return str(item["uid"]) if isinstance(item, Mapping) else item
+
+
+def _set(document: Raw, path: Path, value: Any) -> None:
+    if path[:2] in (_FINALIZERS, _OWNERS):
+        items = document.setdefault("metadata", {}).setdefault(path[1], [])
+        items[:] = [item for item in items if _item_key(item) != path[2]] + [copy.deepcopy(value)]
+        return
+    for name in path[:-1]:
+        if not isinstance(document.get(name), dict):
+            document[name] = {}
+        document = document[name]
+    if value == {} and isinstance(document.get(path[-1]), dict):
+        return
+    document[path[-1]] = copy.deepcopy(value)
+
+
+def _remove(document: Raw, path: Path) -> None:
+    """With the maps that are empty then."""
+    if path[:2] in (_FINALIZERS, _OWNERS):
+        items = document["metadata"][path[1]]
+        items[:] = [item for item in items if _item_key(item) != path[2]]
+        if not items:
+            del document["metadata"][path[1]]
+        return
+    parents = [document]
+    for name in path[:-1]:
+        parents.append(parents[-1][name])
+    for parent, name in zip(reversed(parents), reversed(path), strict=True):
+        del parent[name]
+        if parent:
+            return

@@ -1,0 +1,129 @@
+"""A field in Python's name is refused in a body, wherever it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.api.bodies import check_body, check_patch, unknown_names
+from kubeloop.api.core import ConfigMap, Node, Pod
+from kubeloop.api.meta import Object
+from kubeloop.api.workloads import Job, JobSpec
+from kubeloop.client.client import Client
+from kubeloop.testing.fake.server import FakeCluster
+
+BODIES: dict[str, tuple[type[Object], Any, str]] = {
+    "JSON's names": (Job, {"metadata": {"ownerReferences": []}, "spec": {"backoffLimit": 2}}, ""),
+    "a Python name in spec": (Job, {"spec": {"backoff_limit": 2}}, "spec.backoff_limit"),
+    "one in metadata": (Job, {"metadata": {"owner_references": []}}, "metadata.owner_references"),
+    "one in an item of a list": (
+        Pod,
+        {"spec": {"containers": [{"name": "a"}, {"name": "b", "restart_policy": "Always"}]}},
+        "spec.containers[1].restart_policy",
+    ),
+    "one at the top": (Job, {"api_version": "batch/v1"}, "api_version"),
+    "one of a struct that may be None": (
+        Pod,
+        {"spec": {"affinity": {"pod_affinity": {}}}},
+        "spec.affinity.pod_affinity",
+    ),
+    "a null": (Job, {"spec": None, "metadata": {"labels": None}}, ""),
+    "a field that the struct does not declare": (Job, {"spec": {"some_thing": 1}}, ""),
+    "a key of a map": (
+        ConfigMap,
+        {"data": {"api_version": "v1"}, "metadata": {"labels": {"owner_references": ""}}},
+        "",
+    ),
+    "a struct": (Job, {"spec": JobSpec(backoff_limit=2)}, ""),
+    "something that is no mapping": (Job, {"spec": [1]}, ""),
+}
+
+
+@pytest.mark.parametrize(("kind", "body", "wrong"), BODIES.values(), ids=BODIES)
+def test_a_body_with(kind: type[Object], body: Any, wrong: str) -> None:
+    if not wrong:
+        check_body(kind, body)
+        return
+    with pytest.raises(TypeError) as caught:
+        check_body(kind, body)
+    assert str(caught.value).startswith(f"{wrong} is Python's name: in a body the field is ")
+
+
+PATCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "a path in JSON's names": ({"op": "add", "path": "/spec/nodeName", "value": "n"}, ""),
+    "a path in Python's": ({"op": "replace", "path": "/spec/node_name", "value": "n"}, "spec.node_name"),
+    "a path through a list": (
+        {"op": "remove", "path": "/spec/containers/0/restart_policy"},
+        "spec.containers.0.restart_policy",
+    ),
+    "a value": ({"op": "add", "path": "/spec", "value": {"node_name": "n"}}, "spec.node_name"),
+    "an item as value": (
+        {"op": "add", "path": "/spec/containers/-", "value": {"restart_policy": "A"}},
+        "spec.containers.-.restart_policy",
+    ),
+    "where a move is from": ({"op": "move", "from": "/spec/node_name", "path": "/spec/nodeName"}, "spec.node_name"),
+    "a key of a map": ({"op": "add", "path": "/metadata/labels/node_name", "value": "n"}, ""),
+    "a key with a slash": ({"op": "add", "path": "/metadata/annotations/a~1node_name", "value": "n"}, ""),
+    "the whole object": ({"op": "test", "path": "", "value": {"spec": {"node_name": "n"}}}, "spec.node_name"),
+}
+
+
+@pytest.mark.parametrize(("operation", "wrong"), PATCHES.values(), ids=PATCHES)
+def test_a_json_patch_with(operation: dict[str, Any], wrong: str) -> None:
+    if not wrong:
+        check_patch(Pod, [operation])
+        return
+    with pytest.raises(TypeError, match="is Python's name") as caught:
+        check_patch(Pod, [{"op": "remove", "path": "/status"}, operation])
+    assert str(caught.value).startswith(wrong)
+
+
+def test_a_message_says_the_right_name() -> None:
+    with pytest.raises(TypeError, match=r"^spec.taints\[0\].time_added .* the field is timeAdded$"):
+        check_body(Node, {"spec": {"taints": [{"key": "a", "time_added": "now"}]}})
+    assert [name.path for name in unknown_names(Node, {"spec": {"podCIDR": "x", "pod_cidr": "y"}})] == [
+        "spec.podCIDR",
+        "spec.pod_cidr",
+    ]
+
+
+WRONG = {"spec": {"backoff_limit": 2}}
+WHERE = {"name": "j", "namespace": "ns"}
+
+
+async def test_no_request_with_a_python_name_is_sent() -> None:
+    cluster = FakeCluster()
+    jobs = cluster.client().resource(registry.JOBS)
+    known = await jobs.create({"metadata": WHERE})
+    sent = len(cluster.requests)
+    body = {"metadata": WHERE, **WRONG}
+    for request in (
+        lambda: jobs.create(body),
+        lambda: jobs.create_or_update(body | {"metadata": {**WHERE, "name": "new"}}, lambda job: job),
+        lambda: jobs.merge_patch(WRONG, **WHERE),
+        lambda: jobs.patch(known, WRONG),
+        lambda: jobs.apply(body, field_manager="m"),
+        lambda: jobs.json_patch([{"op": "add", "path": "/spec/backoff_limit", "value": 2}], **WHERE),
+    ):
+        with pytest.raises(TypeError, match="backoffLimit"):
+            await request()
+    with pytest.raises(TypeError, match="backoffLimit"):
+        cluster.put(registry.JOBS, body)
+    assert [r.verb for r in cluster.requests[sent:]] == ["get"]
+    assert list(cluster.raw(registry.JOBS)) == ["ns/j"]
+
+
+def strict() -> Client:
+    return FakeCluster().client(strict=True)
+
+
+async def test_a_strict_client_of_the_fake_refuses_fields_that_the_struct_does_not_declare() -> None:
+    jobs = strict().resource(registry.JOBS)
+    with pytest.raises(Exception, match=r'strict decoding error: unknown field "spec.backofLimit"'):
+        await jobs.create({"metadata": WHERE, "spec": {"backofLimit": 2}})
+    made = await jobs.create({"metadata": WHERE, "spec": {"backoffLimit": 2}})
+    with pytest.raises(Exception, match='unknown field "status[.]fialed"'):
+        await jobs.patch(made, {"status": {"fialed": 2}}, subresource="status")
+    await jobs.delete(name="j", namespace="ns", propagation_policy="Background")
