@@ -189,12 +189,12 @@ def _change(where: str, was: Any, now: Any) -> Any:
         }
         return gone | changed
     for value in (was, now):
-        _refuse_partly_declared(where, value)
+        refuse_partly_declared(where, value)
     return msgspec.to_builtins(now)
 
 
-def _refuse_partly_declared(where: str, value: Any) -> None:
-    """Of a list that is written whole."""
+def refuse_partly_declared(where: str, value: Any) -> None:
+    """Raises PartlyDeclared for a list that is to be written whole and must not be."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return
     for item in value:

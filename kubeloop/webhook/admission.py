@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from kubeloop.api.json_patch import Operation, json_patch
 from kubeloop.api.meta import Object, Struct
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import ServerError
 from kubeloop.client.lenient import UNDECODABLE, decode
+from kubeloop.errors import one_line
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -35,8 +38,30 @@ _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
 REVIEW_SECONDS: Final = 3.0
 """Of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
-_REASONS: Final = {400: "BadRequest", 403: "Forbidden", 409: "Conflict", 422: "Invalid"}
 _ENDS_AT: ContextVar[float] = ContextVar("review ends at")
+
+
+_CODES: Final = {
+    "BadRequest": 400,
+    "Unauthorized": 401,
+    "Forbidden": 403,
+    "NotFound": 404,
+    "MethodNotAllowed": 405,
+    "NotAcceptable": 406,
+    "Conflict": 409,
+    "AlreadyExists": 409,
+    "Gone": 410,
+    "Expired": 410,
+    "RequestEntityTooLarge": 413,
+    "UnsupportedMediaType": 415,
+    "Invalid": 422,
+    "TooManyRequests": 429,
+    "InternalError": 500,
+    "ServerTimeout": 500,
+    "ServiceUnavailable": 503,
+    "Timeout": 504,
+}
+"""metav1.StatusReason and its code; of two with one code the first is meant by the code alone."""
 
 
 class BadReview(Exception):
@@ -48,10 +73,20 @@ class TooLarge(BadReview):
 
 
 class UserInfo(Struct):
-    """authentication.k8s.io/v1 UserInfo, the fields in use."""
+    """authentication.k8s.io/v1 UserInfo."""
 
     username: str = ""
+    uid: str = ""
     groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class GroupVersionKind(Struct):
+    """metav1.GroupVersionKind."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
 
 
 class GroupVersionResource(Struct):
@@ -63,17 +98,24 @@ class GroupVersionResource(Struct):
 
 
 class AdmissionRequest(Struct):
-    """admission.k8s.io/v1 AdmissionRequest. `operation` is CREATE, UPDATE, DELETE or CONNECT."""
+    """admission.k8s.io/v1 AdmissionRequest. `operation` is CREATE, UPDATE, DELETE or CONNECT; `options` are its
+    CreateOptions, UpdateOptions or DeleteOptions. `request_kind` and the like are what the client asked for, where the
+    webhook gets another version of it (matchPolicy Equivalent)."""
 
     uid: str = ""
+    kind: GroupVersionKind = GroupVersionKind()
     resource: GroupVersionResource = GroupVersionResource()
     sub_resource: str = ""
+    request_kind: GroupVersionKind | None = None
+    request_resource: GroupVersionResource | None = None
+    request_sub_resource: str = ""
     name: str = ""
     namespace: str = ""
     operation: str = ""
     user_info: UserInfo = UserInfo()
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
+    options: msgspec.Raw = _NULL
     dry_run: bool = False
     authenticated: bool = False
     """Whether the listener knows that the API server asks; never what a review says of itself."""
@@ -86,6 +128,17 @@ class AdmissionRequest(Struct):
         """The object as it is. Raises BadReview."""
         return _decoded(self.old_object, kind, "oldObject")
 
+    def patch(self, changed: Object) -> list[Operation]:
+        """The JSON patch that makes the request's object `changed`: `Decision(patch=request.patch(edit(pod, ...)))`.
+        What the struct does not declare stays. Raises BadReview, and PartlyDeclared for a list in another order."""
+        sent = decode(_ANY, bytes(self.object)) if bytes(self.object) else None
+        return json_patch(self.new(type(changed)), changed, sent if isinstance(sent, dict) else {})
+
+    def __str__(self) -> str:
+        """`CREATE pods ns/name`, in one line whatever a review says."""
+        key = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return one_line(f"{self.operation} {self.resource.resource} {key}")[:_SHOWN]
+
 
 class _Review(Struct):
     api_version: str = ""
@@ -94,6 +147,8 @@ class _Review(Struct):
 
 
 _REVIEW: Final = msgspec.json.Decoder(_Review)
+_ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
+_SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +158,14 @@ class Decision:
     allowed: bool = True
     message: str = ""
     reason: str = ""
-    """The reason of a refusal, for metrics."""
+    """The reason of a refusal: one of metav1.Status (Invalid, Conflict, …), or a word for metrics alone."""
+    code: int = 0
+    field: str = ""
+    """Of a refusal; see `deny`."""
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
-    audit: Mapping[str, str] = field(default_factory=dict)
+    audit: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Annotations of the API server's audit event; it puts the webhook's name before the keys."""
-    code: int = 403
-    """Of a refusal. The API server makes 400 of one below 400."""
 
 
 ALLOW: Final = Decision()
@@ -118,9 +174,15 @@ Hook = Callable[[AdmissionRequest], Awaitable[Decision]]
 what cannot be read. Whatever else it raises becomes a 500, and then the failurePolicy decides."""
 
 
-def deny(message: str, *, reason: str = "invalid", code: int = 403) -> Decision:
-    """A refusal; the person sees `admission webhook "…" denied the request: <message>`."""
-    return Decision(allowed=False, message=message, reason=reason, code=code)
+def deny(message: str, *, reason: str = "invalid", code: int = 0, field: str = "") -> Decision:
+    """A refusal; the person sees `admission webhook "…" denied the request: <message>`.
+
+    Clients see 403 Forbidden, unless a `reason` of metav1.Status (Invalid, Conflict, NotFound, TooManyRequests, …) or a
+    `code` says otherwise: each brings the other one. `field` is the wrong one (`spec.size`), and makes it 422 Invalid
+    with a cause. Raises ValueError for a code that is none of a refusal."""
+    if code and not 400 <= code < 600:
+        raise ValueError(f"a refusal has a code of 400 to 599, not {code}")
+    return Decision(allowed=False, message=message, reason=reason, code=code, field=field)
 
 
 @contextlib.contextmanager
@@ -163,8 +225,7 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers request `uid`."""
     response: dict[str, Any] = {"uid": uid, "allowed": decision.allowed}
     if not decision.allowed:
-        refusal = {"reason": _REASONS.get(decision.code, ""), "code": decision.code}
-        response["status"] = {"status": "Failure", "message": decision.message, **refusal}
+        response["status"] = _status(decision)
     if decision.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(list(decision.patch))).decode("ascii")
@@ -173,6 +234,18 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     if decision.warnings:
         response["warnings"] = list(decision.warnings)
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+
+
+def _status(decision: Decision) -> dict[str, Any]:
+    """The metav1.Status of a refusal."""
+    usual = "Invalid" if decision.field else "Forbidden"
+    code = decision.code or _CODES.get(decision.reason) or _CODES[usual]
+    said = decision.reason if decision.reason in _CODES else next((r for r, c in _CODES.items() if c == code), "")
+    status: dict[str, Any] = {"status": "Failure", "message": decision.message, "reason": said, "code": code}
+    if decision.field:
+        cause = {"reason": "FieldValueInvalid", "message": decision.message, "field": decision.field}
+        status["details"] = {"causes": [cause]}
+    return status
 
 
 def _decoded(raw: msgspec.Raw, kind: type[T], field: str) -> T:

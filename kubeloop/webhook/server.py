@@ -17,7 +17,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from kubeloop.controllers.errors import BindError
+from kubeloop.controllers.errors import BindError, described
 from kubeloop.controllers.listener import Limits, Listener
 from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.admission import (
@@ -193,7 +193,7 @@ class WebhookServer:
                 raise _Refused(400, str(exc)) from exc
             decision = deny(f"the request cannot be checked: {exc}", reason="unreadable")
         except Exception as exc:
-            log.error("%s: no decision: %s: %s", path, type(exc).__name__, exc)
+            log.error("%s: no decision on %s: %s", path, review or "what cannot be read", described(exc))
             log.debug("%s: traceback", path, exc_info=exc)
             raise _Refused(500, f"no decision: {type(exc).__name__}") from exc
         if not decision.allowed and authenticated:

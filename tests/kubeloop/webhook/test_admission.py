@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Namespace
+from kubeloop.api.objects import edit
 from kubeloop.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
 
 
@@ -102,3 +103,77 @@ def test_patched() -> None:
     response = answer(Decision(patch=patch))
     assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == patch
+
+
+REFUSALS: dict[str, tuple[Decision, dict[str, Any]]] = {
+    "no more than a message": (deny("no"), {"code": 403, "reason": "Forbidden"}),
+    "a reason for metrics alone": (deny("no", reason="no-room"), {"code": 403, "reason": "Forbidden"}),
+    "a reason of metav1": (deny("no", reason="Conflict"), {"code": 409, "reason": "Conflict"}),
+    "another one": (deny("no", reason="TooManyRequests"), {"code": 429, "reason": "TooManyRequests"}),
+    "a code": (deny("no", code=422), {"code": 422, "reason": "Invalid"}),
+    "a code that metav1 has no reason for": (deny("no", code=418), {"code": 418, "reason": ""}),
+    "both": (deny("no", code=400, reason="Expired"), {"code": 400, "reason": "Expired"}),
+    "a field": (
+        deny("no", field="spec.size"),
+        {
+            "code": 422,
+            "reason": "Invalid",
+            "details": {"causes": [{"reason": "FieldValueInvalid", "message": "no", "field": "spec.size"}]},
+        },
+    ),
+    "a field and a code": (
+        deny("no", code=400, field="a"),
+        {
+            "code": 400,
+            "reason": "BadRequest",
+            "details": {"causes": [{"reason": "FieldValueInvalid", "message": "no", "field": "a"}]},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("decision", "status"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_with(decision: Decision, status: dict[str, Any]) -> None:
+    assert answer(decision)["status"] == {"status": "Failure", "message": "no", **status}
+
+
+@pytest.mark.parametrize("code", [200, 399, 600, -1])
+def test_a_refusal_has_no_code_of_success(code: int) -> None:
+    with pytest.raises(ValueError, match="400 to 599"):
+        deny("no", code=code)
+
+
+def test_the_whole_request_is_read() -> None:
+    request = decode_review(
+        review(
+            kind={"group": "apps", "version": "v1", "kind": "Deployment"},
+            requestKind={"group": "apps", "version": "v1beta1", "kind": "Deployment"},
+            requestResource={"group": "apps", "version": "v1beta1", "resource": "deployments"},
+            requestSubResource="scale",
+            options={"kind": "CreateOptions", "fieldManager": "kubectl"},
+            userInfo={"username": "bob", "uid": "7", "extra": {"authentication.kubernetes.io/pod-name": ["p"]}},
+        )
+    )
+    assert request.kind.kind == "Deployment"
+    assert request.request_kind is not None
+    assert request.request_resource is not None
+    assert (request.request_kind.version, request.request_resource.version) == ("v1beta1", "v1beta1")
+    assert request.request_sub_resource == "scale"
+    assert msgspec.json.decode(request.options)["fieldManager"] == "kubectl"
+    assert request.user_info.uid == "7"
+    assert request.user_info.extra == {"authentication.kubernetes.io/pod-name": ["p"]}
+
+
+def test_a_patch_is_made_from_an_edit() -> None:
+    sent = {"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}}
+    request = decode_review(review(object=sent))
+    changed = edit(request.new(Namespace), metadata={"labels": {"a": "b"}})
+    assert request.patch(changed) == [{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]
+    with pytest.raises(BadReview, match="has no object"):
+        decode_review(review(object=None)).patch(changed)
+
+
+def test_a_request_is_named_in_one_line() -> None:
+    fields = {"operation": "CREATE", "resource": {"resource": "pods"}, "namespace": "ns"}
+    assert str(decode_review(review(name="a\nb", **fields))) == "CREATE pods ns/a b"
+    assert len(str(decode_review(review(name="x" * 5000, **fields)))) == 300
