@@ -59,12 +59,17 @@ class Queue(Generic[K]):
         self._getters: deque[asyncio.Future[None]] = deque()
         self._drainers: deque[asyncio.Future[None]] = deque()
         self._shutting_down = False
-        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self.__len__)
+        self._draining = False
+        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self._depth)
         self.name = name
 
     def __len__(self) -> int:
-        """How many items wait; those being processed are not counted."""
+        """How many items a worker can take now; one that was added again while it is processed is not among them."""
         return sum(map(len, self._lines.values())) - self._left_in_all
+
+    def _depth(self) -> int:
+        """How many items need processing, as client-go counts them: those that were added again too."""
+        return len(self._dirty)
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
         """Mark an item as in need of processing. Ignored once the queue is shutting down.
@@ -122,22 +127,26 @@ class Queue(Generic[K]):
             _wake_all(self._drainers)
 
     def shut_down(self) -> None:
-        """Ignore new items from now on. Workers still get what waits, then ShutDown."""
+        """Ignore new items from now on. Workers still get what waits, then ShutDown. A drain that waits ends."""
         self._shutting_down = True
+        self._draining = False
         _wake_all(self._getters)
+        _wake_all(self._drainers)
 
     async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
-        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s."""
+        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s, or `shut_down`
+        ends it."""
         self.shut_down()
+        self._draining = True
         try:
             async with asyncio.timeout(timeout):
-                while self._processing:
+                while self._processing and self._draining:
                     drained = asyncio.get_running_loop().create_future()
                     self._drainers.append(drained)
                     await drained
         except TimeoutError:
             return False
-        return True
+        return not self._processing
 
     def _push(self, item: K, priority: int) -> None:
         line = self._lines.get(priority)

@@ -67,9 +67,13 @@ async def test_waiting_starts_anew_for_an_item_re_added_while_it_is_processed() 
     await queue.get()
     await asyncio.sleep(1)
     queue.add("a")
+    queue.add("a")
+    assert value("workqueue_depth", "again") == 1
     await asyncio.sleep(1)
     queue.done("a")
+    assert value("workqueue_depth", "again") == 1
     await queue.get()
+    assert value("workqueue_depth", "again") == 0
     assert value("workqueue_queue_duration_seconds_sum", "again") == pytest.approx(1)
     assert value("workqueue_work_duration_seconds_sum", "again") == pytest.approx(2)
     assert value("workqueue_adds_total", "again") == 2

@@ -149,6 +149,21 @@ async def test_a_drain_without_work_ends_at_once() -> None:
     assert await queue.shut_down_with_drain() is True
 
 
+async def test_a_shutdown_ends_a_drain_that_waits() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drain = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(60)
+    assert not drain.done()
+    queue.shut_down()
+    assert await asyncio.wait_for(drain, 1) is False
+    again = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(60)
+    queue.done("a")
+    assert await asyncio.wait_for(again, 1) is True
+
+
 async def test_a_drain_gives_up_after_its_timeout() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
