@@ -116,6 +116,18 @@ FRAMEWORK: Final = table(
         {"controller": _HANDLER, "result": "`success`, `error`, `requeue`, `requeue_after`"},
     ),
     Metric("controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", {"controller": _HANDLER}),
+    Metric(
+        "controller_runtime_terminal_reconcile_errors_total",
+        "counter",
+        "Calls that failed with an error that is not retried.",
+        {"controller": _HANDLER},
+    ),
+    Metric(
+        "controller_runtime_reconcile_panics_total",
+        "counter",
+        "Calls that ended with an exception that is not one of the API server's.",
+        {"controller": _HANDLER},
+    ),
     Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),

@@ -14,6 +14,11 @@ class Skip(Exception):
     """Nothing more to do for this key now (lasso's ErrSkip)."""
 
 
+class TerminalError(Exception):
+    """An error that no retry repairs: it is logged and counted, and the handler called again when the object changes
+    (controller-runtime's TerminalError)."""
+
+
 class RetryAfter(Exception):
     """Call the handler with this key again in `seconds`; this is not a failure."""
 

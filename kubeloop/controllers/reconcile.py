@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.client.errors import ApiError, Conflict, Invalid, NotFound
-from kubeloop.controllers.errors import RetryAfter, Skip, described
+from kubeloop.controllers.errors import RetryAfter, Skip, TerminalError, described
+from kubeloop.errors import ReportedError
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.workqueue.queue import loop_time
 
@@ -50,6 +51,8 @@ _BUCKETS = (
 
 RECONCILE_TOTAL = FRAMEWORK["controller_runtime_reconcile_total"].counter()
 RECONCILE_ERRORS = FRAMEWORK["controller_runtime_reconcile_errors_total"].counter()
+TERMINAL_ERRORS = FRAMEWORK["controller_runtime_terminal_reconcile_errors_total"].counter()
+PANICS = FRAMEWORK["controller_runtime_reconcile_panics_total"].counter()
 RECONCILE_TIME = FRAMEWORK["controller_runtime_reconcile_time_seconds"].histogram(_BUCKETS)
 BLOCKED_SECONDS = FRAMEWORK["event_loop_blocked_seconds_total"].counter()
 ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
@@ -63,6 +66,8 @@ class ReconcileMetrics:
         self._totals = {result: RECONCILE_TOTAL.labels(handler, result) for result in RESULTS}
         self._errors = RECONCILE_ERRORS.labels(handler)
         self._time = RECONCILE_TIME.labels(handler)
+        self.terminal = TERMINAL_ERRORS.labels(handler)
+        self.panics = PANICS.labels(handler)
         self.active = ACTIVE_WORKERS.labels(handler)
         self.blocked = BLOCKED_SECONDS.labels(handler)
         MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
@@ -80,14 +85,16 @@ class Outcome(IntEnum):
 
     DONE = 0
     SKIPPED = 1
-    LATER = 2
-    CONFLICT = 3
-    FAILED = 4
+    GIVEN_UP = 2
+    LATER = 3
+    CONFLICT = 4
+    FAILED = 5
 
 
 _RESULTS = {
     Outcome.DONE: SUCCESS,
     Outcome.SKIPPED: SUCCESS,
+    Outcome.GIVEN_UP: ERROR,
     Outcome.LATER: REQUEUE_AFTER,
     Outcome.CONFLICT: REQUEUE,
     Outcome.FAILED: ERROR,
@@ -214,6 +221,10 @@ class NamedHandler(Generic[T]):
                 case Skip():
                     log.debug("%s: %s skipped: %s", self.name, key, one)
                     verdicts.append(_SKIPPED)
+                case TerminalError():
+                    log.error("%s: %s failed, will not be retried: %s", self.name, key, described(one))
+                    self._metrics.terminal.inc()
+                    verdicts.append(Verdict(Outcome.GIVEN_UP))
                 case RetryAfter():
                     log.debug("%s: %s requeued after %g s: %s", self.name, key, one.seconds, one)
                     verdicts.append(Verdict(Outcome.LATER, one.seconds))
@@ -221,6 +232,8 @@ class NamedHandler(Generic[T]):
                     log.debug("%s: %s was changed by another client: %s", self.name, key, described(one))
                     verdicts.append(Verdict(Outcome.CONFLICT, not_before=_peace(one)))
                 case _:
+                    if not isinstance(one, ReportedError):
+                        self._metrics.panics.inc()
                     failures.append(one)
         if failures:
             verdicts.append(self._failed(key, failures[0] if len(failures) == 1 else error))

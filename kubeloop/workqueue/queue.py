@@ -134,8 +134,8 @@ class Queue(Generic[K]):
         _wake_all(self._drainers)
 
     async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
-        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s, or `shut_down`
-        ends it."""
+        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s, or if
+        `shut_down` ends it."""
         self.shut_down()
         self._draining = True
         try:

@@ -200,7 +200,7 @@ class FakeTransport(Transport):
             name = generated(metadata["generateName"], "".join(random.choices(_LETTERS, k=5)))
         check_name(resource, name)
         check_metadata(resource, metadata, {})
-        _check_types(resource, raw)
+        _check_types(resource, raw, errors.BadRequest)
         if key_of(namespace, name) in self._cluster.raw(resource):
             message = f'{resource.group_resource} "{name}" already exists'
             raise errors.AlreadyExists(message)
@@ -218,7 +218,7 @@ class FakeTransport(Transport):
         metadata, was = changed.setdefault("metadata", {}), current["metadata"]
         check_identity(resource, metadata, was)
         check_metadata(resource, metadata, was)
-        _check_types(resource, changed)
+        _check_types(resource, changed, errors.Invalid)
         if resource.status_subresource is None and changed.get("status") != current.get("status"):
             raise ValueError(f"say status_subresource of {resource.kind}: the fake cannot know whether it has one")
         new = copy.deepcopy(current if subresource else changed)
@@ -313,13 +313,13 @@ def _check_names(resource: Resource[Any], body: Raw) -> None:
         raise errors.BadRequest(f"strict decoding error: {', '.join(unknown)}")
 
 
-def _check_types(resource: Resource[Any], raw: Raw) -> None:
-    """Raises BadRequest for a value that the struct cannot hold, as the API server does for its own types."""
+def _check_types(resource: Resource[Any], raw: Raw, refusal: type[errors.ApiError]) -> None:
+    """Raises `refusal` for a value that the struct cannot hold, as the API server does for its own types."""
     try:
         decoder_for(resource.type).object(msgspec.json.encode(raw))
     except errors.ServerError as error:
         kind, version = resource.kind, resource.version
-        raise errors.BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
+        raise refusal(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
 
 
 def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:

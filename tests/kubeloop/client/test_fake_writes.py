@@ -238,5 +238,5 @@ async def test_what_the_kinds_struct_cannot_hold_is_refused(maps: Maps, namespac
     with pytest.raises(errors.BadRequest):
         await maps.create({"metadata": {"name": "a"}, "data": {"k": 1}}, namespace=namespace)
     await maps.create({"metadata": {"name": "b"}}, namespace=namespace)
-    with pytest.raises(errors.BadRequest):
+    with pytest.raises(errors.Invalid):
         await maps.merge_patch({"data": {"k": 1}}, name="b", namespace=namespace)

@@ -23,7 +23,7 @@ from kubeloop.client.errors import (
     TooManyRequests,
 )
 from kubeloop.controllers.controller import Controller
-from kubeloop.controllers.errors import RetryAfter, Skip
+from kubeloop.controllers.errors import RetryAfter, Skip, TerminalError
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from tests.kinds import Clock, Kind, Server
@@ -462,8 +462,28 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     assert [total(result) for result in ("success", "error", "requeue", "requeue_after")] == [2, 1, 1, 1]
     only = {"controller": "measured"}
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_errors_total", only) == 1
+    assert REGISTRY.get_sample_value("controller_runtime_reconcile_panics_total", only) == 1
+    assert REGISTRY.get_sample_value("controller_runtime_terminal_reconcile_errors_total", only) == 0
     assert REGISTRY.get_sample_value("controller_runtime_reconcile_time_seconds_count", only) == 5
     assert REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", only) == 2
+
+
+async def test_a_terminal_error_is_counted_and_tried_again_only_when_something_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kind, calls = Quotas(), Calls(Forbidden("no"), TerminalError("spec.size is no number"), None)
+    await kind.start(terminal=calls)
+    kind.put("a", "ns")
+    await asyncio.sleep(3600)
+    assert len(calls.keys) == 2
+    only = {"controller": "terminal"}
+    assert REGISTRY.get_sample_value("controller_runtime_terminal_reconcile_errors_total", only) == 1
+    assert REGISTRY.get_sample_value("controller_runtime_reconcile_errors_total", only) == 2
+    assert REGISTRY.get_sample_value("controller_runtime_reconcile_panics_total", only) == 0
+    assert "ns/a failed, will not be retried: TerminalError: spec.size is no number" in caplog.text
+    kind.edited("ns/a", {"metadata": {"labels": {"a": "b"}}})
+    await asyncio.sleep(1)
+    assert len(calls.keys) == 3
 
 
 async def test_a_handler_that_blocks_the_loop_is_named(
