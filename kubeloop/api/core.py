@@ -148,15 +148,20 @@ class Pod(Object):
 
 
 class PersistentVolumeClaimSpec(Struct):
-    """core/v1 PersistentVolumeClaimSpec: what quota counts of it."""
+    """core/v1 PersistentVolumeClaimSpec: what quota counts of it, and which volume it has."""
 
+    access_modes: list[str] | None = None
     resources: ResourceRequirements = ResourceRequirements()
     storage_class_name: str | None = None
+    volume_mode: str | None = None
+    volume_name: str | None = None
 
 
 class PersistentVolumeClaimStatus(Struct):
     access_modes: list[str] | None = None
     allocated_resources: RawResourceList | None = None
+    capacity: RawResourceList | None = None
+    phase: str | None = None
 
 
 class PersistentVolumeClaim(Object):

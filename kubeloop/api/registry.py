@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import admissionregistration, core, devices, workloads
+from kubeloop.api import access, admissionregistration, core, devices, events, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -90,11 +90,40 @@ RESOURCE_CLAIMS = Resource(
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
 SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
 EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
+EVENTS_V1 = Resource("events.k8s.io", "v1", "events", "Event", events.Event, status_subresource=False)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", workloads.Deployment, status_subresource=True)
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", workloads.StatefulSet, status_subresource=True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", workloads.DaemonSet, status_subresource=True)
 JOBS = Resource("batch", "v1", "jobs", "Job", workloads.Job, status_subresource=True)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", workloads.CronJob, status_subresource=True)
 SERVICES = Resource("", "v1", "services", "Service", workloads.Service, status_subresource=True)
+ENDPOINT_SLICES = Resource(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", workloads.EndpointSlice, status_subresource=False
+)
+POD_DISRUPTION_BUDGETS = Resource(
+    "policy",
+    "v1",
+    "poddisruptionbudgets",
+    "PodDisruptionBudget",
+    workloads.PodDisruptionBudget,
+    status_subresource=True,
+)
+PERSISTENT_VOLUMES = _cluster_wide("", "persistentvolumes", workloads.PersistentVolume, True)
+SERVICE_ACCOUNTS = Resource(
+    "", "v1", "serviceaccounts", "ServiceAccount", access.ServiceAccount, status_subresource=False
+)
+_RBAC = "rbac.authorization.k8s.io"
+ROLES = Resource(_RBAC, "v1", "roles", "Role", access.Role, status_subresource=False)
+ROLE_BINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding", access.RoleBinding, status_subresource=False)
+CLUSTER_ROLES = _cluster_wide(_RBAC, "clusterroles", access.ClusterRole, False)
+CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, "clusterrolebindings", access.ClusterRoleBinding, False)
+SUBJECT_ACCESS_REVIEWS = _cluster_wide(
+    "authorization.k8s.io", "subjectaccessreviews", access.SubjectAccessReview, False
+)
+SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide(
+    "authorization.k8s.io", "selfsubjectaccessreviews", access.SelfSubjectAccessReview, False
+)
+TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", "tokenreviews", access.TokenReview, False)
 STORAGE_CLASSES = _cluster_wide("storage.k8s.io", "storageclasses", workloads.StorageClass, False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease, status_subresource=False)
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide(

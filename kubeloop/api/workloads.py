@@ -1,10 +1,11 @@
-"""Kinds of apps, batch and storage, and Service: the fields that controllers look at."""
+"""Kinds of apps, batch, policy, discovery and storage, and Service: the fields that controllers look at."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from kubeloop.api.meta import Condition, LabelSelector, Object, Struct
+from kubeloop.api.core import ObjectReference
+from kubeloop.api.meta import Condition, LabelSelector, Object, RawResourceList, Struct
 
 
 class DeploymentSpec(Struct):
@@ -125,3 +126,101 @@ class StorageClass(Object):
     provisioner: str = ""
     reclaim_policy: str | None = None
     volume_binding_mode: str | None = None
+
+
+class StatefulSetSpec(Struct):
+    replicas: int | None = None
+    selector: LabelSelector = LabelSelector()
+    service_name: str | None = None
+
+
+class StatefulSetStatus(Struct):
+    available_replicas: int | None = None
+    conditions: list[Condition] | None = None
+    current_revision: str | None = None
+    observed_generation: int | None = None
+    ready_replicas: int | None = None
+    replicas: int = 0
+    update_revision: str | None = None
+    updated_replicas: int | None = None
+
+
+class StatefulSet(Object):
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+class PodDisruptionBudgetSpec(Struct):
+    max_unavailable: int | str | None = None
+    min_available: int | str | None = None
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Struct):
+    conditions: list[Condition] | None = None
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    disruptions_allowed: int = 0
+    expected_pods: int = 0
+    observed_generation: int | None = None
+
+
+class PodDisruptionBudget(Object):
+    """policy/v1 PodDisruptionBudget."""
+
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class EndpointConditions(Struct):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class Endpoint(Struct):
+    addresses: list[str] | None = None
+    conditions: EndpointConditions | None = None
+    hostname: str | None = None
+    node_name: str | None = None
+    target_ref: ObjectReference | None = None
+    zone: str | None = None
+
+
+class EndpointPort(Struct):
+    whole: ClassVar[bool] = True
+
+    app_protocol: str | None = None
+    name: str | None = None
+    port: int | None = None
+    protocol: str | None = None
+
+
+class EndpointSlice(Object):
+    """discovery.k8s.io/v1 EndpointSlice."""
+
+    address_type: str = ""
+    endpoints: list[Endpoint] | None = None
+    ports: list[EndpointPort] | None = None
+
+
+class PersistentVolumeSpec(Struct):
+    access_modes: list[str] | None = None
+    capacity: RawResourceList | None = None
+    claim_ref: ObjectReference | None = None
+    persistent_volume_reclaim_policy: str | None = None
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+
+
+class PersistentVolumeStatus(Struct):
+    message: str | None = None
+    phase: str | None = None
+    reason: str | None = None
+
+
+class PersistentVolume(Object):
+    """core/v1 PersistentVolume."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()

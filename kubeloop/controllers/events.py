@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 import time
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from cachetools import LRUCache, TTLCache
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -25,7 +27,9 @@ from kubeloop.client.errors import (
     TooManyRequests,
     Unreachable,
 )
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.errors import described
+from kubeloop.controllers.event_bodies import About, Identity, Occurrence, body, namespace_of, reference_to, repeated
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.token_bucket import Tokens
 from kubeloop.workqueue.queue import loop_time
@@ -46,8 +50,6 @@ SPAM_BURST = 25
 SPAM_SECONDS = 300.0
 """An object gets so many writes at once, then one in so many seconds (client-go's spam filter)."""
 _REMEMBERED = 4096
-_DEFAULT_NAMESPACE = "default"
-"""Where events about cluster-scoped objects live."""
 _NAME_LIMIT = 253
 
 _TRIES = 6
@@ -58,36 +60,6 @@ they keep so many of the connections that all requests share."""
 
 RECORDED = FRAMEWORK["event_recorder_events_total"].counter()
 DROPPED = FRAMEWORK["event_recorder_dropped_total"].counter()
-
-
-class _About(NamedTuple):
-    """The object of an event."""
-
-    kind: str
-    key: str
-    uid: str
-
-
-class _Identity(NamedTuple):
-    """What makes two events the same; `message` is None for those that are combined from similar ones."""
-
-    about: _About
-    type: str
-    reason: str
-    message: str | None
-
-
-@dataclass(slots=True)
-class _Occurrence:
-    """The occurrences since the last write."""
-
-    reference: dict[str, str]
-    message: str
-    first: str
-    last: str
-    count: int = 1
-    name: str = ""
-    """The event's name, once it was tried to be created."""
 
 
 @dataclass(slots=True)
@@ -102,14 +74,15 @@ class EventRecorder:
     """Writes events in the background."""
 
     def __init__(self, client: Client, component: str) -> None:
-        self._events = client.resource(registry.EVENTS)
+        self._core, self._v1 = client.resource(registry.EVENTS), client.resource(registry.EVENTS_V1)
         self._component = component
-        self._pending: dict[str, dict[_Identity, _Occurrence]] = {}
+        self._instance = f"{component}-{os.environ.get('POD_NAME') or socket.gethostname()}"
+        self._pending: dict[str, dict[Identity, Occurrence]] = {}
         # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
         # takes no more room.
-        self._written: TTLCache[_Identity, _Written] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
-        self._similar: TTLCache[_Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
-        self._buckets: LRUCache[_About, Tokens] = LRUCache(_REMEMBERED)
+        self._written: TTLCache[Identity, _Written] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
+        self._similar: TTLCache[Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
+        self._buckets: LRUCache[About, Tokens] = LRUCache(_REMEMBERED)
         # The writes that an object has left.
         self._writers: dict[str, asyncio.Task[None]] = {}
         # Invariant: a namespace in which something is pending has one, and no other has.
@@ -118,8 +91,19 @@ class EventRecorder:
         self._stopped = False
         self.dropped = 0
 
-    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
+    def event(
+        self,
+        obj: Object,
+        type: EventType,
+        reason: str,
+        message: str,
+        *,
+        action: str = "",
+        related: Object | None = None,
+    ) -> None:
         """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
+
+        With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights).
 
         Returns at once and never raises; what cannot be written is dropped, counted and logged.
         """
@@ -129,7 +113,7 @@ class EventRecorder:
             return
         RECORDED.labels(type, reason).inc()
         try:
-            self._record(obj, type, reason, message)
+            self._record(obj, type, reason, message, action, related)
         except Exception:
             log.exception("event %s could not be recorded", reason)
             self._drop("invalid")
@@ -145,16 +129,18 @@ class EventRecorder:
         if late:
             await asyncio.wait(late)
 
-    def _record(self, obj: Object, type: str, reason: str, message: str) -> None:
+    def _record(self, obj: Object, type: str, reason: str, message: str, action: str, related: Object | None) -> None:
         if self._stopped:
             self._drop("stopped")
             return
         reference = reference_to(obj)
-        identity = _Identity(_About(reference["kind"], obj.key, obj.uid), type, reason, message)
+        about = About(reference["kind"], obj.key, obj.uid)
+        other = tuple((key, value) for key, value in reference_to(related).items() if value) if related else ()
+        identity = Identity(about, type, reason, message, action or (reason if related else ""), other)
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
         now = now_rfc3339()
-        namespace = _namespace(reference)
+        namespace = namespace_of(reference)
         pending = self._pending.get(namespace, {})
         waiting = pending.get(identity)
         if waiting is not None:
@@ -174,9 +160,9 @@ class EventRecorder:
                 self._write_all(namespace, pending), name=f"events of {namespace}"
             )
             self._pending[namespace], self._writers[namespace] = pending, writer
-        pending[identity] = _Occurrence(reference, message, now, now)
+        pending[identity] = Occurrence(reference, message, now, now)
 
-    def _is_one_of_many(self, identity: _Identity) -> bool:
+    def _is_one_of_many(self, identity: Identity) -> bool:
         """Whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
@@ -185,7 +171,7 @@ class EventRecorder:
         self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
         return identity.message not in messages
 
-    def _may_write(self, about: _About) -> bool:
+    def _may_write(self, about: About) -> bool:
         bucket = self._buckets.setdefault(about, Tokens(1 / SPAM_SECONDS, SPAM_BURST))
         if bucket.take(loop_time()) > 0:
             bucket.give_back()
@@ -196,7 +182,7 @@ class EventRecorder:
         self.dropped += 1
         DROPPED.labels(why).inc()
 
-    async def _write_all(self, namespace: str, pending: dict[_Identity, _Occurrence]) -> None:
+    async def _write_all(self, namespace: str, pending: dict[Identity, Occurrence]) -> None:
         try:
             while pending:
                 identity = next(iter(pending))
@@ -206,7 +192,7 @@ class EventRecorder:
                 self._drop("stopped")
             del self._pending[namespace], self._writers[namespace]
 
-    async def _write_one(self, identity: _Identity, occurrence: _Occurrence) -> None:
+    async def _write_one(self, identity: Identity, occurrence: Occurrence) -> None:
         key = identity.about.key
         try:
             await AsyncRetrying(
@@ -227,7 +213,7 @@ class EventRecorder:
             log.exception("event %s on %s not written", identity.reason, key)
             self._drop("failed")
 
-    async def _write(self, identity: _Identity, occurrence: _Occurrence) -> None:
+    async def _write(self, identity: Identity, occurrence: Occurrence) -> None:
         async with self._turn:
             known = self._written.get(identity)
             if known is not None:
@@ -242,53 +228,21 @@ class EventRecorder:
             if not occurrence.name:
                 occurrence.name = self._name(occurrence.reference["name"])
             with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-                await self._events.create(self._body(identity, occurrence))
+                await self._client(identity).create(body(identity, occurrence, self._component, self._instance))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
 
-    async def _repeat(self, identity: _Identity, occurrence: _Occurrence, known: _Written) -> None:
+    async def _repeat(self, identity: Identity, occurrence: Occurrence, known: _Written) -> None:
         count = known.count + occurrence.count
-        patch: dict[str, Any] = {"count": count, "lastTimestamp": occurrence.last}
-        if identity.message is None:
-            patch["message"] = occurrence.message
-        await self._events.merge_patch(patch, name=known.name, namespace=_namespace(occurrence.reference))
+        await self._client(identity).merge_patch(
+            repeated(identity, occurrence, count), name=known.name, namespace=namespace_of(occurrence.reference)
+        )
         self._written[identity] = _Written(known.name, count)
 
-    def _body(self, identity: _Identity, occurrence: _Occurrence) -> dict[str, Any]:
-        return {
-            "metadata": {"name": occurrence.name, "namespace": _namespace(occurrence.reference)},
-            "involvedObject": {key: value for key, value in occurrence.reference.items() if value},
-            "type": identity.type,
-            "reason": identity.reason,
-            "message": occurrence.message,
-            "count": occurrence.count,
-            "firstTimestamp": occurrence.first,
-            "lastTimestamp": occurrence.last,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-        }
+    def _client(self, identity: Identity) -> ResourceClient[Any]:
+        return self._v1 if identity.action else self._core
 
     def _name(self, about: str) -> str:
         """`<object>.<time in hex>`, as client-go names them; never the same twice from one recorder."""
         self._last_stamp = max(self._last_stamp + 1, int(time.time() * 1e9))
         suffix = f".{self._last_stamp:x}"
         return about[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
-
-
-def reference_to(obj: Object) -> dict[str, str]:
-    """The involvedObject of an event about `obj`.
-
-    Raises ValueError for an object that says no kind and whose type stands in no registry.
-    """
-    api_version, kind = registry.kind_of(obj)
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": obj.name,
-        "namespace": obj.namespace,
-        "uid": obj.uid,
-        "resourceVersion": obj.metadata.resource_version,
-    }
-
-
-def _namespace(reference: dict[str, str]) -> str:
-    return reference["namespace"] or _DEFAULT_NAMESPACE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
@@ -28,6 +28,19 @@ T = TypeVar("T", bound=Object)
 
 _POLL = 1.0
 """Seconds between checks of a kind that is forbidden, or required and not installed."""
+
+
+class MetadataOptions(TypedDict, total=False):
+    """The options of `ControllerFactory.controller` for metadata alone."""
+
+    workers: int | None
+    namespace: str | Collection[str]
+    label_selector: str
+    field_selector: str
+    name: str
+    transform: Callable[[PartialObjectMetadata], PartialObjectMetadata] | None
+    resync_period: float
+    rate_limiter: RateLimiter[str] | None
 
 
 class ControllerFactory:
@@ -120,7 +133,9 @@ class ControllerFactory:
             raise ValueError(f"the controller of {found.name} is shared, with another {other}")
         return found
 
-    def metadata(self, resource: Resource[Any], **options: Any) -> Controller[PartialObjectMetadata]:
+    def metadata(
+        self, resource: Resource[Any], **options: Unpack[MetadataOptions]
+    ) -> Controller[PartialObjectMetadata]:
         """As `controller`, with the metadata of the kind's objects alone: no more is sent or held (client-go's
         metadata informers)."""
         return self.controller(resource.metadata(), **options)

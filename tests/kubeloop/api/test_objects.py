@@ -258,9 +258,11 @@ def test_annotations_and_labels_of_cached_objects_cannot_be_changed_by_accident(
 
 KINDS: list[Resource[Any]] = [each for each in vars(registry).values() if isinstance(each, Resource)]
 WITHOUT_STATUS = """limitranges configmaps secrets events storageclasses leases validatingwebhookconfigurations
-mutatingwebhookconfigurations"""
+mutatingwebhookconfigurations endpointslices serviceaccounts roles rolebindings clusterroles clusterrolebindings
+subjectaccessreviews selfsubjectaccessreviews tokenreviews"""
 CLUSTER_WIDE = """namespaces nodes storageclasses customresourcedefinitions validatingwebhookconfigurations
-mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings"""
+mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings persistentvolumes
+clusterroles clusterrolebindings subjectaccessreviews selfsubjectaccessreviews tokenreviews"""
 
 
 def test_which_have_no_status_and_which_no_namespace() -> None:

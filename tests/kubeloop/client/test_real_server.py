@@ -21,6 +21,7 @@ from kubeloop.api.registry import Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
+from kubeloop.controllers.events import EventRecorder
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from kubeloop.testing.schemas import check_served
@@ -158,6 +159,25 @@ OF_BETAS = {
     ]
 }
 """What earlier versions of a kind have elsewhere: one struct reads them all."""
+
+
+async def test_events_of_both_apis_are_written_and_counted(client: Client, namespace: str) -> None:
+    about = await client.resource(registry.NAMESPACES).get(name=namespace)
+    recorder = EventRecorder(client, "test")
+    for _ in range(3):
+        recorder.event(about, "Normal", "Seen", "of core/v1")
+        recorder.event(about, "Warning", "Moved", "n" * 2000, action="Move", related=about)
+        await until(lambda: not recorder._writers)
+    assert recorder.dropped == 0
+    old, new = client.resource(registry.EVENTS), client.resource(registry.EVENTS_V1)
+    where = f"involvedObject.name={namespace}"
+    assert sorted((event.reason, event.count) for event in await old.list("default", field_selector=where)) == [
+        ("Moved", None),
+        ("Seen", 3),
+    ]
+    (moved,) = [event for event in await new.list("default") if event.regarding.uid == about.uid and event.action]
+    assert moved.series is not None
+    assert (moved.series.count, moved.type, len(moved.note)) == (3, "Warning", 1024)
 
 
 async def test_the_structs_of_kubernetes_kinds_are_those_of_the_server(client: Client) -> None:

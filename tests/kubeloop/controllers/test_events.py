@@ -10,10 +10,11 @@ import pytest
 
 from kubeloop.api.core import EventType, Namespace, ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta
-from kubeloop.api.registry import EVENTS
+from kubeloop.api.registry import EVENTS, EVENTS_V1
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from kubeloop.controllers import events
-from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
+from kubeloop.controllers.event_bodies import reference_to
+from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder
 from kubeloop.testing.virtual_time import settle
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine
@@ -94,6 +95,30 @@ def test_reference(case: str) -> None:
     obj, api_version, kind = REFERENCES[case]
     reference = reference_to(obj)
     assert (reference["apiVersion"], reference["kind"]) == (api_version, kind)
+
+
+async def test_an_event_with_an_action_or_a_related_object_is_one_of_events_k8s_io(recording: Recording) -> None:
+    server = recording.events.server
+    other = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
+    for _ in range(3):
+        recording.recorder.event(quota(), "Normal", "Moved", "to another " + "n" * 2000, action="Move", related=other)
+        await settle()
+        await asyncio.sleep(10)
+    recording.recorder.event(quota(), "Normal", "Moved", "alone", related=other)
+    await settle()
+    first, second = server.raw(EVENTS_V1).values()
+    assert recording.written() == []
+    assert {name: first[name] for name in ("type", "reason", "action", "reportingController")} == {
+        "type": "Normal",
+        "reason": "Moved",
+        "action": "Move",
+        "reportingController": "headroom",
+    }
+    assert (first["regarding"]["name"], first["related"]["name"]) == ("default-abcde", "tenant")
+    assert (len(first["note"]), first["eventTime"]) == (1024, "2025-06-15T15:06:40.000000Z")
+    assert first["series"] == {"count": 3, "lastObservedTime": "2025-06-15T15:07:00.000000Z"}
+    assert first["reportingInstance"].startswith("headroom-")
+    assert (second["action"], "series" in second) == ("Moved", False)
 
 
 async def test_events_about_cluster_scoped_objects_live_in_default(recording: Recording) -> None:
@@ -207,14 +232,14 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice(recording: Re
 
 
 async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one(recording: Recording) -> None:
-    hung, create = asyncio.Event(), recording.recorder._events.create
+    hung, create = asyncio.Event(), recording.recorder._core.create
 
     async def by_namespace(body: dict[str, Any]) -> object:
         if body["metadata"]["namespace"] != "other":
             await hung.wait()
         return await create(body)
 
-    recording.recorder._events.create = by_namespace  # type: ignore[assignment,method-assign]
+    recording.recorder._core.create = by_namespace  # type: ignore[assignment,method-assign]
     for number in range(QUEUE_LIMIT + 20):
         recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Here", "m")
     elsewhere = ResourceQuota(metadata=ObjectMeta(name="q", namespace="other", uid="uid-q"))
