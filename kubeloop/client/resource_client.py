@@ -114,9 +114,9 @@ class ResourceClient(ResourceReader[T]):
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist; the API server
-        takes a `replace` of a missing key for an `add`. One that tests something, or replaces the resourceVersion, is
-        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
+        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist, except of
+        a `replace`, which adds a missing key. One that tests something, or replaces the resourceVersion, is sent again
+        when a connection breaks. Raises TypeError for a field in Python's name."""
         check_patch(self.resource.type, ops)
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
