@@ -1,8 +1,9 @@
 """JSON that Go reads and msgspec alone does not: nested deeper than it follows, or null where a struct has none.
 
-msgspec goes by Python's recursion limit of 1,000 levels. Kubernetes takes 10,000, so a tenant can write an object that
-no decoder here would get through, not even to skip a field that is not decoded. No field of an object is anywhere near
-MAX_DEPTH: what is deeper is cut off and decoded without.
+msgspec goes by Python's recursion limit, 1,000 levels in 3.11 and some 10,000 later. Kubernetes takes 10,000, so a
+tenant can write an object that no decoder here would get through, not even to skip a field that is not decoded; or one
+that is decoded, and that no recursive function gets through. No field of an object is anywhere near MAX_DEPTH: what is
+deeper is cut off and decoded without.
 
 A null is read as Go reads it: the field keeps its default, an item is its type's zero value. The API server stores a
 null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange without limits).
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,6 +27,9 @@ UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 MAX_DEPTH: Final = 100
 """Levels that are kept."""
+_COUNTED: Final = 500
+"""Levels without a schema above which they are cut. Fewer are what every recursive function gets through."""
+_CONTAINERS: Final = (dict, list, msgspec.Struct)
 
 CUT: Final = b"null\r\n\t\r\n"
 """What stands where something was cut off: null, and whitespace that tells it from a null that was there."""
@@ -39,6 +44,52 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         return decoder.decode(body)
     except RecursionError:
         return decoder.decode(shallow(bytes(body)))
+
+
+def is_open(kind: type) -> bool:
+    """Whether objects of this type keep what has no fixed schema, which may be nested as deep as a tenant likes."""
+    return bool(_open_fields(kind))
+
+
+def is_deep(obj: object) -> bool:
+    """Whether an object keeps more than _COUNTED levels below its fields without a schema."""
+    level: list[Any] = [obj]
+    for _ in range(_COUNTED):
+        level = [part for value in level for part in _parts(value)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What can hold more of a container's content."""
+    match value:
+        case dict():
+            return [held for held in value.values() if isinstance(held, _CONTAINERS)]
+        case list():
+            return [held for held in value if isinstance(held, _CONTAINERS)]
+        case msgspec.Struct():
+            held = [getattr(value, name) for name in _open_fields(type(value))]
+            return [part for part in held if isinstance(part, _CONTAINERS)]
+    return ()
+
+
+@functools.cache
+def _open_fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in _described(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
+
+
+def _holds_any(kind: inspect.Type, above: frozenset[type]) -> bool:
+    match kind:
+        case inspect.AnyType():
+            return True
+        case inspect.UnionType(types=options):
+            return any(_holds_any(option, above) for option in options)
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls in above or any(_holds_any(field.type, above | {cls}) for field in fields)
+        case inspect.CollectionType(item_type=item) | inspect.DictType(value_type=item):
+            return _holds_any(item, above)
+    return False
 
 
 def shallow(body: bytes) -> bytes:

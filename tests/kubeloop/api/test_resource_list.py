@@ -95,7 +95,7 @@ def test_an_entry_is_read(text: str, expected: dict[str, str]) -> None:
         pytest.param('{"cpu":{}}', "cpu: {} is not a quantity", id="an object for a quantity"),
         pytest.param('{"cpu":true}', "cpu: True is not a quantity", id="a boolean for a quantity"),
         pytest.param("\ud800", "not JSON", id="half a surrogate pair"),
-        pytest.param("[" * 5000 + "]" * 5000, "not JSON", id="lists, 5,000 deep"),
+        pytest.param("[" * 5000 + "]" * 5000, "not (JSON|a JSON object)", id="lists, 5,000 deep"),
     ],
 )
 def test_garbage_is_an_error_that_says_what_is_wrong(text: str, says: str) -> None:
