@@ -19,6 +19,7 @@ demo: $(STAMP)
 	$(BIN)/headroom demo
 
 test: lint build
+	$(BIN)/python --version
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL)
 
 test-fast: lint

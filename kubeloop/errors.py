@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -13,6 +15,16 @@ class ReportedError(Exception):
 
     exit_code: ClassVar[int] = 1
     """1: a failure at work. 2: a wrong call or configuration."""
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Around imports of what an extra of kubeloop installs. Raises ImportError that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed, it comes with an extra: pip install 'kubeloop[{extra}]'"
+        raise ImportError(missing, name=error.name) from error
 
 
 def one_line(error: object) -> str:

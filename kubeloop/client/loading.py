@@ -15,6 +15,7 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Reread, read_token
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.tls import TLSSettings
+from kubeloop.errors import needs_extra
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -48,8 +49,11 @@ def load_config(
 
 def _from_files(paths: list[str], context: str | None) -> ClientConfig:
     # Imported here: the kubernetes package costs 0.3 s and 20 MB, and a pod needs none of it.
-    from kubeloop.client import kubeconfig
-
+    try:
+        with needs_extra("kubeconfig"):
+            from kubeloop.client import kubeconfig
+    except ImportError as err:
+        raise ConfigError(f"kubeconfig {os.pathsep.join(paths)}: {err}") from err
     return kubeconfig.load(paths, context)
 
 

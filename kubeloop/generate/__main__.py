@@ -7,16 +7,16 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from kubeloop.client.client import Client
 from kubeloop.client.discovery import served_schema
 from kubeloop.client.loading import load_config
-from kubeloop.errors import ReportedError
+from kubeloop.errors import ReportedError, needs_extra
 from kubeloop.generate.structs import Kind, kind_of_crd, structs
 
 
@@ -43,12 +43,14 @@ def main() -> None:
         if not kinds:
             parser.error("no kind was found: give -f a file with CustomResourceDefinitions, or --served")
         sys.stdout.write(formatted(structs(kinds, given.fields)))
-    except (ReportedError, OSError, ValueError, KeyError, yaml.YAMLError, subprocess.CalledProcessError) as err:
+    except (ReportedError, OSError, ValueError, KeyError, ImportError, subprocess.CalledProcessError) as err:
         sys.exit(f"kubeloop structs: {err}")
 
 
 def formatted(text: str) -> str:
     """As the ruff of this project has it, without imports that are not used."""
+    with needs_extra("structs"):
+        import_module("ruff")
     for command in (["check", "--fix-only", "--select", "F401,I"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", "structs.py", "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
@@ -60,8 +62,14 @@ def _listed(text: str) -> list[str]:
 
 
 def _of_files(files: Iterable[str]) -> Iterator[Kind]:
+    with needs_extra("structs"):
+        import yaml
     for file in files:
-        for each in yaml.safe_load_all(Path(file).read_text()):
+        try:
+            documents = list(yaml.safe_load_all(Path(file).read_text()))
+        except yaml.YAMLError as err:
+            raise ValueError(f"{file}: not YAML: {err}") from err
+        for each in documents:
             if each and each.get("kind") == "CustomResourceDefinition":
                 yield kind_of_crd(each)
 

@@ -12,10 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from kubeloop.errors import needs_extra
+
+with needs_extra("webhook"):
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kubeloop.client.errors import ConfigError
 

@@ -104,8 +104,11 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
     names = set(content.namelist())
     (scripts,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "kubeloop = kubeloop.generate.__main__:main" in content.read(scripts).decode()
+    (metadata,) = (name for name in names if name.endswith("/METADATA"))
+    assert "\nProject-URL: Documentation, https://" in content.read(metadata).decode()
+    assert [name for name in names if name.endswith("/LICENSE")] != []
     sources = ROOT / "kubeloop"
-    files = {*sources.rglob("*.py"), *GOMOD.rglob("go.*"), sources / "py.typed"}
+    files = {*sources.rglob("*.py"), *GOMOD.rglob("go.*"), sources / "py.typed", sources / "porting.md"}
     wanted = {str(path.relative_to(ROOT)) for path in files}
     assert {name for name in wanted if "/build/" not in name} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"kubeloop"}

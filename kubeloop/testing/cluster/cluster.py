@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -70,6 +71,17 @@ class Cluster:
     options: Options
     versions: Mapping[str, str] = field(default_factory=dict)
     """What runs: of "kubernetes" as its /version says, of "etcd" and "kwok" as the binaries say."""
+
+    def user(self, name: str, *, groups: Sequence[str] = ()) -> Path:
+        """The kubeconfig of a user who has no rights but those that are given to the name or its groups: for tests of
+        RBAC. It lasts as long as the cluster."""
+        paths = Paths(self.directory)
+        config = json.loads(self.kubeconfig.read_text("utf-8"))
+        config["users"][0]["user"] |= {"as": name, "as-groups": list(groups)}
+        digest = hashlib.sha256(json.dumps([name, *groups]).encode()).hexdigest()[:16]
+        file = paths.pki / f"user-{digest}.kubeconfig"
+        processes.write_private(file, json.dumps(config, indent=2).encode())
+        return file
 
     def restart(self, name: str) -> Process:
         """Kill one of its processes ("kwok", a program's name, …) and start it again."""

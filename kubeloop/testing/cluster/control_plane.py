@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import trustme
-
+from kubeloop.errors import needs_extra
 from kubeloop.testing.cluster.binaries import Binaries
 from kubeloop.testing.cluster.paths import Paths, free_ports
 from kubeloop.testing.cluster.processes import write_private
+
+with needs_extra("testing"):
+    import trustme
 
 STAGES = Path(__file__).parent / "kwok"
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")

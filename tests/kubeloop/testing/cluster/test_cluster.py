@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.registry import CONFIG_MAPS, ROLE_BINDINGS, ROLES, SECRETS
+from kubeloop.client.client import Client, own_user
+from kubeloop.client.errors import Forbidden
+from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import components_of
 from kubeloop.testing.cluster.cluster import Cluster, status
@@ -129,3 +133,25 @@ def test_a_restarted_process_is_another_one_and_does_its_work(cluster: Cluster, 
     api.create("/api/v1/namespaces", {"metadata": {"name": "after-restart"}})
     account = "/api/v1/namespaces/after-restart/serviceaccounts/default"
     assert eventually(lambda: api.find(account))
+
+
+async def test_a_user_has_the_rights_of_his_name_and_groups_alone(cluster: Cluster, namespace: str) -> None:
+    role = {
+        "metadata": {"name": "reads"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}],
+    }
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "dev"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"}
+    binding = {"metadata": {"name": "reads"}, "subjects": [subject], "roleRef": reference}
+    async with Client(load_config(str(cluster.kubeconfig))) as admin:
+        await admin.resource(ROLES).create(role, namespace=namespace)
+        await admin.resource(ROLE_BINDINGS).create(binding, namespace=namespace)
+    async with (
+        Client(load_config(str(cluster.user("bob", groups=["dev"])))) as bob,
+        Client(load_config(str(cluster.user("bob")))) as alone,
+    ):
+        assert await own_user(bob) == await own_user(alone) == "bob"
+        await bob.resource(CONFIG_MAPS).list(namespace)
+        for refused in (bob.resource(SECRETS).list(namespace), alone.resource(CONFIG_MAPS).list(namespace)):
+            with pytest.raises(Forbidden, match='User "bob" cannot list'):
+                await refused

@@ -1,0 +1,189 @@
+"""docs/porting.md, as a stranger meets it: its programs run from the installed wheel, and say what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kubeloop.api.registry import CONFIG_MAPS, LEASES
+from kubeloop.client.client import Client
+from kubeloop.client.loading import load_config
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from tests.kubeloop.test_wheel import project as project  # the installed wheel
+from tests.kubeloop.test_wheel import wheel as wheel
+
+
+def blocks(project: Path, heading: str) -> list[str]:
+    """The Python of a section of the page in the wheel."""
+    (page,) = project.glob(".venv/lib/python*/site-packages/kubeloop/porting.md")
+    section = page.read_text().partition(f"{heading}\n")[2]
+    return re.findall(r"```python\n(.*?)```", re.split(r"\n##+ ", section)[0], re.DOTALL)
+
+
+RUN = '\n\nif __name__ == "__main__":\n    run_until_signal(main)\n'
+
+
+def whole(project: Path, *, elected: bool) -> str:
+    program, election = blocks(project, "## A whole program")
+    if not elected:
+        return program
+    imports, _, main = election.partition("\n\n\n")
+    begin = program.partition("async def main(")[0]
+    return f"{imports}\n{begin}{main}{RUN}"
+
+
+WEBHOOK_IMPORTS = """
+from kubeloop.api.core import ConfigMap
+from kubeloop.api.registry import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from kubeloop.webhook.admission_server import AdmissionServer
+from kubeloop.webhook.registration import Endpoint, Registration, Webhook, rule, webhook
+from kubeloop.webhook.serving_certificate import SharedCertificates, server_context
+"""
+UNTYPED = """
+import asyncio
+
+from kubeloop.api.objects import edit
+from kubeloop.controllers.factory import ControllerFactory
+from kubeloop.testing.fake import FakeCluster
+
+
+async def main() -> None:
+    management = ControllerFactory(FakeCluster(THINGS).client())
+    things = management.controller(THINGS)
+    things.cache().add_indexer("size", lambda thing: [str(thing.spec.get("size"))])
+    await management.start()
+    body = {"metadata": {"name": "a", "namespace": "ns"}, "spec": {"size": 1, "parts": {"x": [1], "y": 2}}}
+    thing = await things.client.create(body)
+    thing = await things.client.update(thing, edit(thing, spec={"size": 3, "parts": {"x": []}}))
+    thing = await things.client.update_status(thing, edit(thing, status={"ready": True}))
+    assert (thing.spec, thing.status) == ({"size": 3, "parts": {"x": []}}, {"ready": True}), thing
+    await asyncio.sleep(0.1)
+    assert [each.name for each in things.cache().by_index("size", "3")] == ["a"]
+    await management.stop()
+
+
+asyncio.run(main())
+"""
+
+
+def programs(project: Path) -> dict[str, str]:
+    hooks, test, *_ = blocks(project, "## A webhook")
+    called = "\nimport asyncio\nasyncio.run(test_a_config_map_without_an_owner_is_denied())\n"
+    return {
+        "program": whole(project, elected=False),
+        "elected": whole(project, elected=True),
+        "untyped": blocks(project, "### Without a schema")[0] + UNTYPED,
+        "hooks": WEBHOOK_IMPORTS + hooks + "\n\n" + test + called,
+    }
+
+
+def written(project: Path) -> None:
+    for name, text in programs(project).items():
+        (project / f"{name}.py").write_text(text)
+
+
+def python(project: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [f"{project}/.venv/bin/python", *args]
+    env = {**os.environ, **environ}
+    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("name", ["untyped", "hooks"])
+def test_an_example_runs_without_a_cluster(project: Path, name: str) -> None:
+    written(project)
+    done = python(project, f"{name}.py")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_pass_mypy_strict(project: Path) -> None:
+    written(project)
+    files = [f"{name}.py" for name in programs(project)]
+    interpreter = f"--python-executable={project}/.venv/bin/python"
+    command = [sys.executable, "-m", "mypy", "--strict", interpreter, f"--cache-dir={project}/.mypy", *files]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def running(project: Path, name: str, cluster: Cluster) -> Iterator[subprocess.Popen[str]]:
+    written(project)
+    command = [f"{project}/.venv/bin/python", f"{name}.py"]
+    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    with subprocess.Popen(command, cwd=project, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["program", "elected"])
+async def test_a_whole_program_runs_until_a_signal(project: Path, cluster: Cluster, name: str) -> None:
+    async with Client(load_config(str(cluster.kubeconfig))) as client:
+        config_maps = client.resource(CONFIG_MAPS)
+        made = await config_maps.create({"metadata": {"generateName": "a-"}}, namespace="default")
+
+        async def is_labelled() -> bool:
+            return "owner" in (await config_maps.get(name=made.name, namespace="default")).labels
+
+        with running(project, name, cluster) as process:
+            await until(is_labelled, "a label")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0, process.stderr and process.stderr.read()
+        if name == "elected":
+            lease = await client.resource(LEASES).get(name="owner-controller", namespace="default")
+            assert not lease.spec.holder_identity, "it was released"
+        await config_maps.delete(name=made.name, namespace="default")
+
+
+MISSING: dict[str, tuple[str, str, str]] = {
+    "a kubeconfig without its extra": (
+        "yaml",
+        "from kubeloop.client.loading import load_config; load_config('a-file')",
+        "ConfigError: kubeconfig a-file: yaml is not installed, it comes with an extra: "
+        "pip install 'kubeloop[kubeconfig]'",
+    ),
+    "structs from files without the extra": (
+        "yaml",
+        "sys.argv = ['kubeloop', 'structs', '-f', 'x']; from kubeloop.generate.__main__ import main; main()",
+        "kubeloop structs: yaml is not installed, it comes with an extra: pip install 'kubeloop[structs]'",
+    ),
+    "webhooks without the extra": (
+        "cryptography",
+        "import kubeloop.webhook.admission_server",
+        "ImportError: cryptography is not installed, it comes with an extra: pip install 'kubeloop[webhook]'",
+    ),
+    "a cluster without the extra": (
+        "trustme",
+        "import kubeloop.testing.cluster.cluster",
+        "ImportError: trustme is not installed, it comes with an extra: pip install 'kubeloop[testing]'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("module", "code", "last"), MISSING.values(), ids=MISSING)
+def test_what_is_not_installed_is_named_with_its_extra(project: Path, module: str, code: str, last: str) -> None:
+    done = python(project, "-c", f"import sys; sys.modules[{module!r}] = None\n{code}")
+    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1].endswith(last)
+
+
+def test_help_and_the_fake_need_no_extra(project: Path) -> None:
+    without = (
+        "import sys\nfor name in ('yaml', 'kubernetes', 'trustme', 'cryptography', 'ruff'): sys.modules[name] = None\n"
+    )
+    code = "import kubeloop.testing.fake, kubeloop.testing.reviews, kubeloop.controllers.run\n"
+    done = python(project, "-c", without + code + "sys.argv = ['kubeloop', '--help']\n"
+                  "from kubeloop.generate.__main__ import main; main()")  # fmt: skip
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["usage:", "kubeloop"]), done.stderr
