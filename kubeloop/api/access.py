@@ -37,8 +37,8 @@ class Role(Object):
     rules: list[PolicyRule] | None = None
 
 
-class ClusterRole(Object):
-    rules: list[PolicyRule] | None = None
+class ClusterRole(Role):
+    pass
 
 
 class Subject(Struct):
@@ -61,9 +61,8 @@ class RoleBinding(Object):
     role_ref: RoleRef = RoleRef()
 
 
-class ClusterRoleBinding(Object):
-    subjects: list[Subject] | None = None
-    role_ref: RoleRef = RoleRef()
+class ClusterRoleBinding(RoleBinding):
+    pass
 
 
 class SubjectAccessReviewStatus(Struct):
@@ -79,10 +78,8 @@ class SubjectAccessReview(Object):
     status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
-class SelfSubjectAccessReview(Object):
+class SelfSubjectAccessReview(SubjectAccessReview):
     """authorization.k8s.io/v1: whether this client may do something."""
-
-    status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
 class TokenUser(Struct):

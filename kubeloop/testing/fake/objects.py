@@ -39,6 +39,7 @@ class Request:
     body: Any
 
 
+_NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
 Answer = Mapping[str, Any] | Object | None
 Reactor = Callable[[Request], Awaitable[Answer] | Answer]
 """Called before a request is served (client-go's PrependReactor): raises an ApiError, waits, or changes objects. It
@@ -96,6 +97,10 @@ class Objects:
         old = self.raw(resource).get(key)
         metadata.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
         metadata.setdefault("creationTimestamp", rfc3339(self.clock()))
+        if resource.group:
+            was = old["metadata"].get("generation", 1) if old else 1
+            changed = old is not None and spec_of(raw, resource) != spec_of(old, resource)
+            metadata.setdefault("generation", was + changed)
         return self._typed(resource, self.store(resource, key, old, raw))
 
     def raw(self, resource: Resource[Any]) -> dict[str, Raw]:
@@ -278,6 +283,12 @@ def _bookmark(resource: Resource[Any], version: int, annotations: Mapping[str, s
 def _expired(since: int) -> Raw:
     status = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}
     return {"type": "ERROR", "object": {**status, "message": f"too old resource version: {since}"}}
+
+
+def spec_of(raw: Raw, resource: Resource[Any]) -> Raw:
+    """What counts for the generation: all but metadata, and status where that is a subresource."""
+    ignored = _NOT_SPEC if resource.status_subresource else _NOT_SPEC[:3]
+    return {name: value for name, value in raw.items() if name not in ignored}
 
 
 def key_of(namespace: str, name: str) -> str:

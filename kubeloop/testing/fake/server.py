@@ -23,7 +23,7 @@ from kubeloop.client.decode import decoder_for
 from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Transport
 from kubeloop.testing.fake.apply import applied
 from kubeloop.testing.fake.metadata import check_identity, check_metadata, check_name, conflict, generated
-from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key
+from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key, spec_of
 from kubeloop.testing.fake.patches import Matches, Raw, field_selector, json_patched, label_selector, merged
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -31,7 +31,6 @@ _REVIEWS = ("authorization.k8s.io", "authentication.k8s.io")
 """Groups of kinds whose objects are questions: a create is answered, and nothing is kept."""
 _DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _KEPT = ("name", "namespace", "uid", "creationTimestamp", "generation", *_DELETION)
-_NOT_SPEC = ("apiVersion", "kind", "metadata", "status")
 
 
 class FakeCluster(Objects):
@@ -235,7 +234,7 @@ class FakeTransport(Transport):
         new |= {"apiVersion": resource.api_version, "kind": resource.kind}
         if _without_empty(new) == _without_empty(current):
             return current
-        if resource.group and _spec(new, resource) != _spec(current, resource):
+        if resource.group and spec_of(new, resource) != spec_of(current, resource):
             new["metadata"]["generation"] = was.get("generation", 0) + 1
         key = raw_key(current)
         if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
@@ -330,12 +329,6 @@ def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]
         return namespace in ("", raw["metadata"].get("namespace")) and labels(raw) and fields(raw)
 
     return matches
-
-
-def _spec(raw: Raw, resource: Resource[Any]) -> Raw:
-    """What counts for the generation: all but metadata, and status where that is a subresource."""
-    ignored = _NOT_SPEC if resource.status_subresource else _NOT_SPEC[:3]
-    return {name: value for name, value in raw.items() if name not in ignored}
 
 
 def _without_empty(value: Any) -> Any:

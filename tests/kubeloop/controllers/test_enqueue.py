@@ -8,14 +8,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from kubeloop.api.core import ConfigMap, Node
+from kubeloop.api.meta import Object, Struct
+from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS, NODES, SECRETS, Resource
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.enqueue import check_handler, check_key, check_resolver, generation
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.virtual_time import now
 from tests.kubeloop.controllers.controllers import Calls
 
 pytestmark = pytest.mark.virtual_time
@@ -216,6 +220,40 @@ async def test_on_change_is_called_again_for_a_change_of(
     cluster.put(CONFIG_MAPS, {**body, **change, "metadata": {**body["metadata"], **change.get("metadata", {})}})  # type: ignore[dict-item]
     await asyncio.sleep(1)
     assert len(calls.keys) == 1 + more
+    await management.stop()
+
+
+class Status(Struct):
+    checked: str = ""
+
+
+class Checked(Object):
+    spec: dict[str, int] = msgspec.field(default_factory=dict)
+    status: Status = Status()
+
+
+CHECKED = Resource("example.org", "v1", "checkeds", "Checked", Checked, status_subresource=True)
+
+
+async def test_a_handler_that_writes_the_time_into_status_is_called_once_for_a_change_of_spec() -> None:
+    cluster = FakeCluster(CHECKED)
+    body = {"metadata": {"name": "a", "namespace": "ns"}, "spec": {"n": 1}}
+    cluster.put(CHECKED, body)
+    management = ControllerFactory(cluster.client())
+    controller, times = management.controller(CHECKED), []
+
+    async def check(key: str, obj: Checked | None) -> None:
+        times.append(now())
+        if obj is not None:
+            await controller.client.update_status(obj, edit(obj, status={"checked": str(now())}))
+
+    controller.on_change("check", check, reads=generation)
+    await management.start()
+    await asyncio.sleep(60)
+    assert len(times) == 1
+    cluster.put(CHECKED, {**body, "spec": {"n": 2}})
+    await asyncio.sleep(60)
+    assert len(times) == 2
     await management.stop()
 
 
