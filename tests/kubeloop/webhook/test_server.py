@@ -95,6 +95,14 @@ async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> Non
         assert (await peer.post("/allow"))[0] == 200
 
 
+async def test_a_hooks_own_exception_is_logged_with_the_object(caplog: pytest.LogCaptureFixture) -> None:
+    about = b'"operation":"UPDATE","namespace":"ns","name":"a\\nb","resource":{"resource":"pods"}'
+    async with listening(HOOKS) as peer:
+        status, text = await peer.post("/fail", REVIEW.replace(b'"operation":"UPDATE"', about))
+    assert (status, text) == (500, b"no decision: KeyError\n")
+    assert "/fail: no decision on UPDATE pods ns/a b: KeyError: 'a bug'" in caplog.messages
+
+
 async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
     async with listening(HOOKS) as peer:
         reader, writer = await peer.connect()
