@@ -120,7 +120,7 @@ def check_handler(handler: Callable[..., object]) -> None:
         return
     returned = str(inspect.signature(function).return_annotation)
     if function.__name__ != "<lambda>" and not any(word in returned for word in ("Awaitable", "Coroutine", "Future")):
-        raise TypeError(f"{described(handler)} is a plain function: a handler is an `async def`")
+        raise TypeError(f"{described(handler)} is a plain function: handlers and hooks are `async def`s")
 
 
 def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import ApiError, ConfigError
+from kubeloop.controllers.enqueue import check_handler
 from kubeloop.webhook.admission import REVIEW_SECONDS, AdmissionRequest, Decision, Hook
 from kubeloop.webhook.metrics import ServerMetrics
 from kubeloop.webhook.registration import NotReached, Registration
@@ -40,7 +41,10 @@ class AdmissionServer:
         stopped: Callable[[], Awaitable[None]] | None = None,
         metrics: ServerMetrics | None = None,
     ) -> None:
-        """`registration` None: another program registers the webhooks. `client_names`: see WebhookServer."""
+        """`registration` None: another program registers the webhooks. `client_names`: see WebhookServer. Raises
+        TypeError for a hook that is a plain `def`."""
+        for hook in hooks.values():
+            check_handler(hook)
         self._ready = asyncio.Event()
         self._metrics = metrics or ServerMetrics()
         self._server = WebhookServer(

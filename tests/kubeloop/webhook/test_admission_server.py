@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from kubeloop.client.errors import ApiError, ConfigError, ServiceUnavailable
 from kubeloop.controllers.errors import BindError
+from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
 from kubeloop.webhook.admission_server import POLL_SECONDS, RETRY_SECONDS, AdmissionServer
 from kubeloop.webhook.certificates import issue
 from kubeloop.webhook.registration import Endpoint, NotReached
@@ -172,3 +173,12 @@ async def test_without_a_certificate_nothing_is_served(failure: Exception, calls
 async def test_an_address_that_is_none_is_one_clear_line(calls: Calls) -> None:
     with pytest.raises(BindError):
         await server(calls, asyncio.Event()).start("nowhere")
+
+
+def test_a_hook_that_is_a_plain_function_is_refused(calls: Calls, synced: asyncio.Event) -> None:
+    def plain(request: AdmissionRequest) -> Decision:
+        return ALLOW
+
+    hooks: dict[str, Any] = {"/allow": allow, "/plain": plain}
+    with pytest.raises(TypeError, match="plain is a plain function"):
+        AdmissionServer(hooks, calls, None, synced=synced.wait)
