@@ -101,7 +101,7 @@ class Controller(Generic[T]):
         check_handler(handler)
         self._add(name, handler, reads)
 
-    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[object]], *, finalizer: str = "") -> None:
+    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[T | None]], *, finalizer: str = "") -> None:
         """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
         be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the
         object, wrangler's (`wrangler.cattle.io/<name>`) by default."""
@@ -279,7 +279,7 @@ class Controller(Generic[T]):
 
 
 def _checked(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handler[T]:
-    async def call(key: str, obj: T | None) -> object:
+    async def call(key: str, obj: T | None) -> T | None:
         try:
             return await handler(key, obj)
         finally:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
-Handler = Callable[[str, T | None], Awaitable[object]]
+Handler = Callable[[str, T | None], Awaitable[T | None]]
 """`async def handler(key, obj)`; obj is None when the cache does not hold the key.
 
 A handler that wrote the object may return what the server answered: the next handler of the key then gets that,

@@ -30,7 +30,7 @@ class RemovalHandler(Generic[T]):
     """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted."""
 
     def __init__(
-        self, finalizer: str, handler: Callable[[str, T], Awaitable[object]], client: ResourceClient[T]
+        self, finalizer: str, handler: Callable[[str, T], Awaitable[T | None]], client: ResourceClient[T]
     ) -> None:
         self.finalizer = finalizer
         self._handler = handler

@@ -281,7 +281,7 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
             namespace=obj.namespace,
         )
 
-    async def reader(key: str, obj: ResourceQuota | None) -> str:
+    async def reader(key: str, obj: ResourceQuota | None) -> Any:
         seen.append(obj and obj.labels)
         return "not an object"
 

@@ -112,7 +112,7 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
-async def removed(kind: Quotas, handler: Callable[[str, ResourceQuota], Awaitable[object]]) -> None:
+async def removed(kind: Quotas, handler: Callable[[str, ResourceQuota], Awaitable[ResourceQuota | None]]) -> None:
     """An object with the finalizer is deleted, with this handler."""
     kind.controller.on_remove("cleanup", handler)
     kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
