@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "upstream.md").read_text("utf-8")
-UPSTREAM = re.compile(r"Sources?: [^\n]*(?:rancher|harvester|kubevirt|kubernetes)", re.IGNORECASE)
+UPSTREAM = re.compile(r"^ *Sources?: [^\n]*(?i:rancher|harvester|kubevirt|kubernetes)", re.MULTILINE)
 
 
 def rows() -> list[list[str]]:
