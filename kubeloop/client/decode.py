@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import operator
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -123,7 +123,7 @@ class Decoder(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._type = kind
-        self._is_deep: Callable[[T], bool] = is_deep if is_open(kind) else lambda _: False
+        self._is_open = is_open(kind)
         self._object = msgspec.json.Decoder(kind)
         self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
         self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_List[kind])  # type: ignore[valid-type]
@@ -132,7 +132,7 @@ class Decoder(Generic[T]):
         """One object. Raises ServerError for an answer that is not one."""
         try:
             obj = self._with_nulls(body)
-            return self._with_nulls(shallow(bytes(body))) if self._is_deep(obj) else obj
+            return self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
@@ -143,7 +143,7 @@ class Decoder(Generic[T]):
         except (*UNDECODABLE, RecursionError):
             return self._list_one_by_one(body)
         items: list[T] = page.items or []
-        if not _complete(page, items) or any(map(self._is_deep, items)):
+        if not _complete(page, items) or (self._is_open and any(map(is_deep, items))):
             return self._list_one_by_one(body)
         return ListPage(items, page.metadata)
 
@@ -153,7 +153,7 @@ class Decoder(Generic[T]):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
             with contextlib.suppress(*UNDECODABLE, RecursionError):
                 event = self._event.decode(line)
-                if event.object.metadata.name and not self._is_deep(event.object):
+                if event.object.metadata.name and not (self._is_open and is_deep(event.object)):
                     return WatchEvent(event.type, event.object, event.object.metadata.resource_version)
         try:
             raw = decode(_RAW_EVENT, line)
@@ -186,7 +186,7 @@ class Decoder(Generic[T]):
         """The object, or what is known of it when it does not decode."""
         try:
             obj = self._with_nulls(raw)
-            if self._is_deep(obj):
+            if self._is_open and is_deep(obj):
                 raw = msgspec.Raw(shallow(bytes(raw)))
                 obj = self._with_nulls(raw)
         except UNDECODABLE as err:
