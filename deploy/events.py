@@ -153,6 +153,12 @@ EVENTS: Final = (
         "Same flags for all replicas; what is left of before: `headroom release --only webhooks --force`",
     ),
     Event(
+        "WebhookConfigurationChanged",
+        _OWN,
+        "Another client has deleted or changed headroom's webhook configuration; who registers it writes it again.",
+        "Find out who did: the API server's audit log, a GitOps tool, a backup that was restored",
+    ),
+    Event(
         "PodPolicyMissing",
         _OWN,
         "The admission policies for pods are not in force.",

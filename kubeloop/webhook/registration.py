@@ -181,7 +181,7 @@ class Registration:
         configurations = self.client.resource(resource)
         metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
         standing = (found and found.webhooks) or []
-        wanted = _with_their_bundle(wanted, standing)
+        wanted = with_their_bundle(wanted, standing)
         if found is None and wanted:
             await configurations.create({"metadata": {"name": name, **metadata}, "webhooks": wanted})
             self.written(resource, name, "created")
@@ -207,7 +207,7 @@ async def registered(client: Client, resource: Resource[C], name: str) -> C | No
     return None
 
 
-def _with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[Webhook]:
+def with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[Webhook]:
     """Without a caBundle of ours, the one that stands there (a CA injector's) stays."""
     theirs = {each.get("name"): each.get("clientConfig", {}).get("caBundle") for each in standing}
     kept = {name: {"caBundle": bundle} for name, bundle in theirs.items() if bundle}

@@ -18,7 +18,7 @@ from pkg.config.management import Management
 from pkg.config.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
+from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Leftovers:
     tell: Tell
     _failing: int = field(default=0, init=False)
     # Invariant: how many looks in a row have found a fault.
+    _stood: bool = field(default=False, init=False)
+    # Whether the last look has found the webhooks.
 
     async def run(self) -> None:
         while True:
@@ -52,6 +54,13 @@ class Leftovers:
     async def check(self) -> None:
         """One look; reports what two in a row have found. Raises ApiError."""
         found = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
+        if self._stood and found is None:
+            what = (
+                f"{VALIDATING_WEBHOOK_CONFIGURATIONS.kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client"
+            )
+            log.warning("%s", what)
+            self.tell(EVENT_CHANGED, what)
+        self._stood = found is not None
         event, fault = await self._fault(found) if found else ("", "")
         if found or self._failing:
             UNREACHABLE.set(event == EVENT_NOT_REACHED)

@@ -6,14 +6,23 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
-from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, registered
+from kubeloop.webhook.registration import (
+    RACES,
+    Configuration,
+    Endpoint,
+    NotReached,
+    Registration,
+    Webhook,
+    registered,
+    with_their_bundle,
+)
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.configuration_writes import written
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
@@ -34,6 +43,7 @@ _MUTATING: Final = (MUTATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
 _PROBE: Final = (MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
 EVENT_NOT_REACHED = "WebhookNotReached"
 EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
+EVENT_CHANGED = "WebhookConfigurationChanged"
 WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
@@ -75,6 +85,8 @@ class Registrar(Registration):
         self._differing = 0
         # Invariant: how many looks in a row were answered by a replica with other flags.
         self._told = False
+        self._left: dict[tuple[str, str], list[Webhook]] = {}
+        # By kind and name: the webhooks as the last look left them.
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
         written(resource, name, operation)
@@ -107,6 +119,25 @@ class Registrar(Registration):
         else:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
+
+    async def put(
+        self,
+        resource: Resource[Any],
+        name: str,
+        found: Configuration | None,
+        wanted: list[Webhook],
+        annotations: Mapping[str, str],
+    ) -> bool:
+        """As the registration's; reports what another client has changed or deleted since the last look."""
+        key, standing = (resource.kind, name), (found and found.webhooks) or []
+        left = self._left.get(key, standing)
+        is_written = await super().put(resource, name, found, wanted, annotations)
+        self._left[key] = with_their_bundle(wanted, standing) if is_written else standing
+        if is_written and left != standing:
+            what = f"{resource.kind} {name} was {_change(left, found)} by another client, and is written again"
+            log.warning("%s", what)
+            self._tell(EVENT_CHANGED, what)
+        return is_written
 
     def _compare(self, mark: str) -> None:
         """Warn of a replica with other flags, and report it at the second look in a row: then it is no rollout."""
@@ -167,6 +198,25 @@ class Registrar(Registration):
         self._told = True
         log.warning("%s", what)
         self._tell(EVENT_NOT_REACHED, what)
+
+
+def _change(left: list[Webhook], found: Configuration | None) -> str:
+    """What was done to the webhooks."""
+    if found is None:
+        return "deleted"
+    names = {each["name"]: each for each in found.webhooks or ()}
+    changed = {
+        field: None
+        for each in left
+        for field in _fields(each).keys() | _fields(names.get(each["name"], {})).keys()
+        if _fields(each).get(field) != _fields(names.get(each["name"], {})).get(field)
+    }
+    return f"changed ({', '.join(sorted(changed)) or 'other webhooks'})"
+
+
+def _fields(webhook: Webhook) -> dict[str, Any]:
+    """With those of clientConfig beside them."""
+    return {**webhook, **webhook.get("clientConfig", {}), "clientConfig": None}
 
 
 async def unregister(client: Client) -> list[str]:

@@ -274,7 +274,7 @@ class Handler:
         for problem in problems:
             if problem.state in before:
                 continue
-            log.warning("%s: %s", observed.quota.key, problem)
+            log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.__cause__)
             about = observed.instances.get(problem.vm) or observed.quota
             self.events.event(about, problem.kind, problem.reason, str(problem))
 

@@ -10,7 +10,6 @@ compensated for is decided with pods that are read live (resourcequota_controlle
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +26,7 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
+from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
@@ -35,11 +35,14 @@ _MARGIN = Quantity.parse("128Mi")
 """Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 
 
-def promised(facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]]) -> ResourceList:
+def promised(
+    facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[ResourceQuotaError]
+) -> ResourceList:
     """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
-    what Harvester's estimate leaves out of the refused ones': what each is allowed, and what its entry says."""
+    what Harvester's estimate leaves out of the refused ones': what each is allowed, and what its entry says.
+    A VM that is not understood is added to `problems`."""
     left_out = [{name: allowed.get(name, ZERO) - said for name, said in entry.items()} for allowed, entry in refused]
-    most = total([overhead_growth(facts, rendering_of(facts, base)), *map(positive, left_out)])
+    most = total([overhead_growth(facts, rendering_of(facts, base), problems), *map(positive, left_out)])
     return {name: amount for name, amount in most.items() if name in (base.limits or {})}
 
 
@@ -69,7 +72,7 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
     return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
-def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
+def overhead_growth(facts: Facts, rendering: Rendering, problems: list[ResourceQuotaError]) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
     if rendering.factor <= factor_of(rendering.usual_ratio):
@@ -78,8 +81,10 @@ def overhead_growth(facts: Facts, rendering: Rendering) -> ResourceList:
     for name, vmi in facts.instances.items():
         if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and vmi.uid in pods.sides:
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
-            with suppress(Exception):  # said of the VM
+            try:
                 grown.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))
+            except Exception as exc:
+                problems.append(not_understood(name, exc))
     return total(grown)
 
 

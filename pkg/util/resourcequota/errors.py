@@ -40,6 +40,18 @@ class ResourceQuotaError(Exception):
         return self.reason, self.vm or str(self).partition(":")[0]
 
 
+_LONGEST = 250
+"""Characters of what is said about a VM that is not understood."""
+
+
+def not_understood(vm: str, error: Exception) -> ResourceQuotaError:
+    """A VM whose objects the formulas, which were made for KubeVirt's, do not follow. The error is its cause: it may be
+    a mistake of ours, and the log shows where."""
+    problem = ResourceQuotaError(f"VM {vm}: {type(error).__name__}: {error}"[:_LONGEST], EVENT_NOT_SCALED, vm=vm)
+    problem.__cause__ = error
+    return problem
+
+
 class InvalidNamespaceAnnotation(ResourceQuotaError):
     """`field.cattle.io/resourceQuota` is not the JSON that Rancher writes (upstream: an error, retried)."""
 

@@ -231,7 +231,8 @@ class Scaling:
         alone."""
         helps = self.follows and self.policy.compensate
         refused = [each for each in wanted if helps and each.vm.stage is Stage.REFUSED and each.vm.to_come]
-        growth = promised(self.facts, self.base, [(each.vm.allowed, each.value) for each in refused]) if refused else {}
+        claims = [(each.vm.allowed, each.value) for each in refused]
+        growth = promised(self.facts, self.base, claims, self.problems) if refused else {}
         stands = minimum(self.compensation, growth) if growth else {}
         added = self._enter(wanted, stands)
         if self.follows and any(self.caps):

@@ -13,13 +13,10 @@ from pkg.util.kubevirt.evidence import ControlledPods
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, ResourceQuotaError
+from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 from pkg.util.resourcequota.vm import Vm
-
-_LONGEST = 250
-"""Characters of what is said about a VM that is not understood."""
 
 
 def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[ResourceQuotaError]]:
@@ -35,9 +32,8 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         try:
             vm = _vm(name, facts, rendering, migrations, pods, moved.get(name, ()), exact=exact)
-        except Exception as exc:  # a tenant's objects, read by formulas that were made for KubeVirt's
-            said = f"VM {name}: {type(exc).__name__}: {exc}"[:_LONGEST]
-            problems.append(ResourceQuotaError(said, EVENT_NOT_SCALED, vm=name))
+        except Exception as exc:
+            problems.append(not_understood(name, exc))
         else:
             found.append(vm)
             problems += vm.problems

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
 from pkg.webhook.options import WEBHOOKS, Options, QuotaGuard
 from pkg.webhook.registration import (
+    EVENT_CHANGED,
     EVENT_NOT_REACHED,
     EVENT_OTHER_FLAGS,
     INJECT_CA_FROM,
@@ -123,7 +126,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     assert await unregister(server.client()) == ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
     assert await unregister(server.client()) == []
     assert [written(each) for each in operations] == [before[0] + 3, before[1] + 1, before[2] + 3]
-    said = [record.getMessage() for record in caplog.records]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
     assert len(said) == 7
     assert f"MutatingWebhookConfiguration {PROBE_CONFIGURATION} removed" in said
 
@@ -134,6 +137,60 @@ async def test_drift_is_repaired(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, OPTIONS, b"ca")
     assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
+
+
+def blanked(server: Server) -> None:
+    webhooks = [{**each, "clientConfig": {"url": each["clientConfig"]["url"]}} for each in server.standing()]
+    server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": webhooks})
+
+
+CHANGES: dict[str, tuple[Callable[[Server], object], str]] = {
+    "it is deleted": (
+        lambda server: server.validating.gone(WEBHOOK_CONFIGURATION_NAME),
+        "was deleted by another client",
+    ),
+    "its caBundle is blanked": (blanked, "was changed (caBundle) by another client"),
+    "a webhook is taken away": (
+        lambda server: server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": server.standing()[1:]}),
+        "was changed (",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+async def test_what_another_client_does_to_them_is_repaired_and_reported_once(case: str, server: Server) -> None:
+    change, said = CHANGES[case]
+    told: list[tuple[str, str]] = []
+    registrar = Registrar(server.client(), URL, OPTIONS, lambda *what: told.append(what))
+    for _ in range(3):
+        await registrar.ensure(b"ca")
+    assert told == []
+    change(server)
+    for _ in range(3):
+        await registrar.ensure(b"ca")
+    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+    ((reason, what),) = told
+    assert reason == EVENT_CHANGED
+    assert f"ValidatingWebhookConfiguration headroom.harvesterhci.io {said}" in what
+    assert what.endswith("and is written again")
+    change(server)
+    await registrar.ensure(b"ca")
+    assert len(told) == 2, "done again, said again"
+
+
+async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Server) -> None:
+    told: list[tuple[str, str]] = []
+    registrar = Registrar(server.client(), URL, OPTIONS, lambda *what: told.append(what))
+    await registrar.ensure(b"ca")
+    await registrar.ensure(b"another")
+    server.reached.clear()
+    for _ in range(3):
+        with contextlib.suppress(NotReached):
+            await registrar.ensure(b"another")
+        await asyncio.sleep(WITHDRAWN_AFTER)
+    server.reached.add(URL.url)
+    await registrar.ensure(b"another")
+    assert [reason for reason, _ in told] == [EVENT_NOT_REACHED]
 
 
 async def test_a_configuration_without_webhooks_goes(server: Server) -> None:

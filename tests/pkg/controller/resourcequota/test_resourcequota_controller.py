@@ -466,6 +466,23 @@ class TestBeforeRoomIsAdded:
 
 
 class TestWhatPeopleAreTold:
+    async def test_a_mistake_of_ours_is_logged_once_with_where_it_happened(
+        self, caplog: pytest.LogCaptureFixture, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object, **__: object) -> object:
+            raise KeyError("limits.cpu")
+
+        monkeypatch.setattr("pkg.util.resourcequota.vms._vm", broken)
+        cluster.migrate("vm1")
+        for _ in range(5):
+            await cluster.look()
+        ((_, _, reason, message),) = cluster.events.recorded
+        assert (reason, message) == ("MigrationNotScaled", "VM vm1: KeyError: 'limits.cpu'")
+        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert record.exc_info is not None
+        assert isinstance(record.exc_info[1], KeyError)
+        assert "in broken" in caplog.text
+
     async def test_a_problem_is_a_warning_event_on_the_quota_once(
         self, caplog: pytest.LogCaptureFixture, cluster: Cluster
     ) -> None:

@@ -8,13 +8,16 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from kubeloop.api.resource_list import ResourceList
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.resourcequota import compensation
 from pkg.util.resourcequota.compensation import compensation_for
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -106,6 +109,22 @@ def test_compensation(case: Short) -> None:
         assert COMPENSATION not in found.annotations
     else:
         assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
+
+
+def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    growth = compensation._growth
+
+    def broken(instance: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
+        if instance.name == "b":
+            raise KeyError(MEMORY)
+        return growth(instance, rendering)
+
+    monkeypatch.setattr(compensation, "_growth", broken)
+    found, made = after(short(SHORTAGES["two are refused: no more than both have grown"]))
+    assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(GROWTH)}
+    (problem,) = made.problems
+    assert (problem.vm, str(problem)) == ("b", "VM b: KeyError: 'limits.memory'")
+    assert isinstance(problem.__cause__, KeyError)
 
 
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:

@@ -37,6 +37,19 @@ def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: li
     assert [problem.reason for problem in problems] == said
 
 
+def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise KeyError("limits.cpu")
+
+    monkeypatch.setattr(Vm, "__init__", broken)
+    _found, (problem,) = asked(namespace(quota(), [vmim()], [SOURCE], [HERE]), EXACT)
+    assert (str(problem), problem.vm, problem.reason) == ("VM vm1: KeyError: 'limits.cpu'", "vm1", "MigrationNotScaled")
+    assert isinstance(problem.__cause__, KeyError)
+    assert problem.__cause__.__traceback__ is not None
+
+
 STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
     "its pod is not known": ([], HERE),
     "its pod is over": ([ended(SOURCE)], HERE),

@@ -1,0 +1,217 @@
+"""Another webhook, a policy or RBAC refuses that a quota is raised: by whichever status, it is named in the first line
+of every command, by one event, the metric and /readyz; once it is gone the quota is raised within 30 seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import eventually
+from tests.e2e.accounts import ADMISSION, NAMESPACE, RBAC, forget
+from tests.e2e.api import Api, Raw
+from tests.e2e.conftest import MakeTenant
+from tests.e2e.denying_webhook import denying_webhook
+from tests.e2e.tenant import RAISED, Tenant
+from tests.program import Program, program, run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("alone")]
+
+TOLD = 30.0
+"""Seconds until it is told, at most."""
+REPAIRED = 30.0
+"""Seconds until the quota is raised once nobody refuses it any more."""
+SENTENCE = "quotas are changed by their owner alone"
+WEBHOOK = "webhook quotas.example.org"
+
+Obstacle = Callable[[Api, str, Path], contextlib.AbstractContextManager[None]]
+
+
+def denied(**status: Any) -> Obstacle:
+    """By a webhook with this status."""
+
+    def obstacle(api: Api, namespace: str, folder: Path) -> contextlib.AbstractContextManager[None]:
+        def deny(_: Mapping[str, Any]) -> dict[str, Any]:
+            return {"allowed": False, "status": {"message": SENTENCE, **status}}
+
+        return denying_webhook(api, "quotas.example.org", namespace, deny, folder)
+
+    return obstacle
+
+
+def policy(**validation: Any) -> Obstacle:
+    """By a ValidatingAdmissionPolicy."""
+
+    @contextlib.contextmanager
+    def obstacle(api: Api, namespace: str, _: Path) -> Iterator[None]:
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["UPDATE"]}
+        selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+        validations = [{"expression": "false", "message": SENTENCE, **validation}]
+        constraints = {"resourceRules": [rule], "namespaceSelector": selector}
+        made: list[tuple[str, Raw]] = [
+            ("validatingadmissionpolicies", {"validations": validations, "matchConstraints": constraints}),
+            ("validatingadmissionpolicybindings", {"policyName": "no-quotas", "validationActions": ["Deny"]}),
+        ]
+        for kind, spec in made:
+            api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": "no-quotas"}, "spec": spec})
+        body = {"metadata": {"annotations": {"example.org/probe": "1"}}}
+        quota = f"/api/v1/namespaces/{namespace}/resourcequotas/default-abc?dryRun=All"
+
+        def in_force() -> bool:  # the API server learns of it by a watch
+            with contextlib.suppress(Exception):
+                api.patch(quota, body)
+                return False
+            return True
+
+        eventually(in_force)
+        try:
+            yield
+        finally:
+            for kind, _spec in made:
+                api.delete(f"{ADMISSION}/{kind}/no-quotas")
+
+    return obstacle
+
+
+@contextlib.contextmanager
+def rights(api: Api, _namespace: str, _folder: Path) -> Iterator[None]:
+    """By RBAC: the role may read alone."""
+    role = f"{RBAC}/clusterroles/headroom"
+    rules = api.get(role)["rules"]
+    api.patch(role, {"rules": [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]})
+    try:
+        yield
+    finally:
+        api.patch(role, {"rules": rules})
+
+
+OBSTACLES: dict[str, tuple[Obstacle, str, int, str]] = {
+    "a webhook that gives no status": (denied(), WEBHOOK, 400, SENTENCE),
+    "a webhook's 403": (denied(code=403, reason="Forbidden"), WEBHOOK, 403, SENTENCE),
+    "a webhook's 422": (denied(code=422, reason="Invalid"), WEBHOOK, 422, SENTENCE),
+    "a webhook's 409": (denied(code=409, reason="Conflict"), WEBHOOK, 409, SENTENCE),
+    "a webhook's 404": (denied(code=404, reason="NotFound"), WEBHOOK, 404, SENTENCE),
+    "a policy": (policy(), "ValidatingAdmissionPolicy no-quotas (binding no-quotas)", 422, SENTENCE),
+    "a policy's 403": (
+        policy(reason="Forbidden"), "ValidatingAdmissionPolicy no-quotas (binding no-quotas)", 403, SENTENCE,
+    ),
+    "missing rights": (rights, "RBAC", 403, 'cannot patch resource "resourcequotas"'),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def headroom(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[Program]:
+    forget(api)
+    flags = ("--estimate", "harvester", "--leader-elect", "--leader-elect-retry-period", "0.4")
+    made = program(cluster, "controller", *flags, "--kubeconfig", str(own_kubeconfig))
+    yield made.start()
+    assert made.stop() == 0
+    assert "Traceback" not in made.text()
+    forget(api)
+
+
+class Commands:
+    """What the commands say, with the rights of an administrator."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._own = ("--kubeconfig", str(cluster.kubeconfig), "--headroom-namespace", NAMESPACE)
+
+    def first(self, *words: str) -> str:
+        return self.said(*words).partition("\n")[0]
+
+    def said(self, *words: str) -> str:
+        return run(*words, *self._own).stdout
+
+    def check(self) -> tuple[int, str]:
+        done = run("status", "--check", "controller", *self._own)
+        return done.returncode, done.stdout
+
+
+@pytest.fixture
+def commands(cluster: Cluster) -> Commands:
+    return Commands(cluster)
+
+
+async def waiting(tenant: MakeTenant) -> Tenant:
+    """A namespace with a VM, which is not raised yet."""
+    namespace = await tenant()
+    await namespace.vm()
+    return namespace
+
+
+@pytest.mark.parametrize("case", OBSTACLES)
+async def test_who_refuses_is_named_everywhere_and_the_repair_is_noticed(
+    case: str, headroom: Program, api: Api, tenant: MakeTenant, commands: Commands, tmp_path: Path
+) -> None:
+    obstacle, by, status, sentence = OBSTACLES[case]
+    namespace = await waiting(tenant)
+    with obstacle(api, namespace.name, tmp_path):
+        await namespace.refused()
+        eventually(lambda: commands.first("status").startswith("headroom cannot do its work: "), timeout=TOLD)
+        for words in (("status",), ("status", "-n", namespace.name), ("explain", f"{namespace.name}/vm1")):
+            first = commands.first(*words)
+            assert first.startswith(f"headroom cannot do its work: {by} refuses headroom's requests ({status}): ")
+            assert sentence in first
+            assert f"ResourceQuota {namespace.name}/default-abc" in first
+        explained = commands.said("explain", f"{namespace.name}/vm1")
+        assert " waits for headroom: " in explained
+        assert f"headroom: nothing: {by} refuses" in explained
+        assert "raises" not in explained
+        code, text = commands.check()
+        assert (code, by in text) == (1, True)
+        events = await namespace.events("RequestRefused")
+        assert [(each.involved_object.kind, each.involved_object.name) for each in events] == [
+            ("ResourceQuota", "default-abc")
+        ]
+        assert sentence in events[0].message
+        assert f'headroom_requests_refused{{by="{by}"}} 1.0' in headroom.get("/metrics")[1]
+        assert sentence in headroom.get("/readyz")[1]
+        patches = headroom.text().count(f"{namespace.name}/default-abc: conflict, retrying")
+        assert patches == 0, "no refusal is taken for a conflict"
+    began = time.monotonic()
+    await namespace.until_hard(RAISED, seconds=REPAIRED)
+    print(f"{case}: raised {time.monotonic() - began:.1f} s after the repair")
+    eventually(lambda: commands.check() == (0, "headroom works\n"), timeout=TOLD)
+    assert "raised enough already" in commands.said("explain", f"{namespace.name}/vm1")
+
+
+async def test_an_answer_that_does_not_come_is_told_after_five_seconds(
+    headroom: Program, api: Api, tenant: MakeTenant, commands: Commands, tmp_path: Path
+) -> None:
+    def hang(_: Mapping[str, Any]) -> dict[str, Any]:
+        time.sleep(12)
+        return {"allowed": True}
+
+    namespace = await waiting(tenant)
+    with denying_webhook(api, "slow.example.org", namespace.name, hang, tmp_path, timeoutSeconds=20):
+        began = time.monotonic()
+        await namespace.refused()
+        event = await namespace.told("RequestUnanswered", "ResourceQuota")
+        took = time.monotonic() - began
+        assert 5.0 <= took < 8.0
+        assert "does not answer" in event.message
+        assert f"waits for an answer: ResourceQuota {namespace.name}/default-abc" in headroom.text()
+        eventually(lambda: "does not answer" in commands.first("explain", f"{namespace.name}/vm1"))
+        assert commands.check()[0] == 1
+    await namespace.until_hard(RAISED, seconds=REPAIRED)
+
+
+async def test_a_webhook_that_does_not_answer_is_named(
+    headroom: Program, api: Api, tenant: MakeTenant, commands: Commands, tmp_path: Path
+) -> None:
+    namespace = await waiting(tenant)
+    nobody = {"clientConfig": {"url": "https://127.0.0.1:1/"}}
+    with denying_webhook(api, "gone.example.org", namespace.name, lambda _: {"allowed": True}, tmp_path, **nobody):
+        await namespace.refused()
+        eventually(lambda: commands.check()[0] == 1, timeout=TOLD)
+        assert "webhook gone.example.org: it does not answer" in commands.first("explain", f"{namespace.name}/vm1")
+    await namespace.until_hard(RAISED, seconds=REPAIRED)
+    document = json.loads(commands.said("status", "-o", "json"))
+    eventually(lambda: json.loads(commands.said("status", "-o", "json"))["headroom"]["refused"] == [])
+    assert document["headroom"]["running"] is True
