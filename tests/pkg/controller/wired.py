@@ -23,6 +23,8 @@ class Wired(Management):
         super().__init__(server.client(), **options)
         self._server = server
         self._added: defaultdict[str, list[tuple[Handler, Controller[Any]]]] = defaultdict(list)
+        self.cause: BaseException | None = None
+        """What made the last call ask to be made again."""
 
     def controller(self, resource: Resource[Any], **options: Any) -> Controller[Any]:
         made = super().controller(resource, **options)
@@ -36,7 +38,11 @@ class Wired(Management):
     async def handle(self, resource: Resource[Any], key: str) -> float | None:
         """Seconds after which it wants to be called again, None when it does not."""
         for handler, made in self._added[resource.path()]:
-            again = await retry_after(handler(key, made.informer.indexer.get_by_key(key)))
+            again, self.cause = None, None
+            try:
+                await handler(key, made.informer.indexer.get_by_key(key))
+            except RetryAfter as later:
+                again, self.cause = later.seconds, later.__cause__
         return again
 
 

@@ -201,6 +201,11 @@ class Process:
         stand = {"", *self.cluster.locked}
         return min((s for name, s in again.items() if s is not None and name in stand), default=None)
 
+    @property
+    def cause(self) -> BaseException | None:
+        """What made the namespace's last call ask to be made again."""
+        return self._management.cause
+
     async def settle(self) -> float | None:
         """Look again for as long as that is soon."""
         for _ in range(20):

@@ -216,6 +216,33 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
+@pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
+async def test_who_refuses_is_known_while_the_migration_waits_and_no_longer(cluster: Cluster, kind: str) -> None:
+    process = Process(cluster)
+    getattr(cluster, kind).errors = {verb: [REFUSED] * 1000 for verb in ("create", "patch")}
+    for _ in range(100):
+        await asyncio.sleep(await process.look() or 0.1)
+        assert process.cause in (REFUSED, None)
+    await process.look()
+    assert process.cause is REFUSED, "also between two tries"
+    getattr(cluster, kind).errors.clear()
+    await _pass(cluster, process, 31.0)
+    assert by_value(cluster.hard) == by_value(GRANTED)
+    await process.look()
+    assert process.cause is None
+
+
+async def test_who_refuses_is_forgotten_with_the_migration(cluster: Cluster) -> None:
+    process = Process(cluster)
+    cluster.quotas.errors["patch"] = [REFUSED] * 1000
+    await _pass(cluster, process, 60.0)
+    assert process.cause is REFUSED
+    for key in list(cluster.migrations.objects):
+        cluster.migrations.gone(key)
+    await _pass(cluster, process, 31.0)
+    assert process.cause is None
+
+
 @pytest.mark.parametrize("kind", ["budgets", "quotas"])
 async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: Cluster, kind: str) -> None:
     process, silent = Process(cluster), getattr(cluster, kind)
