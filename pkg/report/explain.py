@@ -140,6 +140,8 @@ def _reason(
         again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if snapshot.installed.stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
+        if refusals := dict.fromkeys(fit.refusal for fit in found if fit.refusal):
+            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{again}, and headroom may not change it", *refusals])
         return Verdict.WAITS_FOR_KUBEVIRT, again + _next_touch(snapshot, instance)
     limit = _parallel_limit(snapshot, instance)
     ahead = causes.of_queue(snapshot, migration) if limit else ""

@@ -135,6 +135,13 @@ ASKED = {
         action=f"nothing: {DENIED.text}",
         installed=Installed(Held("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
+    "refused, it fits now, and a webhook does not let headroom change the quota": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        f"fits now: KubeVirt tries again when a quota changes, and headroom may not change it; {DENIED.text}",
+        migrations=[REFUSED],
+        settled=True,
+        installed=Installed(Held("pod-0", 2.0, 15.0), causes=[DENIED]),
+    ),
     "refused, and a webhook is in the way of another namespace's quota": Asked(
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
