@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,9 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
+from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
+from lab import bodies, nodes
 from lab.cluster import RancherAgent
 from lab.demo import seed
 from lab.demo.lines import Check, Report
@@ -26,6 +28,7 @@ from lab.headroom import Headroom, in_cluster
 from lab.namespace import Namespace
 from lab.record import Amounts, Record
 from lab.watching import Watching
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 
 _PERSON = "person"
 _EVERYTHING = ("system:masters",)
@@ -138,6 +141,42 @@ class Driver:
             if not await self._until(partial(lambda done: agent.writes(seed.NAMESPACE) >= done, done)):
                 break
         return agent.writes(seed.NAMESPACE) - before
+
+    async def pace_kubevirt(self, *, linger: float) -> None:
+        """From now on a source pod counts for `linger` seconds by speed after a migration that says nothing of it."""
+        flags = ("--source-linger", f"{max(linger / self.speed, 2.0):g}", "--phase-delay", f"{EARLY_PHASE_SECONDS:g}")
+        directory = self.cluster.directory
+        argv = [*processes.argv(directory, "kubevirt"), *flags]
+        await asyncio.to_thread(processes.restart, directory, "kubevirt", argv)
+
+    async def clear(self, *vms: str) -> None:
+        """Delete VMs."""
+        for vm in vms:
+            await self.namespace.delete(VIRTUAL_MACHINES, vm)
+
+    async def start_on_one_node(self, spec: Mapping[str, Any], vms: Iterable[str]) -> str:
+        """Start VMs while all other nodes are closed; the node's name once they run. Raises Stopped."""
+        node, *others = [found.name for found in await self.client.resource(registry.NODES).list()]
+        await nodes.cordon(self.client, others)
+        await self.create(VIRTUAL_MACHINES, *(bodies.machine(vm, spec, strategy="Always") for vm in vms))
+        for vm in vms:
+            await self.expect(f"{vm} is started on {node}", "Running", partial(self.status_of, vm))
+        await nodes.cordon(self.client, others, cordoned=False)
+        return node
+
+    def status_of(self, vm: str) -> str:
+        """The printable status of a VM."""
+        machine = self.record.machines.get(vm)
+        return machine.status.printable_status or "" if machine else "not there"
+
+    async def drain(self, node: str) -> None:
+        """Begin the node's maintenance; KubeVirt moves its VMs away."""
+        self.record.mark("note", f"{node} is drained")
+        await nodes.drain(self.client, node)
+
+    async def pods_on(self, node: str) -> int:
+        """How many launchers that count are on a node."""
+        return sum(pod.spec.node_name == node for pod in await self.namespace.launchers(counting=True))
 
     async def is_guarded(self, hard: Amounts) -> bool:
         """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to

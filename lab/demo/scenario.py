@@ -13,6 +13,7 @@ from lab import bodies, questions
 from lab.demo import seed
 from lab.demo.driver import Driver
 from lab.headroom import WEBHOOK
+from lab.kubevirt.evacuation_controller import PREFIX as EVACUATION
 from lab.questions import Quota
 from lab.record import Amounts, QuotaVersion
 from pkg.api.harvesterhci import SETTINGS
@@ -26,6 +27,7 @@ _REFUSAL = (
 )
 _FORGED = "only KubeVirt creates pods with the label kubevirt.io=virt-launcher or hotplug-disk"
 _RESTARTS = 5
+_DRAINED_RESTARTS = 3
 _VM, _SECOND_VM = "vm1", "vm2"
 T = TypeVar("T")
 
@@ -138,6 +140,40 @@ async def forged(driver: Driver) -> None:
     driver.check("a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True)
 
 
+async def maintained(driver: Driver) -> None:
+    """(g) A node with three VMs and Rancher's agent is drained: KubeVirt creates the migrations, and the agent starts
+    anew again and again."""
+    await driver.clear(_VM, _SECOND_VM)
+    await _used(driver, "the namespace is empty", Amounts.of("0", "0"))
+    await driver.pace_kubevirt(linger=5.0)
+    await driver.namespace.annotate(seed.MAINTAINED_LIMIT)
+    await _hard(driver, "Rancher grants another limit", seed.MAINTAINED)
+    await driver.start_headroom(WEBHOOK)
+    node = await driver.start_on_one_node(seed.THIRD_SPEC, seed.THREE_VMS)
+    await _used(driver, "three VMs use nine tenths of it", seed.THREE_PODS)
+    await _quota(driver, "and of requests.memory", seed.THREE_REQUESTS, _requested_memory)
+    since = driver.record.clock()
+    await driver.drain(node)
+    await driver.expect("KubeVirt migrates each of them", len(seed.THREE_VMS), lambda: len(_evacuations(driver)))
+    guarded = await driver.is_guarded(seed.MAINTAINED)
+    driver.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
+    written = await driver.restart_agent(_DRAINED_RESTARTS)
+    driver.check("Rancher's agent starts anew and writes its base", f"{_DRAINED_RESTARTS} times", f"{written} times")
+    await driver.expect(
+        "all of them arrive",
+        [constants.PHASE_SUCCEEDED] * len(seed.THREE_VMS),
+        lambda: [_phase(driver, name) for name in _evacuations(driver)],
+        headline=True,
+    )
+    await driver.expect("the quota is back", Quota(seed.MAINTAINED, seed.THREE_PODS), lambda: _now(driver))
+    driver.check(f"launchers left on {node}", 0, await driver.pods_on(node))
+    caught_up = await driver.catch_up()
+    low = [version for version in questions.reverts(driver.record, seed.MAINTAINED) if version.at >= since]
+    driver.check("versions of the quota without room for them", 0, len(low) if caught_up else None, headline=True)
+    driver.check("migrations refused after the raise", 0, questions.refused_after_raise(driver.record))
+    await driver.stop_headroom()
+
+
 SCENARIO: tuple[Step, ...] = (
     Step("a", "refused: a quota too small for a migration", refused),
     Step("b", "with headroom: it raises the quota by Harvester's numbers, and lowers it again", raised),
@@ -145,13 +181,14 @@ SCENARIO: tuple[Step, ...] = (
     Step("d", "back: once the old pod is gone", given_back),
     Step("e", "exact and held: what quota counts to the byte, for as long as it counts it", exact),
     Step("f", "forged: a tenant's pod that looks like a VM's is refused by deploy/policy.yaml", forged),
+    Step("g", "maintenance: a node with three VMs and Rancher's agent is drained", maintained),
 )
 """In the order of the demo. A further step is a function and a line here; it starts headroom with flags of its own."""
 
 
 async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
     await driver.create(VIRTUAL_MACHINES, bodies.machine(vm, {"domain": dict(domain)}, strategy="Always"))
-    await driver.expect(f"{vm} is started", "Running", lambda: _status(driver, vm))
+    await driver.expect(f"{vm} is started", "Running", lambda: driver.status_of(vm))
 
 
 async def _quota(
@@ -214,9 +251,17 @@ def _is(hard: Amounts) -> Callable[[QuotaVersion], bool]:
     return lambda version: version.hard == hard
 
 
-def _status(driver: Driver, vm: str) -> str:
-    machine = driver.record.machines.get(vm)
-    return machine.status.printable_status or "" if machine else "not there"
+def _evacuations(driver: Driver) -> list[str]:
+    """The migrations that KubeVirt has created for a drained node."""
+    return [name for name in driver.record.migrations if name.startswith(EVACUATION)]
+
+
+def _requested_memory(version: QuotaVersion) -> str:
+    return str(version.quota.used.get("requests.memory", ""))
+
+
+def _now(driver: Driver) -> Quota | None:
+    return Quota.of(driver.record.quota) if driver.record.quota else None
 
 
 def _phase(driver: Driver, migration: str) -> str:

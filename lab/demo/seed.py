@@ -48,6 +48,24 @@ SECOND_DOMAIN: Final[Mapping[str, Any]] = {
     "resources": {"limits": {"cpu": "985m", "memory": _SECOND_MEMORY}, "requests": {"cpu": "60m", "memory": "64Mi"}},
 }
 
+MAINTAINED_LIMIT: Final = (
+    '{"limit":{"pods":"50","requestsCpu":"3","requestsMemory":"4200Mi","limitsCpu":"3","limitsMemory":"4404019200"}}'
+)
+MAINTAINED: Final = Amounts.of("3", "4404019200")
+"""The limit of the investigation with Harvester 1.2.1 in which a maintained node's VMs were refused."""
+THREE_VMS: Final = ("vm3", "vm4", "vm5")
+THREE_PODS: Final = Amounts.of("3", "3892310016")
+THREE_REQUESTS: Final = "2750460Ki"
+"""requests.memory of three of its VMs; here each is cut to what one of them counts on today's KubeVirt at ratio 1.5."""
+THIRD_SPEC: Final[Mapping[str, Any]] = {
+    "evictionStrategy": "LiveMigrateIfPossible",
+    "domain": {
+        "cpu": {"cores": 1, "sockets": 1, "threads": 1},
+        "devices": {"autoattachGraphicsDevice": False, "logSerialConsole": False},
+        "resources": {"limits": {"cpu": "1", "memory": "924582326"}, "requests": {"cpu": "62m", "memory": "565969334"}},
+    },
+}
+
 
 def policies(kind: str) -> list[dict[str, Any]]:
     """The objects of that kind of deploy/policy.yaml."""
