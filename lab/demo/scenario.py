@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kubeloop.api import registry
+from kubeloop.api.quantity import Quantity
 from lab import bodies, questions
 from lab.demo import seed
 from lab.demo.driver import Driver
@@ -256,8 +257,8 @@ def _evacuations(driver: Driver) -> list[str]:
     return [name for name in driver.record.migrations if name.startswith(EVACUATION)]
 
 
-def _requested_memory(version: QuotaVersion) -> str:
-    return str(version.quota.used.get("requests.memory", ""))
+def _requested_memory(version: QuotaVersion) -> Quantity:
+    return Quantity.parse(version.quota.used.get("requests.memory", 0))
 
 
 def _now(driver: Driver) -> Quota | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from kubeloop.api.quantity import Quantity
 from lab.record import Amounts
 from pkg.util import constants
 
@@ -55,7 +56,7 @@ MAINTAINED: Final = Amounts.of("3", "4404019200")
 """The limit of the investigation with Harvester 1.2.1 in which a maintained node's VMs were refused."""
 THREE_VMS: Final = ("vm3", "vm4", "vm5")
 THREE_PODS: Final = Amounts.of("3", "3892310016")
-THREE_REQUESTS: Final = "2750460Ki"
+THREE_REQUESTS: Final = Quantity.parse("2750460Ki")
 """requests.memory of three of its VMs; here each is cut to what one of them counts on today's KubeVirt at ratio 1.5."""
 THIRD_SPEC: Final[Mapping[str, Any]] = {
     "evictionStrategy": "LiveMigrateIfPossible",
