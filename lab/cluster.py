@@ -10,11 +10,14 @@ from pathlib import Path
 from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.cluster import Cluster, Program
 from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.polling import eventually
 from lab import bodies
 from lab.rancher import releases
 
 _HERE = Path(__file__).parent
 _RELEASE = "--rancher"
+_WORKS = "caches synced"
+"""What the agent logs when its controllers begin."""
 CRDS = tuple(sorted((_HERE / "crds").glob("*.yaml")))
 ENVIRONMENT = {"PYTHONPATH": str(_HERE.parent), "PYTHONUNBUFFERED": "1"}
 """Of a stand-in's process: found wherever the cluster's directory is, also when this package runs from a checkout."""
@@ -82,12 +85,18 @@ class RancherAgent:
         return argv[argv.index(_RELEASE) + 1] if _RELEASE in argv else releases.DEFAULT
 
     def install(self, release: str) -> None:
-        """Upgrades Rancher to a release, or back: the process starts anew."""
+        """Upgrades Rancher to a release, or back: the process starts anew. Returns when its agent works.
+
+        Raises AssertionError when it does not within two minutes."""
+        starts = self._logged(_WORKS)
         argv = processes.argv(self._directory, "rancher")
         if _RELEASE in argv:
             place = argv.index(_RELEASE)
             argv = argv[:place] + argv[place + 2 :]
         processes.restart(self._directory, "rancher", [*argv, _RELEASE, release])
+        eventually(
+            lambda: self._logged(_WORKS) > starts, why=lambda: processes.last_log_line(self._directory, "rancher")
+        )
 
     def restarts(self) -> int:
         return self._logged("agent restarted")
