@@ -55,10 +55,16 @@ def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> 
         "Rancher": rancher(seen, scale),
     }
     for track in list(seen.migrations.values()):
-        bands[f"{track.name} of {track.vm}"] = bar(spans_of(seen, track, now), scale)
+        bands[label_of(track)] = bar(spans_of(seen, track, now), scale)
     drawn = [row for label, canvas in bands.items() for row in canvas.rows(label)]
     checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
     return Group(title, *charts, *drawn, Text(), *checks)
+
+
+def label_of(track: Track) -> str:
+    """Returns a migration's name and VM; of a long generated name the part by which it differs from others."""
+    label = f"{track.name} of {track.vm}"
+    return label if len(label) <= GUTTER else f"{track.name.rpartition('-')[2]} of {track.vm}"[-GUTTER:]
 
 
 def _chart(

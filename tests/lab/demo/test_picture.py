@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from lab.demo.lines import Check, Report
-from lab.demo.picture import LINGERING, PENDING, Span, bar, rancher, runs_of_headroom, spans_of, svg, view
+from lab.demo.picture import LINGERING, PENDING, Span, bar, label_of, rancher, runs_of_headroom, spans_of, svg, view
 from lab.plot import BAD, GOOD, GUTTER, Scale
 from tests.lab.builder import REFUSAL, RecordBuilder, sample
 
@@ -52,6 +52,20 @@ m1 of vm1                  Pending: refused      Running          old pod counts
 FAILED  (b) raised: expected 1; seen 2
 """
 SAID = Check("a", "quota says why", REFUSAL, REFUSAL, headline=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "vm", "label"),
+    [
+        pytest.param("m1", "vm1", "m1 of vm1", id="a short name"),
+        pytest.param("kubevirt-evacuation-x7kq2", "vm3", "x7kq2 of vm3", id="a generated name"),
+        pytest.param("kubevirt-evacuation-x7kq2", "database-4", "of database-4", id="a long VM"),
+    ],
+)
+def test_a_label_fits_beside_the_bars(name: str, vm: str, label: str) -> None:
+    builder = RecordBuilder()
+    builder.migration(1.0, "Pending", name=name, vm=vm)
+    assert label_of(builder.record.migrations[name]) == label
 
 
 def test_it_tells_the_whole_story() -> None:
