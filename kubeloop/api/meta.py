@@ -150,6 +150,16 @@ class ListMeta(Struct):
     continue_: str = msgspec.field(name="continue", default="")
 
 
+def as_number(version: str) -> int:
+    """A resourceVersion as what it counts; -1 for one that is no number, as the API server's own are."""
+    return int(version) if version.isdigit() else -1
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether a resourceVersion is before another one of the same collection; False where that cannot be told."""
+    return 0 <= as_number(version) < as_number(than)
+
+
 class Condition(Struct):
     """A status condition: metav1.Condition with what core kinds, wrangler and Cluster API have beside that."""
 

@@ -1,16 +1,16 @@
-"""ListerWatcher: what lists and watches a kind, and the probe of whether its watches bring anything."""
+"""ListerWatcher: what lists and watches a kind; a whole list; the probe of whether its watches bring anything."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from kubeloop.api.meta import Object, ObjectMeta, Status
+from kubeloop.api.meta import Object, ObjectMeta, Status, is_older
 from kubeloop.api.registry import Resource
 from kubeloop.client.decode import ListPage, WatchEvent
-from kubeloop.client.errors import error_from_status
+from kubeloop.client.errors import ServerError, Unreachable, error_from_status
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
@@ -37,22 +37,27 @@ class ListerWatcher(Protocol[T]):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
-async def bring(client: ListerWatcher[T], sample: T | None, limit: float, *, watch_list: bool) -> bool:
+async def bring(client: ListerWatcher[T], sample: T | None, limit: float, *, watch_list: bool) -> bool | None:
     """Reports whether the kind's watches bring what there is, within `limit` seconds.
 
     A watch of `sample`, an object of the store, from version 0 on brings it at once; one that is gone was missed, too.
-    Of an empty store a WatchList says that there is none, or a list does. Raises ApiError.
+    None where it brings an older one: etcd was restored, and a watch from the last version on says nothing until the
+    server comes there again. Of an empty store a WatchList says that there is none, or a list does. Raises ApiError.
     """
     if sample is not None:
-        return await _first_event(client, limit, resource_version="0", only=sample.metadata) == "ADDED"
+        first = await _first_event(client, limit, resource_version="0", only=sample.metadata)
+        if first is not None and is_older(first.resource_version, sample.metadata.resource_version):
+            return None
+        return first is not None and first.type == "ADDED"
     if watch_list:
-        return await _first_event(client, limit, resource_version="", send_initial_events=True) == "BOOKMARK"
+        first = await _first_event(client, limit, resource_version="", send_initial_events=True)
+        return first is not None and first.type == "BOOKMARK"
     page = await client.list_page(limit=1, retry=False)
     return not (page.items or page.undecodable)
 
 
-async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -> str:
-    """Returns the type of the event that a watch brings first; "" when it brings nothing in time."""
+async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -> WatchEvent[T] | None:
+    """Returns what a watch brings first; None when it brings nothing in time."""
     seconds = max(1, round(limit))
     try:
         async with (
@@ -62,13 +67,52 @@ async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -
             async for event in events:
                 if event.type == "ERROR":
                     raise error_from_status(event.status or Status())
-                return event.type
+                return event
     except TimeoutError:
         pass
-    return ""
+    return None
 
 
-def note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
+class Listing(Generic[T]):
+    """A whole list by key: the objects as they will be stored (as they came they may be several times as large), those
+    that don't decode or whose transform raised, and the resourceVersion to watch from."""
+
+    def __init__(self, transformed: Callable[[T], T | None]) -> None:
+        self.items: dict[str, T] = {}
+        self.undecodable: dict[str, ObjectMeta] = {}
+        self.resource_version = ""
+        self._transformed = transformed
+
+    def note(self, change: str, obj: T) -> None:
+        """An object that is there, or a change of one."""
+        stored = self._transformed(obj)
+        if stored is None:
+            self.note_undecodable(change, obj.metadata)
+        else:
+            _note(change, obj.key, stored, self.items, self.undecodable)
+
+    def note_undecodable(self, change: str, meta: ObjectMeta) -> None:
+        """The same of one that does not decode."""
+        _note(change, Object(metadata=meta).key, meta, self.undecodable, self.items)
+
+    async def collect(self, events: AsyncIterator[WatchEvent[T]], heard: Callable[[], None]) -> None:
+        """A WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand among them);
+        calls `heard` at each."""
+        async for event in events:
+            heard()
+            if event.type == "ERROR":
+                raise error_from_status(event.status or Status())
+            if event.initial_events_end:
+                self.resource_version = event.resource_version
+                return
+            if event.object is not None:
+                self.note(event.type, event.object)
+            elif event.undecodable is not None:
+                self.note_undecodable(event.type, event.undecodable)
+        raise Unreachable("the watch ended within its initial events")
+
+
+def _note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
     """Stores an object in one of the two."""
     if others:
         others.pop(key, None)
@@ -76,3 +120,22 @@ def note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str,
         notes.pop(key, None)
     else:
         notes[key] = known
+
+
+async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | None], size: int) -> Listing[T]:
+    """Every object, in pages of `size` (0: in one). Raises ApiError."""
+    listing = Listing(transformed)
+    # Only what has begun is worth the transport's retries.
+    page = await client.list_page(limit=size, retry=False)
+    # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
+    listing.resource_version = page.metadata.resource_version
+    if not listing.resource_version and not page.kind.endswith("List"):
+        raise ServerError("the list has no resourceVersion")  # an aggregated API's has none, but its kind
+    while True:
+        for obj in page.items:
+            listing.note("ADDED", obj)
+        for meta in page.undecodable:
+            listing.note_undecodable("ADDED", meta)
+        if not page.metadata.continue_:
+            return listing
+        page = await client.list_page(limit=size, continue_=page.metadata.continue_)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.meta import Object, ObjectMeta, as_number
 from kubeloop.cache.store import Indexer
 
 log = logging.getLogger(__name__)
@@ -191,9 +191,9 @@ class SharedProcessor(Generic[T]):
             for registration in self._handlers:
                 registration.delete(old, True)
 
-    def any_object(self) -> T | None:
-        """Returns one of the stored objects; None when there are none."""
-        return next(iter(self._indexer.list()), None)
+    def newest_object(self) -> T | None:
+        """Returns the stored object that changed last; None when there are none."""
+        return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
     def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
         """Puts an object into the indexer; returns (old, new), None when nothing is new about it.

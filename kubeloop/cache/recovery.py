@@ -52,6 +52,8 @@ class ReflectorOptions:
     """A watch that lasted so long, or brought an event, resets the backoff."""
     missing_poll: float = 60.0
     """How often a kind whose CRD is missing is looked for. Where CRDs may be watched it is found at once."""
+    list_poll: float = 30.0
+    """How often a kind is listed that cannot be watched, or may not."""
     second_look: float = 30.0
     """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
     bring it too this doubles, up to the time that watches last."""
@@ -212,6 +214,7 @@ class Health:
         # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
         self._stale_after = max(options.stale_after, 2 * options.silence_limit)
         self._last_heard: float | None = None
+        self._logged = False
         self._silent_since: float | None = None
         self.trouble: ApiError | None = None
         """The last failure, until the watch works again."""
@@ -230,18 +233,21 @@ class Health:
         """The server answered, or a watch brought something."""
         self._last_heard = now
 
-    def failed(self, err: ApiError) -> None:
-        """Logs a failure at info level when it differs from the one before, else at debug level."""
+    def failed(self, err: ApiError, *, cut: bool = False) -> None:
+        """Logs a failure when it differs from the one before, else at debug level. `cut`: a watch broke that had worked
+        for a while, as a load balancer ends it; where the next one works that is no news."""
         before, self.trouble = self.trouble, err
         changed = before is None or (type(before), before.status) != (type(err), err.status)
         level = next((level for sort, level in _LEVELS if isinstance(err, sort)), logging.WARNING)
-        log.log(level if changed else logging.DEBUG, "%s: list or watch failed: %s", self._kind, err)
+        level = level if changed and not (cut and before is None) else logging.DEBUG
+        self._logged = self._logged or level > logging.DEBUG
+        log.log(level, "%s: list or watch failed: %s", self._kind, err)
 
     def recovered(self) -> None:
         """The watch works again."""
         if self.trouble is not None:
-            log.info("%s: watch re-established", self._kind)
-            self.trouble = None
+            log.log(logging.INFO if self._logged else logging.DEBUG, "%s: watch re-established", self._kind)
+            self.trouble, self._logged = None, False
 
     def watch_is_silent(self, now: float) -> None:
         """A watch brings nothing, not even what there is."""

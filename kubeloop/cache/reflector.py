@@ -8,8 +8,8 @@ import random
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from kubeloop.api.meta import Object, ObjectMeta, Status
-from kubeloop.cache.lister_watcher import ListerWatcher, bring, note
+from kubeloop.api.meta import Object, Status, is_older
+from kubeloop.cache.lister_watcher import ListerWatcher, Listing, bring, read_list
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import (
     KEEPS_POSITION,
@@ -24,7 +24,7 @@ from kubeloop.cache.recovery import (
     Silent,
 )
 from kubeloop.client.decode import WatchEvent
-from kubeloop.client.errors import STATUS_404, ApiError, Gone, NotInstalled, ServerError, Unreachable, error_from_status
+from kubeloop.client.errors import STATUS_404, ApiError, Forbidden, Gone, NotInstalled, Unreachable, error_from_status
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class Reflector(Generic[T]):
         self._silent = False  # the last watch brought nothing for too long: watches are probed before the next
         # Something did not decode: the next watch does not go on, the kind is listed again.
         self._incomplete = False
+        self._polls = False
         second_look, longest = self._options.second_look, 2 * self._options.min_watch_timeout
         self._second_looks = Backoff(second_look, longest, self._rand)
         # Of the watch that runs.
@@ -105,18 +106,49 @@ class Reflector(Generic[T]):
             raise NotInstalled(str(err)) from err
 
     async def _list_and_watch(self) -> None:
+        refused: ApiError | None = None
         brings = await self._watches_bring() if self._resumable and self._silent else True
         self._resumable = self._resumable and brings is True
-        lists_alone = brings is False or self.health.silent
-        if not self._resumable and self._watch_list and not lists_alone and await self._watch_listed():
-            return
-        if not self._resumable:
-            self._synced(*await self._listed())
-            if self._silent and self._sink.any_object() is not None:  # a WatchList that brought nothing
+        resumed, lists_alone = self._resumable, brings is False or self.health.silent
+        try:
+            if not resumed and self._watch_list and not lists_alone and await self._watch_listed():
+                return
+        except Forbidden as err:
+            refused = self._unwatched(err)
+        if not resumed:
+            try:
+                self._synced(await self._listed())
+            except ApiError as err:
+                raise refused or err from None
+            if self._silent and self._sink.newest_object() is not None:  # a WatchList that brought nothing
                 brings = await self._watches_bring()
             if brings is False:  # and the server answers
                 self.health.watch_is_silent(self._now())
-        await self._watch()
+        try:
+            if refused is None and self.last_sync_resource_version:
+                await self._watch()
+                return
+        except ApiError as err:
+            refused = self._unwatched(err)
+            if resumed:
+                self._resumable = False
+                raise
+        await self._poll(refused or "its lists have no resourceVersion to watch from")
+
+    def _unwatched(self, err: ApiError) -> ApiError:
+        """The error, of a watch that was refused at once; raises others."""
+        if self._opened_at is not None or err.status not in (403, 405):
+            raise err
+        return err
+
+    async def _poll(self, reason: object) -> None:
+        """Until the next list of a kind that cannot be watched (metrics.k8s.io), or may not be: what comes and goes
+        between two lists is not seen."""
+        if not self._polls:
+            log.warning("%s: listed every %g s instead of watched: %s", self.kind, self._options.list_poll, reason)
+        self._polls, self._resumable = True, False
+        self.health.recovered()
+        await self._pause(self._options.list_poll)
 
     def retry_now(self) -> None:
         """Ends the pause before the next attempt."""
@@ -125,43 +157,26 @@ class Reflector(Generic[T]):
 
     # -- one list -----------------------------------------------------------------------------------------------------
 
-    async def _listed(self) -> tuple[dict[str, T], dict[str, ObjectMeta], str]:
-        """Every object by key, those that don't decode, and the resourceVersion to watch from: a consistent read.
+    async def _listed(self) -> Listing[T]:
+        """A consistent read of the kind.
 
         No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0"
         may go back in time and would save nothing. Pages of an idle kind cost the server two to four times the CPU of a
         list in one piece (1.34): hence a WatchList comes first. An expired continue token leads to one without pages.
         """
         try:
-            return await self._pages(self._options.page_size)
+            return await read_list(self._client, self._sink.transformed, self._options.page_size)
         except Gone as err:
             log.info("%s: the continue token expired, listing without pages: %s", self.kind, err)
-            return await self._pages(0)
+            return await read_list(self._client, self._sink.transformed, 0)
 
-    async def _pages(self, size: int) -> tuple[dict[str, T], dict[str, ObjectMeta], str]:
-        # Only what has begun is worth the transport's retries.
-        page = await self._client.list_page(limit=size, retry=False)
-        # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
-        resource_version = page.metadata.resource_version
-        if not resource_version:
-            raise ServerError("the list has no resourceVersion")
-        items: dict[str, T] = {}
-        undecodable: dict[str, ObjectMeta] = {}
-        while True:
-            for obj in page.items:
-                self._note("ADDED", obj, items, undecodable)
-            undecodable.update((Object(metadata=meta).key, meta) for meta in page.undecodable)
-            if not page.metadata.continue_:
-                return items, undecodable, resource_version
-            page = await self._client.list_page(limit=size, continue_=page.metadata.continue_)
-
-    def _synced(self, items: dict[str, T], undecodable: dict[str, ObjectMeta], resource_version: str) -> None:
+    def _synced(self, listing: Listing[T]) -> None:
         """A whole list was received."""
-        self._sink.replaced(items, undecodable)
-        self._incomplete = bool(undecodable)
-        if not undecodable:
+        self._sink.replaced(listing.items, listing.undecodable)
+        self._incomplete = bool(listing.undecodable)
+        if not self._incomplete:
             self._second_looks.reset()
-        self.last_sync_resource_version = resource_version
+        self.last_sync_resource_version = listing.resource_version
         self._resumable = True
         if not self.installed:
             log.info("%s: installed now", self.kind)
@@ -170,8 +185,8 @@ class Reflector(Generic[T]):
 
     async def _watches_bring(self) -> bool | None:
         """Reports whether watches bring what there is, after one that was silent; if not, lists have to. None when
-        the probe itself fails."""
-        sample, limit = self._sink.any_object(), self._options.probe_limit
+        the probe itself fails, or etcd was restored."""
+        sample, limit = self._sink.newest_object(), self._options.probe_limit
         try:
             brings = await bring(self._client, sample, limit, watch_list=self._watch_list)
         except ApiError as err:
@@ -182,6 +197,10 @@ class Reflector(Generic[T]):
         if brings:
             self.health.watch_works()
             self.health.heard(self._now())
+        elif brings is None:
+            log.warning(
+                "%s: the server has older objects than it had, as after an etcd restore: listing again", self.kind
+            )
         return brings
 
     # -- one watch ----------------------------------------------------------------------------------------------------
@@ -221,10 +240,13 @@ class Reflector(Generic[T]):
                     read_timeout=2 * options.silence_limit,
                 ) as events,
             ):
-                self._opened_at = self._now()
+                self._opened_at, self._polls = self._now(), False
                 self._heard()
                 if send_initial_events:
-                    await self._initial_events(events)
+                    initial = Listing(self._sink.transformed)
+                    await initial.collect(events, self._heard)
+                    self._slow_watch_lists = 0
+                    self._synced(initial)
                 self._silence_limit = options.silence_limit
                 self._heard()
                 if self._incomplete:
@@ -237,34 +259,6 @@ class Reflector(Generic[T]):
             self._silent = self._silence.expired()
             raise (InitialEventsNeverEnded if listing else Silent)(f"no data for {self._silence_limit:g} s") from err
 
-    async def _initial_events(self, events: AsyncIterator[WatchEvent[T]]) -> None:
-        """Collects the WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand
-        among them), then replaces the store."""
-        items: dict[str, T] = {}
-        undecodable: dict[str, ObjectMeta] = {}
-        async for event in events:
-            self._heard()
-            obj, meta = event.object, event.undecodable
-            if event.type == "ERROR":
-                raise error_from_status(event.status or Status())
-            if event.initial_events_end:
-                self._slow_watch_lists = 0
-                self._synced(items, undecodable, event.resource_version)
-                return
-            if obj is not None:
-                self._note(event.type, obj, items, undecodable)
-            elif meta is not None:
-                note(event.type, Object(metadata=meta).key, meta, undecodable, items)
-        raise Unreachable("the watch ended within its initial events")
-
-    def _note(self, change: str, obj: T, items: dict[str, T], undecodable: dict[str, ObjectMeta]) -> None:
-        """An object of a whole list, as it will be stored: as they came they may be several times as large."""
-        stored = self._sink.transformed(obj)
-        if stored is None:
-            note(change, obj.key, obj.metadata, undecodable, items)
-        else:
-            note(change, obj.key, stored, items, undecodable)
-
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
             self._heard()
@@ -275,10 +269,17 @@ class Reflector(Generic[T]):
                 self._incomplete = True
                 self._end_early()
             if event.resource_version:
-                self.last_sync_resource_version = event.resource_version
+                self._advance(event.resource_version)
             self._events += 1
             self.health.recovered()
             self.health.watch_works()
+
+    def _advance(self, version: str) -> None:
+        """The watch has come to a resourceVersion. Raises Gone where that is before the last one: etcd was restored,
+        and some of what the store has may never have been."""
+        if is_older(version, self.last_sync_resource_version):
+            raise Gone(f"the server's resourceVersion went back from {self.last_sync_resource_version} to {version}")
+        self.last_sync_resource_version = version
 
     def _pass_on(self, event: WatchEvent[T]) -> None:
         obj = event.object
@@ -308,11 +309,13 @@ class Reflector(Generic[T]):
     # -- what follows -------------------------------------------------------------------------------------------------
 
     def _failed(self, err: Exception) -> Next:
-        following = self._recovery.after_failure(self._attempt(), err)
+        attempt = self._attempt()
+        following = self._recovery.after_failure(attempt, err)
         if isinstance(err, NotInstalled):
             self._not_installed(err)
         elif isinstance(err, ApiError):
-            self.health.failed(err)
+            cut = isinstance(err, Unreachable) and attempt.lasted >= self._options.healthy_after
+            self.health.failed(err, cut=cut)
         else:
             log.exception("%s: list and watch failed", self.kind)
         return following

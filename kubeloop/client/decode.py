@@ -51,6 +51,7 @@ class ListPage(Generic[T]):
     items: list[T]
     metadata: ListMeta
     undecodable: list[ObjectMeta] = field(default_factory=list)
+    kind: str = ""
 
 
 @dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
@@ -145,7 +146,7 @@ class Decoder(Generic[T]):
         items: list[T] = page.items or []
         if not _complete(page, items) or (self._is_open and any(map(is_deep, items))):
             return self._list_one_by_one(body)
-        return ListPage(items, page.metadata)
+        return ListPage(items, page.metadata, kind=page.kind)
 
     def watch_event(self, line: bytes) -> WatchEvent[T]:
         """One event; an object that does not decode is reported. Raises ServerError for a line that is not an event."""
@@ -173,7 +174,7 @@ class Decoder(Generic[T]):
             raw = decode(_RAW_LIST, body)
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a list of {self._type.__name__}: {err}") from err
-        page: ListPage[T] = ListPage([], raw.metadata)
+        page: ListPage[T] = ListPage([], raw.metadata, kind=raw.kind)
         for item in map(self._decoded, raw.items or []):
             if isinstance(item, ObjectMeta):
                 page.undecodable.append(item)

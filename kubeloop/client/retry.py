@@ -166,6 +166,8 @@ def cause(err: BaseException) -> str:
         return f"the proxy answered {err.status} {one_line(err.message)}".rstrip()
     if isinstance(err, aiohttp.ClientResponseError):
         return one_line(err.message)  # its text has the URL
+    if isinstance(err, aiohttp.ClientPayloadError):
+        return cause(err.__cause__) if isinstance(err.__cause__, OSError) else "the answer was cut off"
     if isinstance(err, aiohttp.ClientConnectorCertificateError):
         return str(err.certificate_error)
     if isinstance(err, aiohttp.ClientConnectorError):

@@ -340,6 +340,8 @@ LOGGED: dict[str, tuple[list[Reply], list[str]]] = {
         ["pods is forbidden", "pods is forbidden"],
     ),
     "503 and 429 are two things": ([STARTING, BUSY], ["starting", "busy"]),
+    "a watch that a load balancer cuts after a while is none": ([watch(*FIRST, 20.0, drop())] * 3, []),
+    "one that is cut at once is": ([watch(*FIRST, drop())], ["the answer was cut off"]),
     "an expired version is no warning": ([watch(*FIRST, EXPIRED), watch(*FIRST)], []),
     "a missing kind is none": ([NO_KIND], []),
 }

@@ -1,0 +1,93 @@
+"""Kinds that are listed instead of watched, and an API server whose etcd was restored from a backup."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.testing.scripted_server import LIST, WATCH, Reply, body, listing, status, watch
+from kubeloop.testing.scripted_steps import added, bookmark, hang, modified
+from tests.decisions import sentences
+from tests.kubeloop.cache.informing import PATH, Run, running, sent
+
+pytestmark = pytest.mark.virtual_time
+
+POLL = ReflectorOptions().list_poll
+NO_RIGHT = status(403, "Forbidden", 'pods is forbidden: User "a" cannot watch resource "pods"')
+NO_WATCH = status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+def metrics(*names: str) -> Reply:
+    """A list of metrics.k8s.io: neither it nor its items have a resourceVersion."""
+    items = [{"metadata": {"name": name, "namespace": "ns"}} for name in names]
+    return body({"kind": "PodMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": items})
+
+
+LISTED: dict[str, tuple[Reply, list[Reply]]] = {
+    "whose lists have no resourceVersion": (NO_WATCH, [metrics("a"), metrics("a", "b")]),
+    "that has no watch": (NO_WATCH, [listing([sent("a")], "5"), listing([sent("a"), sent("b")], "6")]),
+    "that may not be watched": (NO_RIGHT, [listing([sent("a")], "5"), listing([sent("a"), sent("b")], "6")]),
+}
+
+
+def names(run: Run) -> list[str]:
+    return sorted(pod.name for pod in run.informer.indexer.list())
+
+
+@sentences(LISTED)
+async def test_a_kind_is_listed_again_and_again(
+    case: tuple[Reply, list[Reply]], caplog: pytest.LogCaptureFixture
+) -> None:
+    refused, lists = case
+    async with running([], lists) as run:
+        run.server.always(WATCH, PATH, refused)
+        run.server.always(LIST, PATH, lists[-1])
+        await asyncio.wait_for(run.informer.wait_for_sync(), 5)
+        assert names(run) == ["a"]
+        await asyncio.sleep(POLL + 1)
+        assert names(run) == ["a", "b"]
+        await asyncio.sleep(20 * POLL)
+        assert run.problems() == []
+        assert len(run.server.seen(LIST, PATH)) == pytest.approx(22, abs=1)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("pods: listed every 30 s instead of watched: ")
+
+
+async def test_a_kind_is_watched_as_soon_as_it_may_be() -> None:
+    async with running([NO_RIGHT, watch(added(sent("a")), bookmark("7", initial_events_end=True), hang())]) as run:
+        run.server.script(LIST, PATH, listing([sent("a")], "5"))
+        await asyncio.sleep(POLL + 1)
+        assert run.asked() == ["WATCH initial", "GET", "WATCH initial"]
+
+
+async def test_a_right_that_is_taken_away_leaves_no_cache_behind_that_nobody_keeps() -> None:
+    start = watch(added(sent("a")), bookmark("5", initial_events_end=True))
+    async with running([start], [listing([sent("b")], "9")]) as run:
+        run.server.always(WATCH, PATH, NO_RIGHT)
+        await asyncio.sleep(5)
+        assert names(run) == ["b"]
+
+
+@pytest.mark.parametrize("sign", [modified(sent("a", "400")), bookmark("399")], ids=["an event", "a bookmark"])
+async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: bytes) -> None:
+    """What came after the backup is gone, and no watch will ever say so."""
+    before = added(sent("a", "900")), added(sent("b", "901")), bookmark("901", initial_events_end=True)
+    after = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
+    async with running([watch(*before, sign, hang()), watch(*after)]) as run:
+        await asyncio.sleep(5)
+        assert run.held() == "a@400"
+        assert run.asked() == ["WATCH initial"] * 2
+        assert "missed b@901" in run.told.take()
+
+
+async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_have_is_given_up() -> None:
+    """It is as silent as one of a kind that nothing happens to."""
+    before = added(sent("a", "900")), added(sent("b", "30")), bookmark("901", initial_events_end=True), hang()
+    after = added(sent("a", "400")), added(sent("c", "399")), bookmark("410", initial_events_end=True), hang()
+    async with running([watch(*before), watch(added(sent("a", "400"))), watch(*after)]) as run:
+        await asyncio.sleep(100)
+        assert run.held() == "a@400 c@399"
+        assert run.problems() == []
