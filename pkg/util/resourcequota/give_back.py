@@ -78,8 +78,9 @@ def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
         keys = keys_of(annotations, migration.spec.vmi_name, vmi)
         if is_finished(migration) or not keys:
             continue
-        if vmi is not None and (ours := migrating_uid_key(vmi.uid)) not in needed:
-            annotations[ours] = annotations[keys[0]]
+        if vmi is not None:
+            if (ours := migrating_uid_key(vmi.uid)) not in needed:
+                annotations[ours] = annotations[keys[0]]
             keys = [ours]
         needed.update(keys)
     remove(annotations, *(key for key in entry_keys(annotations) if key not in needed))

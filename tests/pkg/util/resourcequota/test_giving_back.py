@@ -56,6 +56,9 @@ RELEASED = {
     ),
     "an entry that has Harvester's key already stays": given({by_uid(): ENTRY}, {by_uid(): ENTRY}),
     "two forms of one VM become one": given({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
+    "two migrations of one VM keep one": given(
+        {by_name(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Running"), vmim(name="second")]
+    ),
     "a finished migration's entry goes": Case({by_name(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
     "an earlier migration that is finished does not take it": given(
         {by_name(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Succeeded", name="earlier"), vmim("Running")]
