@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from kubeloop.text import printable
+
 
 class Reconcile(NamedTuple):
     """One call of the handlers of a key; `id` is another one for every call of this process."""
@@ -51,7 +53,7 @@ def stream_handler(*, as_json: bool) -> logging.Handler:
 
 class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
-        line, now = super().formatMessage(record), current()
+        line, now = printable(super().formatMessage(record)), current()
         return line if now is None else f"{line} [{now.kind} {now.key} #{now.id}]"
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from kubeloop.errors import ReportedError
+from kubeloop.text import printable
 from pkg.cmd.flags import add_command
 
 USAGE = 2
@@ -133,5 +134,5 @@ def _code(result: object) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"headroom: {' '.join(message.split())}", file=sys.stderr)
+    print(f"headroom: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code

@@ -22,6 +22,7 @@ from rich.text import Text
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
+from kubeloop.text import printable
 from pkg.cmd.flags import option
 from pkg.cmd.options import Output, OutputOptions, WrongCall
 from pkg.report.reader import Assumed
@@ -176,7 +177,7 @@ async def _again(
             answer, failed = await question(client), ""
         except ApiError as exc:
             if failed != str(exc):
-                print(f"headroom: {exc}, trying again", file=sys.stderr, flush=True)
+                print(f"headroom: {printable(str(exc))}, trying again", file=sys.stderr, flush=True)
             failed = str(exc)
         await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 
@@ -191,7 +192,7 @@ class _Printer:
         before, now = self._before, {"headroom": answer.snapshot.installed.in_short, **answer.lines()}
         said = [f"{key} {text}" for key, text in now.items() if before.get(key) != text]
         for each in [*said, *(f"{key} is gone" for key in before if key not in now)]:
-            print(f"{time.strftime('%H:%M:%S')} {each}", flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {printable(each)}", flush=True)
         self._before = now
 
 
@@ -203,20 +204,20 @@ def print_all(*parts: RenderableType) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
-    """A line and a table whose cells are taken as they are; columns whose name ends in a number sign are numbers. No
-    heading is folded: the cells are."""
+    """A line and a table whose cells are lines; columns whose name ends in a number sign are numbers. No heading is
+    folded: the cells are."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         name = column.removesuffix("#")
         made.add_column(name, justify="left" if name == column else "right", min_width=len(name))
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*map(line, row))
     return [line(title), made]
 
 
 def line(text: str) -> RenderableType:
-    """Plain words, whatever brackets they hold."""
-    return Text(text)
+    """Plain words, whatever brackets and control characters they hold."""
+    return Text(printable(text))
 
 
 def _console() -> Console:

