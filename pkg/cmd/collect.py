@@ -18,7 +18,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
 from pkg.cmd.flags import option
-from pkg.cmd.manifests import ManifestError, read_objects, reading
+from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, files, merged, restored
 from pkg.report.reader import Absent, Assumed, own_namespaces, take
@@ -102,10 +102,11 @@ def load(folder: str) -> Snapshot:
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
     objects: list[Mapping[str, Any]] = []
     for name in (COLLECTED, MORE):
-        with reading(str(path / name)) as stream:
+        with reading_file(path / name) as stream:
             objects += [document for _place, document in read_objects(stream)]
     try:
-        return restored(msgspec.json.decode((path / ABOUT).read_bytes()), objects)
+        with reading_file(path / ABOUT) as stream:
+            return restored(msgspec.json.decode(stream.read()), objects)
     except (msgspec.MsgspecError, KeyError, ValueError, TypeError) as exc:
         raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
 

@@ -5,12 +5,15 @@ Imported only when YAML is read: PyYAML is the slowest import of the offline com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_MAX_REPEATED = 100_000
+"""Values that aliases and merge keys may add to what is written: a kilobyte can stand for more than a memory holds."""
 _MAX_C_DEPTH = 5_000
 """libyaml's binding recurses on the C stack and would crash the process somewhere beyond 20,000 levels."""
 
@@ -23,11 +26,21 @@ def _without_timestamps(base: Any) -> dict[str, list[tuple[str, Any]]]:
     }
 
 
-class _PythonLoader(yaml.SafeLoader):
+class _Bounded:
+    """A loader that refuses a document before it makes objects of it, if they would be many more than are written."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Raises yaml.YAMLError."""
+        if _repeated(node) > _MAX_REPEATED:
+            raise yaml.YAMLError(f"its aliases repeat more than {_MAX_REPEATED} values: write out what they stand for")
+        return super().construct_document(node)  # type: ignore[misc]
+
+
+class _PythonLoader(_Bounded, yaml.SafeLoader):
     yaml_implicit_resolvers = _without_timestamps(yaml.SafeLoader)
 
 
-class _CLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _CLoader(_Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     yaml_implicit_resolvers = _without_timestamps(yaml.SafeLoader)
 
 
@@ -68,3 +81,27 @@ def _brackets(line: bytes) -> int:
 
 def _block_depth_bound(line: bytes) -> int:
     return len(line) - len(line.lstrip()) + line.count(b"-") + line.count(b"?") + 1
+
+
+def _repeated(root: yaml.Node) -> float:
+    """How many values aliases add to those that are written; infinite where a value holds itself."""
+    sizes: dict[int, float] = {}
+    complete: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        parts = _parts(node)
+        if id(node) not in sizes:
+            sizes[id(node)] = math.inf  # until all of its parts are known
+            waiting += [node, *{id(part): part for part in parts if id(part) not in sizes}.values()]
+        elif id(node) not in complete:
+            complete.add(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in parts)
+    return sizes[id(root)] - len(sizes)
+
+
+def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
+    """The keys and values, or the elements, of a node."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else ()

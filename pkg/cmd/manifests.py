@@ -22,6 +22,8 @@ from pkg.util.constants import COLLECTED
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"\s*")
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""What shells name a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`."""
 
 
 class ManifestError(ReportedError):
@@ -32,18 +34,38 @@ class ManifestError(ReportedError):
 def reading(file: str) -> Iterator[BinaryIO]:
     """The file, "-" for stdin, or a folder of `headroom collect`. Raises ManifestError where it cannot be opened; what
     is raised inside names it."""
-    if Path(file, COLLECTED).is_file():
-        file = str(Path(file, COLLECTED))
+    path = Path(file)
+    collected = path.is_dir() and (path / COLLECTED).is_file()
     if file == "-":
         yield sys.stdin.buffer
         return
+    with reading_file(path / COLLECTED if collected else path, links=not collected) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
+    """The file of a folder that others have made; with `links` one that a person has named. What is no file is not
+    opened: a FIFO waits for ever, a device has no end. Raises as `reading`."""
+    file = str(path)
     try:
-        with open(file, "rb") as stream:
+        if what := _what_it_is(path, links=links):
+            raise ManifestError(f"{what}, not a file: name a file, or - to read a pipe")
+        with open(path, "rb") as stream:
             yield stream
     except ManifestError as error:
         raise ManifestError(f"{file}: {error}") from error
     except (OSError, ValueError) as error:
         raise ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _what_it_is(path: Path, *, links: bool) -> str:
+    """What a path is that is not read; "" for a file, for what a shell names a pipe, and for nothing."""
+    if links and str(path).startswith(_PIPES):
+        return ""
+    if not links and path.is_symlink():
+        return "a link"
+    return "a pipe or a device" if path.exists() and not (path.is_file() or path.is_dir()) else ""
 
 
 def describe_each(file: str, describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> None:

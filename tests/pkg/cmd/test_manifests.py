@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pkg.cmd import manifest_loader
-from pkg.cmd.manifests import ManifestError, name_of, read_objects
+from pkg.cmd.manifests import ManifestError, name_of, read_objects, reading, reading_file
 
 A: dict[str, Any] = {"kind": "A", "metadata": {"name": "a"}}
 B: dict[str, Any] = {"kind": "B", "metadata": {"name": "b"}}
@@ -114,10 +117,66 @@ def test_many_empty_lists_and_objects_are_not_taken_for_nesting(monkeypatch: pyt
     assert len(read("kind: List\nitems:\n" + "- {a: {}, b: []}\n" * 3_000)) == 3_000
 
 
-def test_aliases_are_read_without_being_multiplied() -> None:
-    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    (document,) = read(f"kind: A\nl0: &l0 [x]\n{levels}")
-    assert document["kind"] == "A"
+def test_aliases_and_merge_keys_are_read() -> None:
+    limits = {"cpu": "2", "memory": "4Gi"}
+    (document,) = read("a: &a {cpu: '2', memory: 4Gi}\nb: *a\nc: {<<: *a, cpu: '3'}\nd: [*a, *a]\n")
+    assert document == {"a": limits, "b": limits, "c": {**limits, "cpu": "3"}, "d": [limits, limits]}
+
+
+def levels(first: str, opening: str, closing: str) -> str:
+    """Thirty levels, each of which repeats the one before nine times."""
+    nine = [f"l{n}: &l{n} {opening}{', '.join([f'*l{n - 1}'] * 9)}{closing}\n" for n in range(1, 30)]
+    return f"kind: A\nl0: &l0 {first}\n{''.join(nine)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        pytest.param(levels("[x]", "[", "]"), False, id="lists of lists"),
+        pytest.param(levels("{a: 1}", "{<<: [", "]}"), False, id="objects that merge others"),
+        pytest.param("a: &a [*a]", False, id="a list that holds itself"),
+        pytest.param("a: &a {<<: *a}", False, id="an object that merges itself"),
+        pytest.param(f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 98}*a]", True, id="99,099 values"),
+        pytest.param(f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 99}*a]", False, id="100,100 values"),
+        pytest.param("a: [" + "x," * 200_000 + "x]", True, id="many values that are written"),
+    ],
+)
+def test_what_aliases_repeat_has_a_bound(text: str, is_read: bool) -> None:
+    began = time.process_time()
+    with nullcontext() if is_read else pytest.raises(ManifestError, match="write out what they stand for"):
+        read(text)
+    assert is_read or time.process_time() - began < 1
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a FIFO": (fifo, "a pipe or a device", "a pipe or a device"),
+    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device", "a link"),
+    "a link to a file": (lambda path: path.symlink_to(__file__), "", "a link"),
+    "a file": (lambda path: path.write_text("x"), "", ""),
+}
+
+
+@pytest.mark.parametrize(("make", "named", "in_a_folder"), NO_FILES.values(), ids=NO_FILES)
+def test_only_files_are_opened(make: Callable[[Path], object], named: str, in_a_folder: str, tmp_path: Path) -> None:
+    """A person may name a link, as files of a mounted ConfigMap are."""
+    path = tmp_path / "f"
+    make(path)
+    for opened, what in ((reading(str(path)), named), (reading_file(path), in_a_folder)):
+        with pytest.raises(ManifestError, match=f"/f: {what}, not a file") if what else nullcontext(), opened:
+            pass
+
+
+def test_a_pipe_that_a_shell_names_is_read() -> None:
+    ends = os.pipe()
+    os.write(ends[1], YAML_A.encode())
+    os.close(ends[1])
+    with reading(f"/dev/fd/{ends[0]}") as stream:
+        assert [document for _, document in read_objects(stream)] == [A]
+    os.close(ends[0])
 
 
 def test_times_stay_text() -> None:
