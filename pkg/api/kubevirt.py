@@ -197,11 +197,18 @@ class ContainerDiskSource(Struct):
     image: str = ""
 
 
+class ContainerPathSource(Struct):
+    """kubevirt.io/v1 ContainerPathVolumeSource: a path of the compute container that the guest gets."""
+
+    path: str = ""
+    read_only: bool = False
+
+
 class Volume(Struct):
     name: str = ""
     downward_metrics: Present | None = None
     container_disk: ContainerDiskSource | None = None
-    container_path: Present | None = None
+    container_path: ContainerPathSource | None = None
     persistent_volume_claim: HotplugSource | None = None
     data_volume: HotplugSource | None = None
 

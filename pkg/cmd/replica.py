@@ -19,7 +19,7 @@ from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
-from pkg.config.installation import EVENT_NOT_ELECTED, Installation, Publisher, about
+from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, Installation, Publisher, about
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.troubles import Troubles
@@ -158,6 +158,7 @@ class Replica:
                 " ".join(kubernetes.versions),
                 rancher_quotas=management.rancher.way,
                 rancher_reason=management.rancher.reason,
+                policy=IN_FORCE if management.policy_in_force else "",
             ),
             checks.faults,
             kubernetes.changed,
@@ -175,14 +176,15 @@ class Replica:
             management.recorder("headroom"),
             self.options.namespace,
             lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
-            dry_run=self.options.dry_run,
+            management.policy_found,
+            lambda: leading.is_set() and not self.options.dry_run,
         )
         await management.wait_for_sync()
         REGISTRY.register(state)
         try:
-            await leading.wait()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(upkeep.run())
+                await leading.wait()
                 if self.beside is not None:
                     tasks.create_task(self.beside(management))
         finally:

@@ -20,7 +20,9 @@ from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
+from pkg.config.upkeep import Upkeep
 from pkg.util.constants import USER_AGENT
+from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options
 from pkg.webhook.register import Webhooks
@@ -58,12 +60,21 @@ async def _serve(
             management = Management(client, kubernetes)
             admission = await webhooks.server(client, management)
             checks.admission, checks.management = admission, management
+            own = process.namespace or config.namespace
+            upkeep = Upkeep(
+                client,
+                management.recorder("headroom"),
+                own,
+                lambda: virt_controllers(management.kubevirts.cache().list(), webhooks.options.kubevirt_users),
+                management.policy_found,
+                reports=lambda: False,
+            )
             tasks = [asyncio.create_task(kubernetes.run(client))]
             if not webhooks.options.register and not process.dry_run:
-                own = process.namespace or config.namespace
                 tasks.append(asyncio.create_task(look_at_registered(management, own)))
             try:
                 await management.start()
+                tasks.append(asyncio.create_task(upkeep.run()))
                 await admission.start(address)
                 await stop.wait()
             finally:

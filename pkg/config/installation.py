@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 """Where a reader looks for it beside its kubeconfig's own namespace."""
+IN_FORCE: Final = "in force"
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
 LOOK: Final = 2.0
@@ -52,6 +53,8 @@ class Installation:
     version: str = ""
     kubernetes: str = ""
     """The versions of the API servers by which it counts, with spaces between."""
+    policy: str = ""
+    """IN_FORCE, if deploy/policy.yaml is."""
     problem: str = ""
     """What keeps it from its work."""
     refused: str = ""

@@ -68,6 +68,8 @@ class Management(ControllerFactory):
         self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
         self.kubernetes = kubernetes or KubernetesVersion()
+        self.policy_in_force = False
+        """Whether deploy/policy.yaml is, as `upkeep` has found out."""
         self.slim = Slim()
         self._pod_transform = None if whole_pods else self.slim.pod
 
@@ -144,4 +146,11 @@ class Management(ControllerFactory):
             quotas=self.resource_quotas.cache(),
             budgets=self.virtual_machine_migration_resource_quotas.cache(),
             kubernetes=self.kubernetes.releases,
+            policy_in_force=lambda: self.policy_in_force,
         )
+
+    def policy_found(self, *, in_force: bool) -> None:
+        """What is believed of pods depends on it: every quota is decided anew when it changes."""
+        if in_force != self.policy_in_force:
+            self.policy_in_force = in_force
+            self.resource_quotas.enqueue_all()

@@ -1,4 +1,4 @@
-"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and hourly."""
+"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and every minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
-PERIOD: Final = 3600.0
+PERIOD: Final = 60.0
 """Seconds between two checks."""
 RETRY: Final = 30.0
 """Seconds until the next check when the API server did not answer."""
@@ -41,7 +41,7 @@ STANDS = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 @dataclass(eq=False)
 class Upkeep:
-    """`run` until cancelled. In a dry run no event is written."""
+    """`run` until cancelled, in every process: what is believed of pods depends on it."""
 
     client: Client
     events: EventRecorder
@@ -49,8 +49,12 @@ class Upkeep:
     """Headroom's own."""
     accounts: Callable[[], Sequence[str]]
     """virt-controller's user names as known by then."""
-    dry_run: bool = False
+    found: Callable[..., None] = lambda *, in_force: None
+    """Called with `in_force` after every check."""
+    reports: Callable[[], bool] = lambda: True
+    """Whether an event is to be written: one process does so, and none in a dry run."""
     _said: Sequence[str] = field(default=(), init=False)
+    _reported: Sequence[str] = field(default=(), init=False)
 
     async def run(self) -> None:
         while True:
@@ -66,15 +70,18 @@ class Upkeep:
         """Once. Raises ApiError."""
         found = await self._policy_problems()
         STANDS.set(not found)
-        if found == self._said:
-            return
-        self._said = found
-        if not found:
-            log.info("the policies of deploy/policy.yaml are in force")
-            return
+        self.found(in_force=not found)
         message = f"{'; '.join(found)}: {MEANING}"
-        log.warning("%s", message)
-        if not self.dry_run:
+        if found != self._said:
+            self._said = found
+            if found:
+                log.warning("%s", message)
+            else:
+                log.info("the policies of deploy/policy.yaml are in force")
+        if found == self._reported or not self.reports():
+            return
+        self._reported = found
+        if found:
             self.events.event(about(self.namespace), "Warning", EVENT, message)
 
     async def _policy_problems(self) -> list[str]:

@@ -81,6 +81,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         "headroom": dict(about),
         "now": snapshot.now,
         "basis": snapshot.basis.document(),
+        "policyInForce": snapshot.basis.policy_in_force,
         "installed": msgspec.to_builtins(snapshot.installed),
         "namespaces": sorted(chosen),
         "status": [each.document() for each in found if each.namespace in chosen],
@@ -117,7 +118,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(about["now"]),
-        basis=Basis(policy, basis["source"] or "", basis["kubernetes"]),
+        basis=Basis(policy, basis["source"] or "", basis["kubernetes"], about.get("policyInForce", False)),
         installed=msgspec.convert(about["installed"], Installed),
         **cast("dict[str, Any]", lists),
     )

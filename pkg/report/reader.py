@@ -28,7 +28,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.cause import decoded
-from pkg.config.installation import EVENT_NOT_ELECTED, USUAL_NAMESPACES, Installation, is_fresh, read
+from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, USUAL_NAMESPACES, Installation, is_fresh, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held
@@ -120,7 +120,7 @@ async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     counted = tuple(found.kubernetes.split()) if found else ()
     versions = counted if version in counted else (version,)
-    return Basis(Policy(mode, estimate), source, versions)
+    return Basis(Policy(mode, estimate), source, versions, found is not None and found.policy == IN_FORCE)
 
 
 async def _own(

@@ -35,12 +35,13 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a report assumes: the controller's mode and estimate, their source ("" without one), and the versions of the
-    API servers by which pods count (none: that of the newest)."""
+    """What a report assumes: the controller's mode and estimate, their source ("" without one), the versions of the API
+    servers by which pods count (none: that of the newest), and whether deploy/policy.yaml is in force."""
 
     policy: Policy = EXACT
     source: str = ""
     kubernetes: Sequence[str] = ()
+    policy_in_force: bool = False
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -111,7 +112,11 @@ class Snapshot:
     @cached_property
     def observer(self) -> Observer:
         lists = {each.name: Listed(getattr(self, each.name)) for each in fields(Source) if each.name in LISTS}
-        return Observer(Source(**cast("dict[str, Any]", lists), kubernetes=self.basis.releases))
+        basis = self.basis
+        source = Source(
+            **cast("dict[str, Any]", lists), kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force
+        )
+        return Observer(source)
 
 
 LISTS: Final[Mapping[str, type[Object]]] = {

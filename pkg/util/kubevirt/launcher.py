@@ -1,8 +1,8 @@
 """A virt-launcher pod: its containers with the resources that KubeVirt gives them.
 
 Source: KubeVirt's template service (pkg/virt-controller/services: template, renderresources, serialconsolelog,
-virtiofs; pkg/container-disk; pkg/network/netbinding), releases 1.1 to master, with the API server's defaulting on
-top.
+virtiofs; pkg/container-disk; pkg/network/netbinding), releases 1.1 to master, with what virt-api's webhook of pods
+(virt-launcher-pod-mutator, 1.8) and the API server's defaulting add.
 """
 
 from __future__ import annotations
@@ -193,7 +193,10 @@ def _support_containers(vmi: VirtualMachineInstance, rendering: Rendering) -> Ma
     if firmware and firmware.kernel_boot and firmware.kernel_boot.container is not None:
         disks.append(_KERNEL_BOOT_VOLUME)
     shared = {filesystem.name for filesystem in devices.filesystems or ()}
-    served = [volume.name for volume in volumes if volume.container_path is None and volume.name in shared]
+    # A path of the compute container is served by a container that virt-api's webhook puts into the pod; from where it
+    # is mounted is not read here.
+    paths = {volume.name: volume.container_path for volume in volumes}
+    served = [name for name, path in paths.items() if name in shared and (path is None or path.read_only)]
     bound = {interface.binding.name for interface in devices.interfaces or () if interface.binding is not None}
     plugins = [plugin for name, plugin in kubevirt.binding_plugins.items() if name in bound and plugin.sidecar_image]
     names = {

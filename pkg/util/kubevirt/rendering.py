@@ -61,6 +61,9 @@ class Rendering:
     """The releases by which the API servers count the pods."""
     harvester_ratio: str = DEFAULT_OVERHEAD_RATIO
     """The overhead ratio of Harvester's own formula."""
+    policy_in_force: bool = False
+    """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
+    these are believed as they are, with what a mesh or KubeVirt's own webhook put in."""
     factor: float = field(init=False)
     """What the overhead is multiplied with: `ratio`, parsed once."""
 
@@ -104,6 +107,8 @@ def rendering(
     namespace_labels: Mapping[str, str] | None = None,
     quota_limits: frozenset[str] = frozenset(),
     kubernetes: Releases = NEWEST,
+    *,
+    policy_in_force: bool = False,
 ) -> Rendering:
     """How KubeVirt renders a launcher pod in a namespace now.
 
@@ -128,6 +133,7 @@ def rendering(
         usual_ratio=normalize_ratio("", default),
         kubernetes=kubernetes,
         harvester_ratio=by_harvester,
+        policy_in_force=policy_in_force,
     )
 
 

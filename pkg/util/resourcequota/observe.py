@@ -74,6 +74,8 @@ class Source:
     """A namespace with one is managed tenant quota's."""
     kubernetes: Callable[[], Releases] = lambda: NEWEST
     """The releases by which the API servers count."""
+    policy_in_force: Callable[[], bool] = lambda: False
+    """Whether deploy/policy.yaml is."""
 
     def __post_init__(self) -> None:
         plain = self.quotas.quotas if isinstance(self.quotas, WithRequests) else self.quotas
@@ -90,6 +92,7 @@ class Source:
             found.labels if found else {},
             self.quota_limits(namespace),
             self.kubernetes(),
+            policy_in_force=self.policy_in_force(),
         )
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
@@ -180,7 +183,8 @@ class Observer:
         """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
         setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
         objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
-        made_of = (*objects, namespace.labels, source.quota_limits(name), source.kubernetes())
+        applies = source.kubernetes(), source.policy_in_force()
+        made_of = (*objects, namespace.labels, source.quota_limits(name), *applies)
         return self._cache.made(("rendering", name), made_of, lambda: source.rendering(name, self._profile))
 
 

@@ -184,10 +184,12 @@ class Vm:
             if not changed and self._usages[side.launcher.uid] == (self._plain, {}):
                 found.append(self._plain)  # as most are: nothing has changed since
                 continue
-            side, bound = self._believed(side), self._bound()
+            side = self._believed(side)
             rendered = partial(render, self.vmi, side, self._rendering, self._spec)
             usage = self._rendered((render.__name__, number), side.pods, rendered)
-            found.append(within(usage, add(bound.launcher, bound.attachment), self.vmi))
+            if not self._rendering.policy_in_force:
+                usage = within(usage, add(self._bound().launcher, self._bound().attachment), self.vmi)
+            found.append(usage)
         return smallest(found)
 
     def _attachment_to_come(self) -> ResourceList:
@@ -213,7 +215,7 @@ class Vm:
         smallest of several."""
         counted = [self._usages[side.launcher.uid] for side in sides if self._usages]
         usage = smallest(add(*both) for both in counted)
-        if self.vmi is None:
+        if self.vmi is None or self._rendering.policy_in_force:
             return usage
         within_spec: list[ResourceList] = []
         for launcher, attached in counted:
@@ -231,7 +233,7 @@ class Vm:
     def _believed(self, side: Side) -> Side:
         """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
         there = self._usages[side.launcher.uid][1]
-        if not there or minimum(there, self._bound().attachment) == there:
+        if not there or self._rendering.policy_in_force or minimum(there, self._bound().attachment) == there:
             return side
         return replace(side, attachments=())
 

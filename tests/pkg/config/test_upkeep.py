@@ -86,9 +86,9 @@ class Cluster(Server):
         super().__init__()
         self.told = Events()
 
-    def upkeep(self, *, dry_run: bool = False) -> Upkeep:
+    def upkeep(self, *, reports: bool = True) -> Upkeep:
         recorder = self.told.recorder
-        return Upkeep(self.client(), recorder, "own", lambda: virt_controllers([]), dry_run=dry_run)
+        return Upkeep(self.client(), recorder, "own", lambda: virt_controllers([]), reports=lambda: reports)
 
     def apply(self) -> None:
         for document in SHIPPED:
@@ -100,7 +100,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     cluster = Cluster()
     upkeep = cluster.upkeep()
     caplog.set_level("INFO")
-    await cluster.upkeep(dry_run=True).check()
+    await cluster.upkeep(reports=False).check()
     for _ in range(3):
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 0
@@ -113,6 +113,21 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
     assert len(cluster.told.recorded) == 1
+
+
+async def test_every_process_learns_of_it_and_the_one_that_leads_says_it() -> None:
+    cluster, told, leads = Cluster(), list[bool](), [False]
+    upkeep = cluster.upkeep()
+    upkeep.found, upkeep.reports = lambda *, in_force: told.append(in_force), lambda: leads[0]
+    await upkeep.check()
+    assert not cluster.told.recorded
+    leads[0] = True
+    for _ in range(2):
+        await upkeep.check()
+    assert len(cluster.told.recorded) == 1
+    cluster.apply()
+    await upkeep.check()
+    assert told == [False, False, False, True]
 
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
 from tests.decisions import sentences
+from tests.objects import machine
 from tests.pkg.util import vectors
 
 
@@ -87,6 +88,22 @@ def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(case: tuple
     sidecars = rendered.containers[1:]
     assert [each.name for each in sidecars] == [f"hook-sidecar-{index}" for index in range(count)]
     assert all(each.resources == ResourceRequirements() for each in sidecars)
+
+
+@sentences(
+    {
+        "a path that the guest may read": ({"path": "/var/run/secrets", "readOnly": True}, 1),
+        "one that it may write: KubeVirt's webhook leaves it out": ({"path": "/var/run/secrets"}, 0),
+    }
+)
+def test_a_path_of_the_compute_container_is_served_by_a_container(case: tuple[dict[str, Any], int]) -> None:
+    path, count = case
+    volumes = [{"name": "token", "containerPath": path}, {"name": "no-filesystem", "containerPath": path}]
+    vmi = machine({"devices": {"filesystems": [{"name": "token", "virtiofs": {}}]}}, volumes=volumes)
+    added = [each for each in render_containers(vmi, Rendering(), overhead=0).containers[1:] if "-log" not in each.name]
+    assert [each.name for each in added] == ["virtiofs-token"] * count
+    resources = ResourceRequirements(limits={"cpu": "100m", "memory": "80M"}, requests={"cpu": "10m", "memory": "1M"})
+    assert all(each.resources == resources for each in added)
 
 
 def test_a_quantity_that_is_none_is_an_error() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Container, Pod, ResourceRequirements
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
@@ -113,6 +114,51 @@ def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
     found, problems = asked(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
     assert found["vm1"].allowed == honest["vm1"].allowed
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
+
+
+INJECTED = {
+    "a mesh's sidecar": ({"cpu": "2", "memory": "1Gi"}, {"cpu": "100m", "memory": "128Mi"}),
+    "a container of another's webhook, without limits": ({}, {"cpu": "3", "memory": "9Gi", "example.com/device": "1"}),
+}
+
+
+def with_container(pod: Pod, resources: tuple[dict[str, str], dict[str, str]]) -> Pod:
+    limits, requests = resources
+    proxy = Container(name="proxy", resources=ResourceRequirements(limits=dict(limits), requests=dict(requests)))
+    containers = [*pod.spec.containers, proxy]
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+
+
+@pytest.mark.parametrize("resources", INJECTED.values(), ids=INJECTED)
+def test_while_only_kubevirt_and_webhooks_shape_launchers_the_source_as_it_is_is_the_bound(
+    resources: tuple[dict[str, str], dict[str, str]],
+) -> None:
+    source = with_container(SOURCE, resources)
+    found = {}
+    for in_force in (True, False):
+        rendering = replace(AT_1_5, policy_in_force=in_force)
+        vms, problems = asked(namespace(quota(), [vmim()], [source], [HERE], rendering=rendering), EXACT)
+        found[in_force] = vms["vm1"].allowed
+        assert [problem.reason for problem in problems] == ([] if in_force else ["PodExceedsVirtualMachine"])
+    assert found[True] == pod_usage(source)
+    assert found[False]["requests.cpu"] < found[True]["requests.cpu"]
+
+
+def test_a_source_that_is_believed_still_gets_what_a_raised_ratio_adds() -> None:
+    sidecar = INJECTED["a mesh's sidecar"]
+    rendering = replace(AT_4_5, policy_in_force=True)
+    seen = namespace(quota(), [vmim()], [with_container(SOURCE, sidecar)], [HERE], rendering=rendering)
+    rendered = with_container(launcher(HERE, rendering=AT_4_5), sidecar)
+    assert asked(seen, EXACT)[0]["vm1"].allowed == pod_usage(rendered)
+
+
+def test_a_target_with_more_than_its_source_has_no_more_than_that() -> None:
+    move = vmim("Scheduled")
+    target = launcher(HERE, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
+    grown = with_container(target, INJECTED["a mesh's sidecar"])
+    rendering = replace(AT_1_5, policy_in_force=True)
+    seen = namespace(quota(), [move], [SOURCE, grown], [HERE], rendering=rendering)
+    assert asked(seen, EXACT)[0]["vm1"].allowed == pod_usage(SOURCE)
 
 
 def test_since_is_the_oldest_migration_under_way() -> None:
