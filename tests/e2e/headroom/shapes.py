@@ -91,6 +91,10 @@ SHAPES: Mapping[str, Shape] = {
             ]
         },
     ),
+    "a path of the compute container": Shape(
+        _devices(filesystems=[{"name": "token", "virtiofs": {}}]),
+        spec={"volumes": [{"name": "token", "containerPath": {"path": "/var/run/token", "readOnly": True}}]},
+    ),
     "exec probes and a TPM": Shape(
         _devices(tpm={}),
         spec={"livenessProbe": {"exec": {"command": ["true"]}}, "readinessProbe": {"exec": {"command": ["true"]}}},

@@ -1,0 +1,88 @@
+"""What mutating webhooks put into launcher pods: while deploy/policy.yaml is in force, the target gets as much as its
+source has, and headroom's own reserve lets it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.api.quantity import Quantity
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.polling import until
+from lab.namespace import LASTING
+from tests.e2e.admin import Admin
+from tests.e2e.api import Api, ApiFailure
+from tests.e2e.hostile_tenant import applied_policy
+from tests.program import Program, headroom
+
+pytestmark = pytest.mark.cluster
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+NAME = "mesh"
+HARD = {"limits.cpu": "3500m", "limits.memory": "3Gi"}
+PROXY = (
+    'Object.spec.containers{name: "istio-proxy", image: "proxy", resources: Object.spec.containers.resources{'
+    'limits: {"cpu": "2", "memory": "1Gi"}, requests: {"cpu": "100m", "memory": "128Mi"}}}'
+)
+MESH = {
+    "failurePolicy": "Fail",
+    "reinvocationPolicy": "Never",
+    "matchConstraints": {
+        "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "objectSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}},
+    },
+    "mutations": [
+        {
+            "patchType": "JSONPatch",
+            "jsonPatch": {"expression": f'[JSONPatch{{op: "add", path: "/spec/containers/-", value: {PROXY}}}]'},
+        }
+    ],
+}
+
+
+@pytest.fixture
+def mesh(api: Api) -> Iterator[None]:
+    """Puts a proxy into every launcher pod."""
+    binding = {"policyName": NAME}
+    made = {"mutatingadmissionpolicies": MESH, "mutatingadmissionpolicybindings": binding}
+    for kind, spec in made.items():
+        try:
+            api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": NAME}, "spec": spec})
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise
+            pytest.skip("this release has no MutatingAdmissionPolicy")
+    yield
+    for kind in made:
+        api.delete(f"{ADMISSION}/{kind}/{NAME}")
+
+
+@pytest.fixture
+def guarded(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[Program]:
+    with (
+        applied_policy(api),
+        headroom(cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig)) as process,
+    ):
+        yield process.until(lambda: "deploy/policy.yaml are in force" in process.text())
+
+
+@pytest.mark.usefixtures("mesh", "guarded")
+async def test_a_vm_with_a_meshs_sidecar_migrates(admin: Admin) -> None:
+    namespace = await admin.namespace(HARD)
+    await namespace.machine(cpu="1", memory="1Gi")
+
+    async def has_proxy() -> bool:
+        (launcher,) = await namespace.launchers()
+        return [each.name for each in launcher.spec.containers] == ["compute", "istio-proxy"]
+
+    await until(has_proxy, "the proxy in the launcher")
+    used = await namespace.used()
+    assert used["limits.cpu"] == Quantity.parse("3015m")
+    migration = await namespace.migrate(running=LASTING)
+    await namespace.until_phase(migration, "Running")
+    assert (await namespace.hard())["limits.cpu"] == Quantity.parse("6515m")
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    await namespace.settle(HARD)
