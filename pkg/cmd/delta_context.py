@@ -23,6 +23,7 @@ from pkg.util.constants import (
     LIMITS_MEMORY,
     VMI_PHASE_RUNNING,
 )
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version
 from pkg.util.kubevirt.target import Side
@@ -103,8 +104,9 @@ class Context:
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """The launcher pod that a running VMI lives in, the newest that it controls on its node, and the attachment
         pods of that one."""
-        node = vmi.status.node_name
-        if vmi.status.phase != VMI_PHASE_RUNNING or not node:
+        status = trusted_status(vmi)
+        node = status.node_name
+        if status.phase != VMI_PHASE_RUNNING or not node:
             return None
         pods = [pod for pod in self._controlled_by(vmi) if pod.spec.node_name == node]
         if not pods:

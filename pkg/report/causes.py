@@ -13,6 +13,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.claims import Move, doubled, moves
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
 from pkg.util.resourcequota.base import counts_of_devices
 
@@ -94,7 +95,7 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
 def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """What else is known of a VM: KubeVirt does not migrate it, its volumes move."""
     found = []
-    migratable = _condition(vmi.status.conditions, _LIVE_MIGRATABLE)
+    migratable = _condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
     if migratable is not None and migratable.status == "False":
         why = migratable.message or migratable.reason or "no reason is given"
         found.append(f"KubeVirt does not migrate it: {why}: {PLACEMENT}")

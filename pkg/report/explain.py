@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import field
 
+from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -18,6 +20,7 @@ from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import shown
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import (
     abort_requested,
     hindrance,
@@ -30,6 +33,19 @@ from pkg.util.kubevirt.migration import (
 )
 from pkg.util.resourcequota.touch import last_touch, timestamp
 
+
+class _Failure(NamedTuple):
+    """An event. Every user who may create events can have written it, so that its text is only quoted."""
+
+    at: str
+    message: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"event of {self.about} at {self.at}: {quoted(self.message)}"
+
+
+_NONE = _Failure("", "", "")
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 
@@ -134,7 +150,7 @@ def _reason(
     if in_the_way:
         return in_the_way
     if is_refused(migration):
-        last = max(_failures(snapshot, instance, migration), default=("", ""))[1]
+        last = max(_failures(snapshot, instance, migration), default=_NONE).message
         if devices := of_devices(last, {name for fit in found for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
@@ -163,29 +179,30 @@ def _in_the_way(
     failures = [
         failure
         for failure in _failures(snapshot, instance, migration)
-        if not (is_refused(migration) and refusing_quota(failure[1]) in known)
+        if not (is_refused(migration) and refusing_quota(failure.message) in known)
     ]
-    said = max(failures)[1] if failures else ""
-    if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in said:
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: " + (said or ours)
-    if said:
-        why = causes.of_refusal(snapshot, instance.namespace, said)
+    last = max(failures, default=_NONE)
+    if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in last.message:
+        why = str(last) if failures else ours
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {why}"
+    if failures:
+        why = causes.of_refusal(snapshot, instance.namespace, last.message)
         return (
             Verdict.WAITS_FOR_KUBEVIRT,
-            f"{migration.name} fits, but KubeVirt could not create its target pod: {said}{why and f'; {why}'}",
+            f"{migration.name} fits, but KubeVirt could not create its target pod: {last}{why and f'; {why}'}",
         )
     return None
 
 
 def _failures(
     snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
-) -> list[tuple[str, str]]:
-    """When KubeVirt could not create a pod of the VM, since the migration began, and what it said."""
+) -> list[_Failure]:
+    """What events say of pods of the VM that could not be created since the migration began."""
     # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
     told = {(VIRTUAL_MACHINE_INSTANCES.kind, instance.name), (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name)}
     since = migration.metadata.creation_timestamp or ""
     return [
-        (event.last_timestamp or "", event.message)
+        _Failure(event.last_timestamp or "", event.message, event.involved_object.name)
         for event in snapshot.failures
         if event.involved_object.namespace == instance.namespace
         and (event.involved_object.kind, event.involved_object.name) in told
@@ -225,4 +242,4 @@ def _parallel_limit(snapshot: Snapshot, instance: VirtualMachineInstance) -> str
         if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
     ]
     configuration = snapshot.rendering(instance.namespace).kubevirt
-    return hindrance(running, instance.status.node_name or "", limits_of(configuration))
+    return hindrance(running, trusted_status(instance).node_name or "", limits_of(configuration))

@@ -110,7 +110,12 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     needs = _needs(quota, to_come)
     short = _missing(_needs(then, to_come))
     served = _missing(_needs(_applied(quota, plan(observed, EXACT)), to_come)) if policy.mode is Mode.ASSIST else short
-    left = _unserved(short, served, policy) or _volumes(observed, short, vms) or _growth(short, vms)
+    left = (
+        _unserved(short, served, policy)
+        or _lingering(short, vms)
+        or _volumes(observed, short, vms)
+        or _growth(short, vms)
+    )
     raises = _raises(quota, raised) + (", which is not enough" if short else "")
     said = "; ".join(_said(decided, names))
     return Fit(
@@ -193,11 +198,21 @@ def _said(decided: Plan, vms: Collection[str]) -> list[str]:
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
+def _lingering(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
+    """Which pods of earlier migrations take the place of the targets, which KubeVirt creates later."""
+    names = ", ".join(side.name for vm in vms for side in vm.old_sides)
+    return f"KubeVirt creates no target before {names} of an earlier migration has ended" if short and names else ""
+
+
 def _growth(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
-    """How CPU or memory hotplug has enlarged the VMs, in the resources that stay `short`: no entry pays for that."""
+    """What the targets count more than their sources, in the resources that stay `short`: no entry pays for that."""
     more = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
-    return f"the VM has grown by {listed(grown)}, which the quota's base has to cover" if grown else ""
+    if not grown:
+        return ""
+    newer = sorted({name for vm in vms for name in vm.limits_since} & grown.keys())
+    why = f": the quota limits {', '.join(newer)} only since the VM's pod was created" if newer else ""
+    return f"the VM has grown by {listed(grown)}, which the quota's base has to cover, it lacks {listed(short)}{why}"
 
 
 def _volumes(observed: Facts, short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:

@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import of_instance
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
-from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
 
 
@@ -50,7 +50,8 @@ class MigrationPlan(Document, frozen=True):
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = "") -> MigrationPlan:
     """Every running VM of the snapshot, or of one node. `ratio` None: as it is configured."""
     instances = sorted(
-        (vmi for vmi in snapshot.instances if not node or vmi.status.node_name == node), key=lambda vmi: vmi.key
+        (vmi for vmi in snapshot.instances if not node or trusted_status(vmi).node_name == node),
+        key=lambda vmi: vmi.key,
     )
     namespaces = sorted({vmi.namespace for vmi in instances})
     vms: list[VmPlan] = []
@@ -83,7 +84,7 @@ def _vms(
     launchers = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
     held = {name for name, count in launchers.items() if count > 1}
     for instance in instances:
-        name, node = instance.name, instance.status.node_name or None
+        name, node = instance.name, trusted_status(instance).node_name or None
         if name in busy:
             waits = ["waits for quota"] if busy[name] else []
             yield VmPlan(namespace, name, node, True, True, True, True, (), waits)

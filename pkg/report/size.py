@@ -22,9 +22,9 @@ from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.kubevirt.claims import claim_to_come
-from pkg.util.kubevirt.evidence import ControlledPods, sides_of
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 

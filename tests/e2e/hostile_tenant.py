@@ -97,6 +97,12 @@ def tenant_of(api: Api, namespace: str) -> Api:
     return mallory
 
 
+def small_claim(name: str) -> Raw:
+    """A PersistentVolumeClaim as large as that of a VM's state."""
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Mi"}}}
+    return {"metadata": {"name": name}, "spec": asked}
+
+
 def pod(name: str, cpu: str = "1", memory: str = "64Mi", **metadata: Any) -> Raw:
     """A pod that quota counts; on a node, so that it runs."""
     resources = {"limits": {"cpu": cpu, "memory": memory}}

@@ -18,11 +18,12 @@ import pytest_asyncio
 from kubeloop.api.quantity import Quantity
 from lab.bodies import migration
 from lab.namespace import LASTING, PODS, VMIMS, VMIS, Namespace
-from tests.e2e.api import Api, ApiFailure, Raw
+from tests.e2e.api import CORE, Api, ApiFailure, Raw
 from tests.e2e.conftest import ONE_LOOP
-from tests.e2e.headroom.environment import Environment, grant_what_is_used, meter
-from tests.e2e.headroom.shapes import LIMITS, Shape, start
-from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, tenant_of
+from tests.e2e.headroom.amounts import plus
+from tests.e2e.headroom.environment import METER, Environment, grant_what_is_used, meter
+from tests.e2e.headroom.shapes import LIMITS, SHAPES, Shape, start
+from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, small_claim, tenant_of
 from tests.program import run
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP]
@@ -138,3 +139,28 @@ async def test_an_annotation_adds_no_more_than_kubevirt_renders(
     said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
     assert said.returncode == 0, said.stderr
     assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {namespace.name, other.name}
+
+
+async def test_claims_of_a_tenant_take_what_is_added_for_those_of_targets_once(on: Environment, api: Api) -> None:
+    """Nothing reserves it (docs/security.md): one claim for each VM that migrates, and no more for later migrations."""
+    on.run()
+    names = ("persistentvolumeclaims", "requests.storage")
+    space = await on.admin.namespace()
+    await meter(space, *names)
+    await start(space, "vm1", "vm2", shape=SHAPES["a persistent TPM"])
+    base = await grant_what_is_used(space, *names)
+    mallory = tenant_of(api, space.name)
+    made = 0
+    for _round in range(3):
+        moves = [await space.migrate(vm, running=LASTING) for vm in ("vm1", "vm2")]
+        deadline = time.monotonic() + WATCHED
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ApiFailure):
+                mallory.create(f"{CORE}/namespaces/{space.name}/persistentvolumeclaims", small_claim(f"taken-{made}"))
+                made += 1
+            await asyncio.sleep(0.02)
+        for move in moves:
+            await space.abort(move)
+        await space.settle(base)
+    used = await space.used(METER)
+    assert used == {"pods": used["pods"], **plus(base, base)}, made

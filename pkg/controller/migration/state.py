@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import abort_requested, is_finished
 
 _STATES = {constants.PHASE_UNSET: constants.STATE_PENDING, constants.PHASE_PENDING: constants.STATE_PENDING}
@@ -45,7 +46,7 @@ def annotations_for(
 
 def _completed(vmi: VirtualMachineInstance) -> set[str]:
     """The migration that the VMI itself reports as completed (upstream OnVmiChanged)."""
-    state = vmi.status.migration_state
+    state = trusted_status(vmi).migration_state
     return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
 
 
@@ -64,7 +65,7 @@ def cleared(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
 
 def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
     """The UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
-    state = vmi.status.migration_state
+    state = trusted_status(vmi).migration_state
     if state is None or not state.completed or state.abort_status != constants.ABORT_SUCCEEDED:
         return None
     return state.migration_uid or None

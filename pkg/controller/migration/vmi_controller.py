@@ -23,6 +23,7 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, unknown_migration
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import leftover_pods
 
 MIGRATIONS_BY_VMI = "vmi"
 """The index of VMIMs by `namespace/vmiName`."""
@@ -55,14 +56,15 @@ class VMIHandler:
         if vmi is None or vmi.deleting:
             return
         if (migration_uid := leftover_migration(vmi)) is not None:
-            await self._delete_pods(vmi.namespace, migration_uid)
+            await self._delete_pods(vmi, migration_uid)
         await self._show_state(vmi)
 
-    async def _delete_pods(self, namespace: str, migration_uid: str) -> None:
-        for pod in self.pods.cache().by_index(PODS_BY_MIGRATION, f"{namespace}/{migration_uid}"):
+    async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
+        labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
+        for pod in leftover_pods(vmi, labelled):
             if not pod.deleting:
                 with suppress(NotFound):
-                    await self.pods.client.delete(name=pod.name, namespace=namespace, uid=pod.uid)
+                    await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""

@@ -11,8 +11,7 @@ from kubeloop.controllers.controller import Controller
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.controller.migration.state import state_of
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import read_of
-from pkg.util.kubevirt.migration import is_finished, may_attach, stage_of
+from pkg.util.kubevirt.migration import is_finished, may_attach, read_of, stage_of
 
 
 class VMIMHandler:

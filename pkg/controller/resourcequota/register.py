@@ -21,9 +21,9 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, H
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
-from pkg.util.kubevirt.evidence import read_of
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import is_finished, migration_of
+from pkg.util.kubevirt.migration import is_finished, migration_of, read_of
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
@@ -153,7 +153,7 @@ def _read_of_pod(pod: Pod) -> object:
 
 
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
-    status = vmi.status
+    status = trusted_status(vmi)
     lives = status.phase, status.node_name, read_of(status.migration_state)
     volumes = claims.read_of(vmi), status.migrated_volumes
     return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)

@@ -24,7 +24,7 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
-from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.balance import Balance
@@ -130,7 +130,7 @@ class Handler:
         if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in machine.annotations:
             return
         instance = self.instances.get(namespace=machine.namespace, name=machine.name)
-        runs = instance is not None and instance.status.phase == constants.VMI_PHASE_RUNNING
+        runs = instance is not None and trusted_status(instance).phase == constants.VMI_PHASE_RUNNING
         if not runs or run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}

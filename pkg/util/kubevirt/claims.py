@@ -21,16 +21,17 @@ them, and any pod of the namespace could take it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Format, Quantity
-from kubeloop.api.resource_list import ResourceList, add_to, minimum, total
+from kubeloop.api.resource_list import ResourceList, add_to, minimum
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
 from pkg.util import constants
-from pkg.util.kubevirt.migration import WHOLE_SECONDS, MigrationPods, pods_of, said
+from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.kubevirt.migration import WHOLE_SECONDS, Leftover, MigrationPods, pods_of, said, seconds_of
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import Releases
@@ -38,6 +39,8 @@ from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, storage_usage
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
+Labelled = Mapping[str, str]
+"""The name of the claim that KubeVirt itself would take for a migration's target, by the migration's name."""
 
 STATE_PREFIX = "persistent-state-for"
 """What the names of the claims of state begin with, and the volume's."""
@@ -49,11 +52,13 @@ _SHARED = "ReadWriteMany"
 
 @dataclass(frozen=True, slots=True)
 class SecondClaims:
-    """What quota counts of a VM's claims beyond one set: of those that are there, of those to come, of old ones."""
+    """What quota counts of a VM's claims beyond one set: of those that are there, of those to come, of old ones;
+    `leftovers` are the old ones of its state."""
 
     there: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
     old: ResourceList = field(default_factory=dict)
+    leftovers: Sequence[Leftover] = ()
 
 
 NOTHING = SecondClaims()
@@ -79,26 +84,50 @@ def state_claims(
     claims: Claims,
     rendering: Rendering,
     *,
+    labelled: Labelled,
+    home: Collection[str] = (),
     moving: bool,
 ) -> SecondClaims:
-    """`migrations` are all of the VM's, finished or not; `moving`: one of them may still go on.
-
-    Raises QuantityError when a claim's quantity is none.
+    """`migrations` are all of the VM's, finished or not; `home`: the names of the launchers in which it may live;
+    `moving`: one of its migrations may still go on, so that a claim may be there for the target before any status names
+    it. Raises QuantityError when a claim's quantity is none.
     """
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return NOTHING
-    named = [each for each in _named(vmi, migrations, claims) if not each.source_claim or len({*each.claims}) > 1]
-    there = {name: claims[name] for each in named for name in _there(each, claims)}
+    named = [
+        each
+        for each in _named(vmi, migrations, labelled if moving else {})
+        if (not each.source_claim or len({*each.claims}) > 1)
+        # Of a deleted one: a VMI may be created with a status, but no one knows then how its launcher will be named.
+        and (each.known or not {each.source, each.target}.isdisjoint(home))
+    ]
+    there: dict[str, str] = {}  # since when, by name: until the last migration that names it ended
+    for each in named:
+        there |= {name: max(each.ended, there.get(name, "")) for name in _there(each, claims)}
     active = [each for each in named if each.active] if moving else []
     in_use = _in_use(vmi)
     used = {in_use} | {name for each in active for name in each.claims}
     if in_use not in claims and used.isdisjoint(there):
         used.update(sorted(there)[:1])
-    old = total(_worth(claim, vmi, rendering) for name, claim in there.items() if name not in used)
-    target = next((there[each.target_claim] for each in active if each.target_claim in there), None)
+    leftovers = [
+        Leftover(claims[name].uid, f"claim {name}", _worth(claims[name], vmi, rendering), seconds_of(ended))
+        for name, ended in there.items()
+        if name not in used
+    ]
+    target = next((claims[each.target_claim] for each in active if each.target_claim in there), None)
     if target is not None:
-        return SecondClaims(_worth(target, vmi, rendering), old=old)
-    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, old=old)
+        return SecondClaims(_worth(target, vmi, rendering), leftovers=leftovers)
+    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, leftovers=leftovers)
+
+
+def labelled_claims(claims: Claims) -> Labelled:
+    """By the label that KubeVirt gives a target's claim, and a tenant any claim; of several the first by name."""
+    found: dict[str, str] = {}
+    for name, claim in claims.items():
+        migration = claim.labels.get(constants.LABEL_MIGRATION_NAME)
+        if migration and name.startswith(STATE_PREFIX):
+            found[migration] = min(name, found.get(migration, name))
+    return found
 
 
 def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
@@ -117,32 +146,33 @@ def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Render
 
 
 def state_claims_concerning(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
+    vmi: VirtualMachineInstance | None,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    claims: Claims,
+    labelled: Labelled,
 ) -> list[PersistentVolumeClaim]:
     """Every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
         return []
-    names = {_in_use(vmi)}.union(*(each.claims for each in _named(vmi, migrations, claims)))
+    names = {_in_use(vmi)}.union(*(each.claims for each in _named(vmi, migrations, labelled)))
     return [claims[name] for name in sorted(names) if name in claims]
 
 
 def read_of(vmi: VirtualMachineInstance) -> object:
     """What is read of a VMI's status beside its migration state."""
-    return _in_use(vmi), vmi.status.changed_block_tracking
+    return _in_use(vmi), trusted_status(vmi).changed_block_tracking
 
 
 def _named(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], labelled: Labelled
 ) -> Iterator[MigrationPods]:
-    """What KubeVirt says of the claims of each migration."""
-    state = vmi.status.migration_state
+    """What KubeVirt says of the claims of each migration, and of one that was deleted, if it names the one in use."""
+    state = trusted_status(vmi).migration_state
     for each in migrations:
         named = pods_of(each, state)
         open_ = named.active and not named.target_claim
-        yield replace(named, target_claim=_labelled(each, claims)) if open_ else named
+        yield replace(named, target_claim=labelled.get(each.name, "")) if open_ else named
     if state and all(state.migration_uid != each.uid for each in migrations):
-        # Of a migration that was deleted: believed if it names the claim in use, whose generated name cannot be known
-        # when a VMI is created with a status.
         named = MigrationPods("", *said(state), ended=(state.end_timestamp or "")[:WHOLE_SECONDS])
         if _in_use(vmi) in named.claims:
             yield named
@@ -157,21 +187,15 @@ def _there(named: MigrationPods, claims: Claims) -> Iterator[str]:
         yield named.target_claim
 
 
-def _labelled(migration: VirtualMachineInstanceMigration, claims: Claims) -> str:
-    """The name of the claim that KubeVirt itself would take for the target's."""
-    found = (name for name, each in claims.items() if each.labels.get(constants.LABEL_MIGRATION_NAME) == migration.name)
-    return min((name for name in found if name.startswith(STATE_PREFIX)), default="")
-
-
 def _in_use(vmi: VirtualMachineInstance) -> str:
     """The name of the claim that KubeVirt says is in use."""
-    states = (volume for volume in vmi.status.volume_status or () if volume.name.startswith(STATE_PREFIX))
+    states = (volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX))
     claims = (volume.persistent_volume_claim_info for volume in states)
     return next((claim.claim_name for claim in claims if claim is not None), "")
 
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
-    tracking = vmi.status.changed_block_tracking
+    tracking = trusted_status(vmi).changed_block_tracking
     return tracking is not None and tracking.state in _TRACKING
 
 
@@ -208,11 +232,11 @@ class Move:
 
 def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
     """Of a VM that runs: what KubeVirt says that moves; before that, what the VM asks for. No claim is named twice."""
-    if vmi is None or vmi.deleting or vmi.status.phase != constants.VMI_PHASE_RUNNING:
+    if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
         return []
     under_way = [
         Move(each.volume_name, each.source.claim_name, each.destination.claim_name, each.source.requests)
-        for each in vmi.status.migrated_volumes or ()
+        for each in trusted_status(vmi).migrated_volumes or ()
         if each.source is not None and each.destination is not None
     ]
     seen: set[str] = set()

@@ -1,8 +1,7 @@
-"""Which pods are sides of a VM. Pure: evidence in, sides_of sides out.
+"""What may be believed of a VM's objects. Pure; the one place that reads a VMI's status (a test holds that).
 
-The base of a quota pays for one side of every VM; what is added is for the other one. So a tenant who can pass a pod
-off as a side gets headroom for nothing. A tenant may write anything in the own namespace except ResourceQuota,
-Namespace and cluster objects. What is read here, who can write it, and why it is believed:
+A tenant who can pass a pod off as a VM's gets headroom for nothing. A tenant may write anything in the own namespace
+except ResourceQuota, Namespace and cluster objects. What is read here, who can write it, and why it is believed:
 
 - pod labels, annotations, ownerReferences, nodeName, resources: written by every user who may create or patch pods. Not
   believed. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been
@@ -13,213 +12,63 @@ Namespace and cluster objects. What is read here, who can write it, and why it i
   a source is not younger than its migration, a target neither older nor younger than its end. Whole seconds.
 - VMIM spec and metadata: some tenants may create and delete them. A wish.
 - VMI status.phase: Pending at birth, by virt-api, then KubeVirt's accounts only. Believed.
-- VMI status.nodeName, conditions: as submitted at birth, then KubeVirt's accounts only. Believed of a VMI that runs.
-- VMI status.migrationState: likewise. Believed of a migration that exists; of one that was deleted only if it names
-  the pod in which the VM lives as one side, for a generated name cannot be known at birth.
+- the rest of a VMI's status: as submitted at birth, then KubeVirt's accounts only. Believed of a VMI that runs.
+- VMI status.migrationState: nothing takes away what was submitted, so of a VMI that runs it is believed of a migration
+  that exists; of one that was deleted only if it names the pod in which the VM lives as one side, for a generated name
+  cannot be known at birth. What it says of another VM's migration is nothing.
 - VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
 - VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.Bound`).
 - VMI annotations: tenant. Only sidecars are read from them, up to a number.
 - start and end times in migrationState: they may be of another moment than they seem to be. Not believed.
+- events: every user who may create them, with any source, text and time. Never believed, only quoted.
 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
 (listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status).
-KubeVirt itself takes the newest pod with the right controller reference for the source: it can be fooled, so where
-several pods qualify the smallest counts, resource by resource.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import OwnerReference
-from kubeloop.api.objects import by_creation
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util import constants
-from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations, said
-from pkg.util.kubevirt.target import Side
-from pkg.util.quotacount.usage import is_live
 
-_VMI = "VirtualMachineInstance"
-_POD = "Pod"
+VMI = "VirtualMachineInstance"
+POD = "Pod"
 _NO_OWNER = OwnerReference()
-_RUNNING = ("", constants.PHASE_RUNNING)
-"""Of a VMI; one without a status is none that KubeVirt has seen."""
+_RUNNING = ("", constants.VMI_PHASE_RUNNING)
+"""Phases of a running VMI. An empty one means that no virt-api was asked about it: upstream's case."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """A VM's pods by side.
-
-    `home` is where the VM lives, `target` where a migration under way takes it: each has more than one element only
-    where several pods qualify, and is then worth the smallest of them. `old` are the sides that earlier migrations, or
-    one whose VM has `arrived`, left behind and that still count.
-    """
-
-    home: tuple[Side, ...] = ()
-    target: tuple[Side, ...] = ()
-    old: tuple[Side, ...] = ()
-    arrived: bool = False
+def is_running(vmi: VirtualMachineInstance) -> bool:
+    return (vmi.status.phase or "") in _RUNNING
 
 
-class ControlledPods:
-    """A namespace's launcher pods by the uid of the VMI that they name as their controller, with their attachment
-    pods; only what Kubernetes still charges at `now` (seconds since the epoch). That a pod names a VMI proves
-    nothing."""
-
-    def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
-        self.sides: dict[str, list[Side]] = defaultdict(list)
-        """Oldest first."""
-        self.live: dict[str, list[Side]] = defaultdict(list)
-        """Those whose launcher itself counts; attachment pods may outlive it for a moment."""
-        self.ended: dict[str, list[Pod]] = defaultdict(list)
-        """The launcher pods that are over: only count/pods still counts them."""
-        self.named: dict[str, Side] = {}
-        """The sides of all VMIs by the name of the launcher pod."""
-        launchers: list[Pod] = []
-        attached: dict[str, list[Pod]] = defaultdict(list)
-        for pod in sorted(pods, key=by_creation):
-            kind = pod.labels.get(constants.LABEL_APP)
-            if kind == constants.APP_VIRT_LAUNCHER:
-                launchers.append(pod)
-            elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
-                attached[_controller(pod, _POD).uid].append(pod)
-        for pod in launchers:
-            uid, live = _controller(pod, _VMI).uid, is_live(pod, now)
-            if pod.terminal:
-                self.ended[uid].append(pod)
-            if uid and (live or pod.uid in attached):
-                # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-                side = self.named[pod.name] = Side(pod, tuple(attached.get(pod.uid, ())[:1]))
-                self.sides[uid].append(side)
-                self.live[uid] += [side] if live else []
-
-    def concerning(
-        self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
-    ) -> list[Pod]:
-        """Every pod that may make a difference to a VM's sides: those that name its VMI, and those that the VMI's or
-        its migrations' status names."""
-        uid = vmi.uid if vmi else ""
-        states = [each.status.migration_state for each in (*migrations, *([vmi] if vmi else ()))]
-        names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
-        sides = (*self.sides.get(uid, ()), *(self.named[name] for name in names if name in self.named))
-        return [pod for side in sides for pod in (side.launcher, *side.attachments)] + self.ended.get(uid, [])
+def trusted_status(vmi: VirtualMachineInstance) -> VirtualMachineInstanceStatus:
+    """The VMI's status as far as KubeVirt vouches for it: of one that does not run only the phase."""
+    return vmi.status if is_running(vmi) else VirtualMachineInstanceStatus(phase=vmi.status.phase)
 
 
-def sides_of(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
-) -> Sides:
-    """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    told = pods_of_migrations(vmi, migrations, pods.named)
-    if vmi is None or (vmi.status.phase or "") not in _RUNNING:
-        return _pair(told, pods)
-    live, every = pods.live.get(vmi.uid, []), pods.sides.get(vmi.uid, [])
-    active = [each for each in told if each.active]
-    target = _targets(live, active)
-    if target and _has_arrived(vmi, live, target, active):
-        home = tuple(side for side in target if side.launcher.spec.node_name == vmi.status.node_name)
-        return Sides(home, (), _left_over(every, home, told), arrived=True)
-    home = _home(vmi, live, target, active)
-    if not home:
-        return _pair(told, pods)
-    others = [side for side in every if side not in target]
-    return Sides(home, target, _left_over(others, home, [each for each in told if not each.active]))
+def leftover_pods(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> list[Pod]:
+    """Of an aborted migration's pods those that are this VMI's and not where it lives: its launcher on another node,
+    and what is attached to that. Empty where nothing says where the VM lives."""
+    node = trusted_status(vmi).node_name
+    pods = list(pods)
+    launchers = [pod for pod in pods if vmi.uid and controller_of(pod, VMI).uid == vmi.uid]
+    elsewhere = [pod for pod in launchers if node and pod.spec.node_name != node]
+    uids = {pod.uid for pod in elsewhere}
+    return elsewhere + [pod for pod in pods if controller_of(pod, POD).uid in uids]
 
 
-def ended_launchers(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
-) -> list[Pod]:
-    """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
-    source or a target. It leaves them for a while, and count/pods counts them."""
-    ended = pods.ended.get(vmi.uid, [])
-    told = pods_of_migrations(vmi, migrations, {pod.name for pod in ended}) if ended else []
-    return [
-        p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
-    ]
-
-
-# ---- which side is which -------------------------------------------------------------------------------------
-
-
-def _targets(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
-    """Those that are named once the migration has been handed over; before, those that virt-controller itself would
-    take for the target."""
-    named = tuple(side for side in live if any(each.is_target(side.launcher) for each in active))
-    sources = {each.source for each in active}
-    unnamed = [each for each in active if not each.target]
-    return named or tuple(
-        side
-        for side in live
-        if side.launcher.name not in sources and any(each.is_labelled(side.launcher) for each in unnamed)
-    )
-
-
-def _has_arrived(
-    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
-) -> bool:
-    """Whether the VM lives in its target already: KubeVirt moves status.nodeName first."""
-    node = vmi.status.node_name
-    here = [side for side in target if node and side.launcher.spec.node_name == node]
-    if not here:
-        return False
-    if any(n.is_target(side.launcher) and n.source_node != node for side in here for n in active):
-        return True
-    sources = [side for side in live if side not in target and side.launcher.spec.node_name == node]
-    return not any(n.fits_source(side.launcher) for side in sources for n in active)
-
-
-def _home(
-    vmi: VirtualMachineInstance, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
-) -> tuple[Side, ...]:
-    """The source that an active migration names, and what runs on the VMI's node and is not younger."""
-    node, found = vmi.status.node_name, list[Side]()
-    for side in live:
-        fitting = [each for each in active if each.fits_source(side.launcher)]
-        named = any(each.source == side.launcher.name for each in fitting)
-        here = bool(node) and side.launcher.spec.node_name == node and (bool(fitting) or not active)
-        if side not in target and (named or here):
-            found.append(side)
-    return tuple(found)
-
-
-def _left_over(sides: Sequence[Side], home: Sequence[Side], told: Sequence[MigrationPods]) -> tuple[Side, ...]:
-    """The sides that these migrations name and in which the VM does not live."""
-    lives_in = {side.launcher.name for side in home}
-
-    def is_left_over(pod: Pod, each: MigrationPods) -> bool:
-        if each.is_source(pod):
-            return each.known or each.target in lives_in
-        return each.is_target(pod) and (each.known or each.source in lives_in)
-
-    return tuple(side for side in sides if side not in home and any(is_left_over(side.launcher, each) for each in told))
-
-
-def _pair(told: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
-    """Nothing says where the VM lives: only of a migration that names both of its pods one is beyond the base."""
-    for each in told:
-        source, target = pods.named.get(each.source), pods.named.get(each.target)
-        if source is None or target is None or source is target:
-            continue
-        same_vm = _controller(source.launcher, _VMI).uid == _controller(target.launcher, _VMI).uid
-        if same_vm and each.known and each.is_source(source.launcher) and each.is_target(target.launcher):
-            return Sides((target,), (), (source,))
-    return Sides()
-
-
-def _controller(pod: Pod, kind: str) -> OwnerReference:
+def controller_of(pod: Pod, kind: str) -> OwnerReference:
     """The pod's controller if it is of that kind, else one without a name."""
     owners = pod.metadata.owner_references or ()
     return next((owner for owner in owners if owner.controller and owner.kind == kind), _NO_OWNER)
 
 
-def read_of(state: MigrationState | None) -> object:
-    """What is read of a migration's state: that much of a change makes a difference."""
-    return state and (state.migration_uid, state.end_timestamp, said(state))
-
-
 def vm_of(pod: Pod) -> str:
     """The name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
     is_launcher = pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
-    return _controller(pod, _VMI).name if is_launcher else ""
+    return controller_of(pod, VMI).name if is_launcher else ""

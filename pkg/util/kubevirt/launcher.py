@@ -29,6 +29,7 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY, COMPUTE, compute_resources
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.overhead import is_pinned, is_resized, overhead_of
 from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
@@ -256,7 +257,7 @@ def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     """Whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped, when
     only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
-    if any(volume.hotplug_volume is not None for volume in vmi.status.volume_status or ()):
+    if any(volume.hotplug_volume is not None for volume in trusted_status(vmi).volume_status or ()):
         return True
     sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume)]
     return any(source is not None and source.hotpluggable for source in sources)

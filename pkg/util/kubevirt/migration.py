@@ -6,6 +6,7 @@ Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTarget
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,7 @@ from typing import Final
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object, from_rfc3339
 from kubeloop.api.objects import condition_is_true
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationConfiguration,
@@ -22,6 +24,9 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import trusted_status
+
+WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 class Stage(IntEnum):
@@ -93,16 +98,31 @@ def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> 
     states = [each.status.migration_state for each in ordered if each.status.migration_state]
     left = [state for state in states if state.source_pod == pod]
     last = (left or [state for state in states if state.target_pod == pod])[-1:]
+    return seconds_of(last[0].end_timestamp or "") if last else None
+
+
+def seconds_of(timestamp: str) -> float | None:
+    """Seconds since the epoch of an RFC 3339 time, also of one in whole seconds without a zone; None for another."""
     try:
-        return from_rfc3339(last[0].end_timestamp or "") if last else None
+        return from_rfc3339(timestamp + "Z" * (len(timestamp) == WHOLE_SECONDS))
     except ValueError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a migration left behind and quota still counts: a side of its VM, or a claim of its state. `ended` is when
+    the migration did, in seconds since the epoch, None where that is not known."""
+
+    uid: str
+    name: str
+    usage: ResourceList
+    ended: float | None
 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------
 
 _NOTHING = MigrationState()
-WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 def migration_of(pod: Pod) -> str:
@@ -163,7 +183,7 @@ def pods_of_migrations(
 ) -> list[MigrationPods]:
     """What is said of the launcher pods with these names, and perhaps of others. KubeVirt keeps finished migrations
     long after their pods are gone, and what those say would be read at every decision."""
-    handed_over, found = vmi.status.migration_state if vmi else None, list[MigrationPods]()
+    handed_over, found = trusted_status(vmi).migration_state if vmi else None, list[MigrationPods]()
     uid = handed_over.migration_uid if handed_over else None
     for each in migrations:
         state = each.status.migration_state
@@ -202,6 +222,11 @@ def said(state: MigrationState | None, other: MigrationState | None = None) -> t
     )
 
 
+def read_of(state: MigrationState | None) -> object:
+    """What is read of a migration's state: that much of a change makes a difference."""
+    return state and (state.migration_uid, state.end_timestamp, said(state))
+
+
 # ---- how many may run ----------------------------------------------------------------------------------------
 
 
@@ -238,6 +263,7 @@ def hindrance(running: Iterable[Collection[str]], node: str, limits: Limits) -> 
 
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*")
 _EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
 
 
@@ -254,7 +280,7 @@ def of_devices(message: str, expected: Collection[str]) -> str:
     _before, _found, rest = message.partition(_REQUESTED)
     asked = {each.partition("=")[0].strip() for each in rest.partition(_USED)[0].split(",")}
     other = sorted(name for name in asked.difference(expected) if "/" in name)
-    if not base or not other:
+    if not all(map(_NAME.fullmatch, [base, *other])) or not other:
         return ""
     devices = ", ".join(other)
     return f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that"

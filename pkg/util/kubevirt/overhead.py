@@ -21,6 +21,7 @@ from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineI
 from pkg.util import constants
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering, factor_of, parse_ratio
 
@@ -142,7 +143,7 @@ def harvester_delta(
 def is_resized(vmi: VirtualMachineInstance) -> bool:
     """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
     changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-    return any(condition_is_true(vmi.status.conditions, change) for change in changes)
+    return any(condition_is_true(trusted_status(vmi).conditions, change) for change in changes)
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:

@@ -50,16 +50,6 @@ class Side:
         return (self.launcher, *self.attachments)
 
 
-@dataclass(frozen=True, slots=True)
-class OldSide:
-    """A side that a migration left behind. `ended` is when that was, in seconds since the epoch, None where that is not
-    known."""
-
-    uid: str
-    usage: ResourceList
-    ended: float | None
-
-
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> ResourceList:
     """What a quota charges for these pods together."""
     return total([pod_usage(pod, releases=releases) for pod in pods if counted(pod, spec, releases=releases)])
@@ -86,12 +76,20 @@ def side_as_it_was(
     vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """What the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then: only
-    what operators decide has changed, the overhead ratio and support containers. A LimitRange may be a tenant's: what
-    one gives to pods that come later, the base pays.
+    what operators decide has changed, the overhead ratio and support containers. What a LimitRange, perhaps a tenant's,
+    gives to pods that come later, and a quota's limit that came after the source, the base pays.
 
     Raises QuantityError when a quantity of the VMI is none.
     """
-    return target_usage(vmi, source, replace(rendering, limit_ranges=()), spec, resized=False)
+    limits = rendering.quota_limits - limits_since(source.launcher, rendering)
+    return target_usage(vmi, source, replace(rendering, limit_ranges=(), quota_limits=limits), spec, resized=False)
+
+
+def limits_since(launcher: Pod, rendering: Rendering) -> frozenset[str]:
+    """The limits ("cpu", "memory") that a launcher lacks and KubeVirt gives the next one, because a quota asks for
+    them now."""
+    compute = compute_container(launcher)
+    return rendering.quota_limits.difference((compute and compute.resources.limits) or ())
 
 
 def launcher_usage(
@@ -158,12 +156,11 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
     launcher because a quota asks for them: the quota may have come after it."""
     containers = todays_containers(pod.spec.containers, vmi, rendering)
     compute = compute_container(pod)
-    limits = (compute.resources.limits if compute else None) or {}
-    lacking = sorted(rendering.quota_limits - limits.keys())
+    lacking = limits_since(pod, rendering)
     if compute and lacking:
         today = rendered_pod(vmi, rendering, rendered_overhead(vmi, pod, rendering)).spec.containers[0]
         added = {name: text for name, text in (today.resources.limits or {}).items() if name in lacking}
-        resources = msgspec.structs.replace(compute.resources, limits=limits | added)
+        resources = msgspec.structs.replace(compute.resources, limits=(compute.resources.limits or {}) | added)
         changed = msgspec.structs.replace(compute, resources=resources)
         containers = [changed if each is compute else each for each in containers]
     init_containers = todays_containers(pod.spec.init_containers or (), vmi, rendering)

@@ -10,6 +10,7 @@ from kubeloop.api.meta import Object, ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.resourcequota.facts import Facts
@@ -139,5 +140,6 @@ def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     """Where the migration comes from: nodeName moves on before the migration has ended."""
     if vmi is None:
         return frozenset()
-    state = vmi.status.migration_state
-    return frozenset(filter(None, (vmi.status.node_name, state.source_node if state else None)))
+    status = trusted_status(vmi)
+    state = status.migration_state
+    return frozenset(filter(None, (status.node_name, state.source_node if state else None)))

@@ -28,11 +28,11 @@ from kubeloop.api.resource_list import (
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
-from pkg.util.kubevirt.claims import state_claims
-from pkg.util.kubevirt.evidence import ControlledPods, sides_of
+from pkg.util.kubevirt.claims import Claims, labelled_claims, state_claims
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_refused, migration_of
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quotacount.usage import has_scopes
@@ -69,9 +69,13 @@ class Missing:
             return attachments, attachments
         launcher = launcher_usage(self.vmi, self.source, rendering, spec)
         if facts.claims is not None and not has_scopes(spec):
-            claim = state_claims(self.vmi, [self.migration], facts.claims, rendering, moving=True).to_come
+            claim = self._claim(facts, facts.claims)
             launcher = add(launcher, claim)
         return launcher, add(launcher, attachments)
+
+    def _claim(self, facts: Facts, claims: Claims) -> ResourceList:
+        labelled = labelled_claims(claims)
+        return state_claims(self.vmi, [self.migration], claims, facts.rendering, labelled=labelled, moving=True).to_come
 
 
 class Room:

@@ -26,6 +26,7 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
     EVENT_UPSTREAM,
 )
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import hindrance, limits_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
@@ -231,7 +232,7 @@ class Window:
         if too_late:
             return self.policy.sweep, "a window is open for other migrations: it is for the next one"
         limits = limits_of(self.observed.facts.rendering.kubevirt)
-        node = missing.vmi.status.node_name or ""
+        node = trusted_status(missing.vmi).node_name or ""
         hindered = hindrance(self.observed.facts.running, node, limits) if missing.launcher else ""
         return self.policy.recheck, hindered and f"KubeVirt's limits: {hindered}"
 

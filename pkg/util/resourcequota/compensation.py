@@ -19,6 +19,7 @@ from kubeloop.api.resource_list import ResourceList, positive, total
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import LIMITS_MEMORY
+from pkg.util.kubevirt.evidence import is_running
 from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering, factor_of
@@ -79,7 +80,7 @@ def overhead_growth(facts: Facts, rendering: Rendering, problems: list[ResourceQ
         return {}
     pods, grown = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():
-        if (vmi.status.phase or constants.PHASE_RUNNING) == constants.PHASE_RUNNING and vmi.uid in pods.sides:
+        if is_running(vmi) and vmi.uid in pods.sides:
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
             try:
                 grown.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))

@@ -133,16 +133,17 @@ class Scaling:
         return {}
 
     def _hold(self) -> Mapping[str, float]:
-        """A side that never ends keeps its headroom for the hold limit at most, whatever else its VM does. Since when
-        each old side is left over, by the uid of its launcher."""
+        """What a migration leaves behind, and never ends, keeps its headroom for the hold limit at most, whatever else
+        its VM does. Since when each is left over, by the uid of a side's launcher, or of a claim."""
         now, since = self.facts.now, dict[str, float]()
         for index, vm in enumerate(self.vms):
-            for side in vm.old:
-                since[side.uid] = min(self.facts.timers.held_since.get(side.uid, now), side.ended or now)
-            if over := [side for side in vm.old if since[side.uid] + self.policy.hold_limit <= now]:
+            for left in vm.leftovers:
+                since[left.uid] = min(self.facts.timers.held_since.get(left.uid, now), left.ended or now)
+            if over := [left for left in vm.leftovers if since[left.uid] + self.policy.hold_limit <= now]:
                 self.vms[index] = vm.without(over)
                 limit = f"{self.policy.hold_limit:g} s"
-                said = f"VM {vm.name}: a pod of the old side still counts {limit} after the migration"
+                names = ", ".join(left.name for left in over)
+                said = f"VM {vm.name}: {names} still counts {limit} after the migration"
                 self.problems.append(ResourceQuotaError(said, EVENT_HOLD_LIMIT, vm=vm.name))
         return since
 

@@ -58,7 +58,7 @@ class Timers:
     unexplained: Mapping[str, float] = field(default_factory=dict)
     """By entry key: without a migration that explains it."""
     held_since: Mapping[str, float] = field(default_factory=dict)
-    """By uid of its launcher pod: an old side is left over."""
+    """By uid of a launcher pod or a claim: a migration has left it behind."""
     refused: Mapping[str, float] = field(default_factory=dict)
     """By uid: a migration is refused although status.hard shows its headroom."""
     shown_since: float | None = None

@@ -2,10 +2,10 @@
 
 The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one:
 
-    what old sides still use + the target: min(the source as KubeVirt would render it today, the target)
+    the larger of (what old sides still use, the target: min(the source as KubeVirt would render it today, the target))
 
 so the same sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has
-grown by, the base pays. `pkg.util.kubevirt.evidence` says which pods are sides, `target` what they are worth at most.
+grown by, the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `target` what they are worth at most.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NOTHING, Move, doubled, state_claims
-from pkg.util.kubevirt.evidence import ControlledPods, ended_launchers, sides_of
+from pkg.util.kubevirt.claims import NOTHING, Labelled, Move, doubled, state_claims
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
-from pkg.util.kubevirt.migration import Stage, left_at, may_attach, stage_of
+from pkg.util.kubevirt.migration import Leftover, Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import ControlledPods, ended_launchers, sides_of
 from pkg.util.kubevirt.target import (
     Bound,
-    OldSide,
     Side,
     attachments_usage,
     bound_of,
+    limits_since,
     side_as_it_was,
     target_usage,
     within,
@@ -62,11 +63,12 @@ class Vm:
         migrations: Sequence[VirtualMachineInstanceMigration],
         pods: ControlledPods,
         moved: Sequence[Move],
+        labelled: Labelled,
         *,
         exact: bool,
     ) -> None:
-        """`migrations` are all of the VM's, `pods` the namespace's, `moved` its volumes that move; `exact`: by what
-        quota will count, not by Harvester's formula."""
+        """`migrations` are all of the VM's, `pods` and `labelled` the namespace's, `moved` its volumes that move;
+        `exact`: by what quota will count, not by Harvester's formula."""
         self.name, self.vmi, self.migrations = name, facts.instances.get(name), migrations
         self.uid = self.vmi.uid if self.vmi else ""
         self.keys = migrating_keys(name, self.uid)
@@ -80,17 +82,19 @@ class Vm:
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         # KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case.
         phases = (constants.PHASE_RUNNING,) if exact else (constants.PHASE_RUNNING, None, "")
-        self._may_go_on = self.vmi is not None and not self.vmi.deleting and self.vmi.status.phase in phases
+        self._may_go_on = self.vmi is not None and not self.vmi.deleting and trusted_status(self.vmi).phase in phases
         self.stage = self._stage(max(stages, default=Stage.FINISHED))
         of_sides = [p for side in (*sides.home, *sides.target, *sides.old) for p in (side.launcher, *side.attachments)]
         self.charged_until = [at for at in map(charged_until, of_sides) if at is not None]
-        self._work_out(facts, moved, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on)
+        self._work_out(
+            facts, moved, labelled, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on
+        )
         ended = ended_launchers(self.vmi, migrations, pods) if self.vmi and self.allowed and pods.ended else ()
         self.ended = Quantity.of(len(ended))
         """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
         count."""
 
-    def _work_out(self, facts: Facts, moved: Sequence[Move], *, moving: bool) -> None:
+    def _work_out(self, facts: Facts, moved: Sequence[Move], labelled: Labelled, *, moving: bool) -> None:
         sides, counts = self._sides, self._rendering.kubernetes
         usage = self._charged = partial(facts.cache.usage, spec=self._spec, now=facts.now, releases=counts)
         self._usages = {
@@ -99,12 +103,28 @@ class Vm:
         }
         self._made_of = rendered_from(self.vmi) if self.vmi and self._usages else None
         self._has_hotplugged = self._made_of is not None and self._made_of.hotplugged
-        self._has_changed = bool(self._rendering.limit_ranges) or (self._made_of is not None and self._made_of.resized)
+        self.limits_since = {
+            f"limits.{name}"
+            for side in (sides.home if self._usages else ())
+            for name in limits_since(side.launcher, self._rendering)
+        }
+        """What the quota limits only since the side was created in which the VM lives."""
+        is_resized = self._made_of is not None and self._made_of.resized
+        self._has_changed = bool(self._rendering.limit_ranges or self.limits_since) or is_resized
         self._plain = self._plain_launcher() if self._usages else {}
         home = self._worth(sides.home)
         storage, volumes = NOTHING, NOTHING
         if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
-            storage = state_claims(self.vmi, self.migrations, facts.claims, self._rendering, moving=moving)
+            lives_in = [side.launcher.name for side in sides.home]
+            storage = state_claims(
+                self.vmi,
+                self.migrations,
+                facts.claims,
+                self._rendering,
+                labelled=labelled,
+                home=lives_in,
+                moving=moving,
+            )
             volumes = doubled(moved, facts.claims, counts)
         self.doubled = volumes.there if facts.storage_migration else {}
         """What its disks count twice while its volumes move, where an administrator lets that be added."""
@@ -112,11 +132,13 @@ class Vm:
         """What quota will count of the claims that they move to."""
         # What is left over is beyond the base as far as it is not larger than the side that the VM lives in.
         left = [(side.launcher, self._worth((side,))) for side in sides.old]
-        self.old = tuple(
-            OldSide(pod.uid, minimum(usage, home) if home else usage, left_at(pod.name, self.migrations))
+        self.old_sides: Sequence[Leftover] = [
+            Leftover(
+                pod.uid, f"pod {pod.name}", minimum(usage, home) if home else usage, left_at(pod.name, self.migrations)
+            )
             for pod, usage in left
-        )
-        self._old_claims = storage.old
+        ]
+        self.old_claims = storage.leftovers
         target = self._worth(sides.target) if moving else {}
         allowed, to_come = self._allowed(home, target) if moving else ({}, {})
         self.target = add(target, storage.there)
@@ -133,21 +155,29 @@ class Vm:
     # ---- what it comes to ------------------------------------------------------------------------------------
 
     def _sum_up(self) -> None:
-        self.left_over = total([*(side.usage for side in self.old), self._old_claims])
-        self.granted = add(self.left_over, minimum(self.target, self.allowed))
+        self.leftovers = [*self.old_sides, *self.old_claims]
+        self.left_over = self._beside_home({})
+        self.granted = self._beside_home(minimum(self.target, self.allowed))
         """What its pods use of what is granted to them."""
         self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted
         """The wanted entry, whatever the present one is."""
         if self.stage > Stage.ANNOUNCED:
-            self.wanted = add(self.left_over, self.need or {})
-        self.upper_bound = add(self.left_over, maximum(self.target, maximum(self.allowed, self.need or {})))
+            self.wanted = self._beside_home(self.need or {})
+        self.upper_bound = self._beside_home(maximum(self.target, maximum(self.allowed, self.need or {})))
         """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
         migration would be granted today if it goes on after all."""
 
-    def without(self, over: Sequence[OldSide]) -> Vm:
-        """The same VM without these old sides."""
+    def _beside_home(self, target: ResourceList) -> ResourceList:
+        """What the VM has beside the side that it lives in: KubeVirt creates no target while a pod of an earlier
+        migration runs (its VMIActivePodsCount), so that the target takes an old side's place."""
+        old_sides = total(side.usage for side in self.old_sides)
+        return total([maximum(old_sides, target), *(claim.usage for claim in self.old_claims)])
+
+    def without(self, over: Sequence[Leftover]) -> Vm:
+        """The same VM without these leftovers."""
         other = copy(self)
-        other.old = tuple(side for side in self.old if side not in over)
+        other.old_sides = [side for side in self.old_sides if side not in over]
+        other.old_claims = [claim for claim in self.old_claims if claim not in over]
         other._sum_up()
         return other
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.claims import Move, moves, state_claims_concerning
-from pkg.util.kubevirt.evidence import ControlledPods
+from pkg.util.kubevirt.claims import Labelled, Move, labelled_claims, moves, state_claims_concerning
+from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.rendering import Rendering, limited_by
+from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
@@ -28,10 +29,11 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
     found: list[Vm] = []
     problems: list[ResourceQuotaError] = []
     instances = facts.instances if facts.claims is not None else {}
+    labelled = labelled_claims(facts.claims) if facts.claims else {}
     moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         try:
-            vm = _vm(name, facts, rendering, migrations, pods, moved.get(name, ()), exact=exact)
+            vm = _vm(name, facts, rendering, migrations, pods, moved.get(name, ()), labelled, exact=exact)
         except Exception as exc:
             problems.append(not_understood(name, exc))
         else:
@@ -47,6 +49,7 @@ def _vm(
     migrations: Sequence[VirtualMachineInstanceMigration],
     pods: ControlledPods,
     moved: Sequence[Move],
+    labelled: Labelled,
     *,
     exact: bool,
 ) -> Vm:
@@ -60,8 +63,13 @@ def _vm(
     claims: list[object] = [None]
     if facts.claims is not None:
         named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
-        claims = [*state_claims_concerning(vmi, migrations, facts.claims), facts.storage_migration, *moved, *named]
-    made = partial(Vm, name, facts, rendering, migrations, pods, moved, exact=exact)
+        claims = [
+            *state_claims_concerning(vmi, migrations, facts.claims, labelled),
+            facts.storage_migration,
+            *moved,
+            *named,
+        ]
+    made = partial(Vm, name, facts, rendering, migrations, pods, moved, labelled, exact=exact)
     return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims), made)
 
 
@@ -90,6 +98,6 @@ def _migrations_by_vm(
     for migration in facts.migrations:
         of_vm[migration.spec.vmi_name].append(migration)
     for name, vmi in facts.instances.items():
-        if vmi.status.migration_state is not None or moved.get(name):
+        if trusted_status(vmi).migration_state is not None or moved.get(name):
             of_vm.setdefault(name, [])
     return of_vm

