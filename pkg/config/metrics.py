@@ -88,7 +88,7 @@ METRICS: Final = table(
     Metric(
         "headroom_pod_policy_in_force",
         "gauge",
-        "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked every minute.",
+        "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked every six minutes.",
         exported=_LEADER,
     ),
     # -- webhooks

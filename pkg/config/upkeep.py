@@ -1,11 +1,11 @@
-"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and every minute."""
+"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and every six minutes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, Valida
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.client import Client
-from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.errors import STATUS_404, ApiError
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
-PERIOD: Final = 60.0
+PERIOD: Final = 360.0
 """Seconds between two checks."""
 RETRY: Final = 30.0
 """Seconds until the next check when the API server did not answer."""
@@ -84,19 +84,21 @@ class Upkeep:
         if found:
             self.events.event(about(self.namespace), "Warning", EVENT, message)
 
-    async def _policy_problems(self) -> list[str]:
+    async def _policy_problems(self) -> Sequence[str]:
         policies = self.client.resource(VALIDATING_ADMISSION_POLICIES)
+        if self._said and not await _named(policies, [*POLICIES][:1]):
+            return self._said  # still: one request at rest is enough
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
         bindings = self.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-        return problems(await _named(policies), await _named(bindings), self.accounts())
+        return problems(await _named(policies, POLICIES), await _named(bindings, POLICIES), self.accounts())
 
 
-async def _named(client: ResourceClient[T]) -> dict[str, T]:
-    """Those of the policies' names that are there."""
+async def _named(client: ResourceClient[T], names: Iterable[str]) -> dict[str, T]:
+    """Those of the names that are there."""
     found: dict[str, T] = {}
-    for name in POLICIES:
-        with contextlib.suppress(NotFound):
+    for name in names:
+        with contextlib.suppress(*STATUS_404):
             found[name] = await client.get(name=name)
     return found
 

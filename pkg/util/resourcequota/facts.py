@@ -26,6 +26,11 @@ REQUEST_KEYS = (constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATIO
 """A namespace's annotations that are a request to Rancher and its record: written together."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+
+
 class Cache:
     """What depends on objects alone, computed once for each. Owned by the observer: the decisions
     themselves keep nothing."""
@@ -34,12 +39,20 @@ class Cache:
         self._made: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
     def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept."""
+        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept. Raises
+        what `work_out` raises, which for the same objects it would raise again."""
         found = None if key is None else self._made.get(key)
         if found is None or found[0] != of:
-            found = (of, work_out())
+            try:
+                found = (of, work_out())
+            except Exception as exc:
+                if key is not None:
+                    self._made[key] = (of, _Failure(exc))
+                raise
             if key is not None:
                 self._made[key] = found
+        if isinstance(found[1], _Failure):
+            raise found[1].error.with_traceback(None)
         value: T = found[1]
         return value
 

@@ -268,10 +268,13 @@ class Scaling:
         keys = {each.key for each in wanted}
         others = (said for key, said in self.said.items() if key not in keys)
         added = total({name: said[name] for name in self.limits if name in said} for said in others)
+        sizes = {key: len(key.encode()) + len(text.encode()) for key, text in self.annotations.items()}
+        size = sum(sizes.values())
         for each in wanted:
             value: ResourceList | None = each.value
+            size -= sizes.get(each.key, 0)
             if each.stands is None or any(q > each.stands.get(n, ZERO) for n, q in each.value.items()):
-                then = self.annotations | {each.key: marshal(each.value)} if each.stands is None else {}
+                then = size + len(each.key + marshal(each.value)) if each.stands is None else 0
                 most = total([added, each.value, stands])
                 what = f"migration of VM {each.vm.name}"
                 if refusal := refuse(self.caps, what, most, then) or denied(self.facts, what, most):
@@ -282,6 +285,7 @@ class Scaling:
                 continue
             if self.said.get(each.key) != value:
                 self.annotations[each.key] = marshal(value)
+            size += len(each.key + self.annotations[each.key])
             self.invalid.pop(each.key, None)
             add_to(added, value)
         return added
@@ -318,11 +322,9 @@ class Scaling:
 # ---- how much may be added -----------------------------------------------------------------------------------
 
 
-def refuse(
-    caps: Collection[str], what: str, added: Mapping[str, Quantity], annotations: Mapping[str, str] | None = None
-) -> ResourceQuotaError | None:
-    """Why `added` altogether, or these annotations, are too much with `what` in them; None when not. A cap that is
-    garbage allows nothing: better to wait than to overrun it."""
+def refuse(caps: Collection[str], what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
+    """Why `added` altogether, or annotations of this size, are too much with `what` in them; None when not. A cap that
+    is garbage allows nothing: better to wait than to overrun it."""
     try:
         limits = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in caps if text]
     except InvalidEntry as exc:
@@ -333,7 +335,6 @@ def refuse(
                 raised, most = shown(added[name], name), as_written(str(limit), name)
                 said = f"{what} waits: {name} would be raised by {raised}, max-extra is {most}"
                 return ResourceQuotaError(said, EVENT_CAP_REACHED)
-    size = sum(len(key.encode()) + len(text.encode()) for key, text in (annotations or {}).items())
     if size <= MAX_ANNOTATION_BYTES:
         return None
     said = f"{what} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"

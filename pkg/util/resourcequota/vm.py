@@ -75,6 +75,7 @@ class Vm:
         """All that its entries may have."""
         self.problems: list[ResourceQuotaError] = []
         self._rendering, self._spec, self._cache, self._exact = rendering, facts.quota.spec, facts.cache, exact
+        self._scoped = facts.quota.name if has_scopes(self._spec) else ""
         self._sides = sides = sides_of(self.vmi, migrations, pods)
         stages = [stage_of(each) for each in migrations]
         self._active = [each for each, stage in zip(migrations, stages, strict=True) if stage > Stage.FINISHED]
@@ -287,8 +288,9 @@ class Vm:
     def _rendered(self, what: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
         """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
         assert self.vmi is not None
-        key = (what, self.vmi.namespace, self.name) if not has_scopes(self._spec) else None
-        return self._cache.made(key, (self._rendering, self._made_of, *pods), render)
+        key = what, self.vmi.namespace, self.name, self._scoped
+        scopes = (self._spec.scopes, self._spec.scope_selector) if self._scoped else ()
+        return self._cache.made(key, (self._rendering, self._made_of, *scopes, *pods), render)
 
     def _say(self, reason: str, what: str) -> None:
         self.problems.append(ResourceQuotaError(f"VM {self.name} {what}", reason, vm=self.name))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.claims import Labelled, Move, labelled_claims, moves, state_claims_concerning
+from pkg.util.kubevirt.claims import Move, labelled_claims, moves, state_claims_concerning
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.sides import ControlledPods
-from pkg.util.quotacount.usage import has_scopes
+from pkg.util.quotacount.usage import has_scopes, is_live
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
 from pkg.util.resourcequota.facts import Facts
@@ -25,59 +25,55 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[Res
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
     """
-    pods, rendering, exact = controlled_pods(facts), rendering_of(facts, base), policy.estimate is EstimateKind.EXACT
     found: list[Vm] = []
     problems: list[ResourceQuotaError] = []
-    instances = facts.instances if facts.claims is not None else {}
-    labelled = labelled_claims(facts.claims) if facts.claims else {}
-    moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
-    for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
-        try:
-            vm = _vm(name, facts, rendering, migrations, pods, moved.get(name, ()), labelled, exact=exact)
-        except Exception as exc:
-            problems.append(not_understood(name, exc))
+    for vm in vms_one_by_one(facts, policy, base):
+        if isinstance(vm, ResourceQuotaError):
+            problems.append(vm)
         else:
             found.append(vm)
             problems += vm.problems
     return found, problems
 
 
-def _vm(
-    name: str,
-    facts: Facts,
-    rendering: Rendering,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    pods: ControlledPods,
-    moved: Sequence[Move],
-    labelled: Labelled,
-    *,
-    exact: bool,
-) -> Vm:
-    """Worked out once as long as its objects are the same: of a namespace's VMs few change from one decision to the
-    next."""
-    vmi = facts.instances.get(name)
-    own = pods.concerning(vmi, migrations)
-    key: Hashable = ("vm", vmi.namespace, name, exact, rendering.quota_limits) if vmi else None
-    if has_scopes(facts.quota.spec) or any(pod.deleting for pod in own):
-        key = None  # the time, or what else the quota asks of a pod, decides as well
-    claims: list[object] = [None]
-    if facts.claims is not None:
-        named = [facts.claims.get(claim) for each in moved for claim in (each.source, each.destination)]
-        claims = [
-            *state_claims_concerning(vmi, migrations, facts.claims, labelled),
-            facts.storage_migration,
-            *moved,
-            *named,
-        ]
-    made = partial(Vm, name, facts, rendering, migrations, pods, moved, labelled, exact=exact)
-    return facts.cache.made(key, (vmi, facts.rendering, *migrations, *own, *claims), made)
+def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[Vm | ResourceQuotaError]:
+    """What `vms_of` gives. Each is worked out once as long as its objects are the same: of a namespace's VMs few change
+    from one decision to the next, which finds the others in the facts' cache."""
+    pods, rendering, exact = controlled_pods(facts), rendering_of(facts, base), policy.estimate is EstimateKind.EXACT
+    quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
+    labelled = labelled_claims(facts.claims) if facts.claims else {}
+    moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
+    scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
+    for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
+        vmi, moving = facts.instances.get(name), moved.get(name, ())
+        own = pods.concerning(vmi, migrations)
+        claims: list[object] = [None]
+        if facts.claims is not None:
+            named = [facts.claims.get(claim) for each in moving for claim in (each.source, each.destination)]
+            of_state = state_claims_concerning(vmi, migrations, facts.claims, labelled)
+            claims = [*of_state, facts.storage_migration, *moving, *named]
+        of = (
+            vmi,
+            facts.rendering,
+            *scopes,
+            *migrations,
+            *own,
+            *(is_live(pod, facts.now) for pod in own if pod.deleting),
+            *claims,
+        )
+        key: Hashable = ("vm", vmi.namespace, name, exact, rendering.quota_limits, scopes[0]) if vmi else None
+        made = partial(Vm, name, facts, rendering, migrations, pods, moving, labelled, exact=exact)
+        try:
+            yield facts.cache.made(key, of, made)
+        except Exception as exc:
+            yield not_understood(name, exc)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:
-    """Sorted out once as long as the namespace has the same pods, none of which ends by itself as time goes by."""
+    """Sorted out once as long as the namespace has the same pods, and as many of those that end still count."""
     pods = tuple(facts.pods)
-    key: Hashable = None if any(pod.deleting for pod in pods) else ("pods", facts.quota.namespace)
-    return facts.cache.made(key, pods, lambda: ControlledPods(pods, facts.now))
+    of = (*pods, *(is_live(pod, facts.now) for pod in pods if pod.deleting))
+    return facts.cache.made(("pods", facts.quota.namespace), of, lambda: ControlledPods(pods, facts.now))
 
 
 def rendering_of(facts: Facts, base: Base) -> Rendering:

@@ -16,6 +16,7 @@ from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from kubeloop.workqueue.queue import loop_time
+from pkg.config.turns import Turns
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quotacount.releases import Releases
@@ -83,6 +84,7 @@ class Validator:
         self._options = options
         self._makes_targets = makes_targets
         self._ledger = Ledger()
+        self._turns = Turns()
         self._by_watch = SharedReads(self._read_watch)
         self._by_list = SharedReads(self._read_list)
 
@@ -96,7 +98,7 @@ class Validator:
             raise BadReview(f"the pod's resources: {exc}") from exc
         if request.operation != "UPDATE" and self._makes_targets(request.user_info):
             asked = replace(asked, migration=migration_of(asked.pod))
-            rooms = asked.rooms(self._cached(asked)) if asked.migration else ()
+            rooms = asked.rooms(await self._cached(asked)) if asked.migration else ()
             if asked.migration and not any(name in each.base for each in rooms for name in self._need(each, asked)):
                 return ALLOW  # it takes nothing of a base: KubeVirt's own is not held up because the API server is slow
         refusal = await self._decide(request, asked)
@@ -108,7 +110,7 @@ class Validator:
         """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
         if not request.authenticated:
             # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
-            return self._refusal(self._cached(asked), asked, Room.beside_all)
+            return self._refusal(await self._cached(asked), asked, Room.beside_all)
         snapshot, refusal, until = _Snapshot(), "", loop_time() + PATIENCE
         try:
             if refusal := await self._refused_by_quota(asked):
@@ -128,15 +130,15 @@ class Validator:
         except NoAnswer:
             self._ledger.keep()
             if not refusal:  # what stood in its way at the last look still does; else the own count decides
-                snapshot = self._cached(asked, self._view.pods(asked.namespace))
+                snapshot = await self._cached(asked, self._view.pods(asked.namespace))
                 refusal = self._refusal(snapshot, asked, Room.beside_all)
         if not refusal and not request.dry_run:
             self._admit(snapshot, asked)
         return refusal
 
-    def _cached(self, asked: _Pod, pods: Pods | None = None) -> _Snapshot:
+    async def _cached(self, asked: _Pod, pods: Pods | None = None) -> _Snapshot:
         """Without a request: what the caches have, and `pods` as a watch has brought them."""
-        return self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
+        return await self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
 
     async def _refused_by_quota(self, asked: _Pod) -> str:
         """Why quota itself will refuse the pod, by live status, for what is not held against a base; "": it will not.
@@ -195,7 +197,7 @@ class Validator:
         brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
         pods = self._view.pods(namespace, watch=any(map(is_raised, quotas)))
-        return self._count(map(self._view.observe, quotas), pods)
+        return await self._count(map(self._view.observe, quotas), pods)
 
     async def _read_list(self, namespace: str) -> _Snapshot:
         """All of it live, and at once: one after the other it would be of three moments, between which a migration may
@@ -203,7 +205,7 @@ class Validator:
         quotas, pods, source = await asyncio.gather(
             self._quotas(namespace), self._view.pods_live(namespace), self._view.source_live(namespace)
         )
-        return self._count([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
+        return await self._count([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
         known = list(filter(is_served, self._view.quotas(namespace)))
@@ -212,10 +214,12 @@ class Validator:
             return list(filter(is_served, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, known))
 
-    def _count(self, found: Iterable[Facts], pods: Pods | None) -> _Snapshot:
+    async def _count(self, found: Iterable[Facts], pods: Pods | None) -> _Snapshot:
         """`pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
+        for each in served:
+            await self._turns.work_out(replace(each, pods=pods.there) if pods else each, self._options.policy)
         rooms = [room(each, self._options.policy, pods) for each in served]
         raised = [it for of, it in zip(served, rooms, strict=True) if is_raised(of.quota)]
         behind = any(pods is None or it is None or it.is_behind for it in raised)

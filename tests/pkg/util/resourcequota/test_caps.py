@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
+
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.scaling import MAX_ANNOTATION_BYTES, idle, refuse
-from tests.decisions import after, by_value, namespace, sentences
+from tests.decisions import EXACT, after, by_value, namespace, sentences
 from tests.objects import (
     AT_4_5,
     COMPENSATION,
@@ -22,6 +26,7 @@ from tests.objects import (
     by_uid,
     launcher,
     quota,
+    running_vmi,
     vmi,
     vmim,
 )
@@ -76,14 +81,23 @@ def test_a_refusal_says_what_waits() -> None:
     assert str(refusal).startswith("migration of VM vm1 waits: ")
 
 
-def test_annotations_may_take_200_kib_by_bytes() -> None:
-    key = "k" * 10
-    full = {key: "ü" * ((MAX_ANNOTATION_BYTES - 13) // 2), "k": "{}"}
-    assert refuse([], "x", {}, full) is None
-    refusal = refuse([], "migration of VM vm1", {}, full | {"ll": ""})
-    assert refusal is not None
-    assert refusal.reason == "TooManyMigrations"
-    assert "204801 of 204800 bytes" in str(refusal)
+@pytest.mark.parametrize("more", [0, 1])
+def test_annotations_may_take_200_kib_by_bytes(more: int) -> None:
+    """With the entries of two VMs; a note of the quota's takes the rest."""
+    instances = [running_vmi(name) for name in ("vm1", "vm2")]
+    moves, sources = [vmim(vm=vmi.name) for vmi in instances], [launcher(vmi) for vmi in instances]
+
+    def planned(note: str) -> Plan:
+        return plan(namespace(quota(annotations={"note": note}), moves, sources, instances), EXACT)
+
+    def size(annotations: Mapping[str, str | None]) -> int:
+        return sum(len(key.encode()) + len((text or "").encode()) for key, text in annotations.items())
+
+    rest = MAX_ANNOTATION_BYTES - size(planned("").annotations) - len("note") + more
+    made = planned("ü" * (rest // 2) + "x" * (rest % 2))
+    assert [each.reason for each in made.problems] == ["TooManyMigrations"] * more
+    assert (by_name("vm1") in made.annotations, by_name("vm2") in made.annotations) == (True, not more)
+    assert not more or "204801 of 204800 bytes" in str(made.problems[0])
 
 
 HARD_HAS = {"limits.memory", "requests.nvidia.com/gpu"}

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Container, Pod, ResourceRequirements
+from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
@@ -19,7 +20,7 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 from tests.decisions import EXACT, HARVESTER, namespace, sentences
-from tests.objects import AT_1_5, AT_4_5, attachment, ended, launcher, machine, plugged, quota, vmi, vmim
+from tests.objects import AT_1_5, AT_4_5, EARLIER, attachment, ended, launcher, machine, plugged, quota, vmi, vmim
 
 HERE = vmi(nodeName="node-1")
 PLUGGED = plugged()
@@ -114,6 +115,16 @@ def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
     found, problems = asked(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
     assert found["vm1"].allowed == honest["vm1"].allowed
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
+
+
+def test_a_pod_that_is_being_deleted_counts_until_its_grace_period_is_over_whatever_is_cached() -> None:
+    metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
+    source = msgspec.structs.replace(SOURCE, metadata=msgspec.structs.replace(SOURCE.metadata, **metadata))
+    seen = namespace(quota(), [vmim()], [source], [HERE])
+    allowed = [
+        bool(asked(replace(seen, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].allowed) for later in (59, 61)
+    ]
+    assert allowed == [True, False]
 
 
 INJECTED = {

@@ -1,0 +1,91 @@
+"""Work about many VMs lets others run in between, and a decision finds what was worked out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from kubeloop.api.core import ResourceQuota
+from pkg.config import turns as module
+from pkg.config.turns import MANY, TURN, Turns
+from pkg.util.resourcequota import vms
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.planner import plan
+from tests.decisions import EXACT, namespace, sentences
+from tests.objects import EARLIER, launcher, quota, running_vmi, vmim
+
+
+class Steps:
+    """Each takes as long as a third of a turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.done: list[str] = []
+        monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+
+    def of(self, name: str, count: int) -> Iterator[None]:
+        for _ in range(count):
+            self.now += TURN / 3
+            self.done.append(name)
+            yield
+
+
+async def test_others_run_after_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+    work = asyncio.create_task(Turns().take(steps.of("a", 9)))
+    seen = []
+    while not work.done():
+        await asyncio.sleep(0)
+        seen.append(len(steps.done))
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) == 3
+    assert steps.done == ["a"] * 9
+
+
+async def test_what_is_worked_out_at_the_same_time_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many namespaces there are, the event loop is held for one turn."""
+    steps, turns = Steps(monkeypatch), Turns()
+    await asyncio.gather(turns.take(steps.of("a", 7)), turns.take(steps.of("b", 4)))
+    assert "".join(steps.done) == "aaabbbaaaba"
+
+
+def many(deleting: Sequence[int] = (), spec: dict[str, object] | None = None) -> Facts:
+    instances = [running_vmi(f"vm{number}") for number in range(MANY)]
+    metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
+    pods = [launcher(each) for each in instances]
+    for number in deleting:
+        pods[number] = msgspec.structs.replace(
+            pods[number], metadata=msgspec.structs.replace(pods[number].metadata, **metadata)
+        )
+    asked: ResourceQuota = quota()
+    if spec:
+        asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, **spec))
+    seen = namespace(asked, [vmim(vm=each.name) for each in instances], pods, instances)
+    return replace(seen, now=1_767_225_600.0)  # EARLIER
+
+
+@sentences(
+    {
+        "a VM after another": many(),
+        "their pods are being deleted": many(range(MANY)),
+        "a quota with scopes": many(spec={"scopes": ["NotTerminating"]}),
+        "a VM that is not understood": replace(
+            many(), instances={**many().instances, "vm3": running_vmi("vm3", limits={"memory": "lots"})}
+        ),
+    }
+)
+async def test_a_decision_finds_what_was_worked_out(case: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plan(replace(case, cache=type(case.cache)()), EXACT)
+    assert expected.annotations
+    await Turns().work_out(case, EXACT)
+
+    def worked_out_again(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(vms, "Vm", worked_out_again)
+    made = plan(case, EXACT)
+    assert (made.annotations, made.hard) == (expected.annotations, expected.hard)
+    assert [str(each) for each in made.problems] == [str(each) for each in expected.problems]
