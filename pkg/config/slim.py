@@ -11,6 +11,7 @@ For objects that no reader has yet: they are changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from kubeloop.api.core import (
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimStatus,
     Pod,
+    PodSpec,
     PodStatus,
 )
 from kubeloop.api.meta import Object, ObjectMeta, Struct
@@ -52,6 +54,7 @@ LARGEST: Final = 128 * 1024
 _LONGEST_SHARED: Final = 4096
 """Bytes of a value that is held for others: equal ones that are larger are rare, and a tenant may write many."""
 _LONGEST_WORD = 63
+_MOST_CONTAINERS: Final = 4 * LONGEST
 
 _POD_LABELS = (
     constants.LABEL_APP,
@@ -84,9 +87,12 @@ class Slim:
         self._shared: dict[tuple[type, bytes], Any] = {}
 
     def pod(self, pod: Pod) -> Pod:
-        """A fifth of a launcher pod remains. Never less than quota counts, however large that is."""
+        """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what is larger
+        than anything that KubeVirt starts is no VM's."""
         meta, spec, status = pod.metadata, pod.spec, pod.status
         _keep_metadata(pod, _POD_LABELS, _POD_ANNOTATIONS)
+        if _is_no_vms(spec):
+            _keep_metadata(pod)
         if meta.annotations:
             _write(meta, "annotations", self._held_once(dict, meta.annotations))
         _intern(spec, "node_name", "restart_policy")
@@ -110,7 +116,7 @@ class Slim:
         _intern(vmi.status, "phase", "node_name")
         _keep_conditions(vmi.status, _VMI_CONDITIONS)
         self._keep_spec(vmi.spec)
-        _cut_lists(vmi.status)
+        _cut(vmi.status)
         return _bounded(vmi)
 
     def migration(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
@@ -143,8 +149,8 @@ class Slim:
         return limits
 
     def _keep_spec(self, spec: VirtualMachineInstanceSpec) -> None:
-        _cut_lists(spec)
-        _cut_lists(spec.domain.devices)
+        for part in (spec, spec.domain.devices, spec.domain.resources):
+            _cut(part)
         _write(spec, "domain", self._held_once(DomainSpec, spec.domain))
 
     def _held_once(self, kind: type, value: S) -> S:
@@ -196,10 +202,20 @@ def _keep_conditions(status: PodStatus | VirtualMachineInstanceStatus, types: Co
     _write(status, "conditions", kept[:LONGEST] or None)
 
 
-def _cut_lists(part: Struct) -> None:
+def _cut(part: Struct) -> None:
+    """Its lists and maps."""
     for name in part.__struct_fields__:
-        if isinstance(value := getattr(part, name), list) and len(value) > LONGEST:
-            _write(part, name, value[:LONGEST])
+        value = getattr(part, name)
+        if isinstance(value, list | dict) and len(value) > LONGEST:
+            kept = islice(value.items() if isinstance(value, dict) else value, LONGEST)
+            _write(part, name, type(value)(kept))
+
+
+def _is_no_vms(spec: PodSpec) -> bool:
+    """Whether it has more containers than disks, file systems and sidecars make, or more resources than a VMI's."""
+    containers = [*spec.containers, *(spec.init_containers or ())]
+    resources = [spec.overhead, *(each for c in containers for each in (c.resources.limits, c.resources.requests))]
+    return len(containers) > _MOST_CONTAINERS or any(len(each or ()) > 2 * LONGEST for each in resources)
 
 
 def _bounded(obj: T) -> T:

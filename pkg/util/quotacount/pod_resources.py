@@ -58,13 +58,15 @@ def _aggregate(
     restartable: ResourceList = {}
     heaviest: ResourceList = {}
     for container in spec.init_containers or ():
-        if container.restart_policy == "Always":
-            resources = resources_of(container)
+        always = container.restart_policy == "Always"
+        resources = resources_of(container) if always else (of_plain_init or resources_of)(container)
+        if not resources:
+            continue
+        if always:
             add_to(together, resources)
             add_to(restartable, resources)
             beside = _of(restartable, resources)
         else:
-            resources = (of_plain_init or resources_of)(container)
             beside = add(resources, _of(restartable, resources))
         # Only what the container names itself becomes more: a pod may have thousands of them.
         heaviest |= maximum(_of(heaviest, beside), beside)

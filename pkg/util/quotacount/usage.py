@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 
 from kubeloop.api.core import (
     PersistentVolumeClaim,
@@ -137,6 +137,7 @@ def _counted_names(name: str, release: Release) -> Iterable[str]:
     return (REQUESTS_PREFIX + name,) if device_class or is_extended(name) else ()
 
 
+@lru_cache(16384)
 def is_extended(name: str) -> bool:
     """Whether a resource is an extended one, such as a device: a qualified name outside kubernetes.io."""
     if "/" not in name or "kubernetes.io/" in name or name.startswith(REQUESTS_PREFIX):

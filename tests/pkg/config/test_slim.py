@@ -23,6 +23,7 @@ from pkg.api.kubevirt import (
 from pkg.config.slim import LARGEST, LONGEST, Slim
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
+from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.launcher import (
     ANNOTATION_HOOK_SIDECARS,
     MAX_SIDECARS,
@@ -204,6 +205,22 @@ def test_a_vmi_is_cut_to_what_kubevirt_lets_through() -> None:
         VirtualMachineInstanceSpec(),
         VirtualMachineInstanceStatus(),
     )
+
+
+def launcher_with(containers: int, resources: int) -> Pod:
+    names = {f"example.com/d{number}": "1" for number in range(resources)}
+    more = [{"name": f"c{number}", "resources": {"limits": names}} for number in range(containers)]
+    body = json.loads(RECORDED[0].read_text())
+    return decoded(Pod, {**body, "spec": {**body["spec"], "containers": [*body["spec"]["containers"], *more]}})
+
+
+@pytest.mark.parametrize(("containers", "resources", "is_a_vms"), [(800, 4, True), (1024, 4, False), (1, 513, False)])
+def test_a_pod_that_is_larger_than_any_of_kubevirts_counts_and_is_no_vms(
+    containers: int, resources: int, is_a_vms: bool
+) -> None:
+    whole, light = launcher_with(containers, resources), Slim().pod(launcher_with(containers, resources))
+    assert pod_usage(light) == pod_usage(whole)
+    assert (vm_of(light) == vm_of(whole), constants.LABEL_APP in light.labels) == (is_a_vms, is_a_vms)
 
 
 def test_of_a_migration_the_tenants_notes_go() -> None:
