@@ -11,6 +11,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import Condition
 from kubeloop.api.objects import set_condition
 from lab.kubevirt import objects
+from lab.kubevirt.defaults import defaults
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, replacing, transitions, without
 from lab.kubevirt.pod import COMPUTE, hotplugged
 from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
@@ -72,7 +73,9 @@ def status_patch(
     if pod is not None and phase == RUNNING:
         status |= _place(vmi, pod, report_overhead)
     status |= conditions(vmi.status.conditions, _conditions(vmi, pod, phase, now))
-    patch = {"status": status, "metadata": _metadata(vmi, pod if phase == RUNNING else None)}
+    # As virt-api sets it when the VMI is created, which has a phase from then on.
+    spec = {} if vmi.phase else defaults(vmi)
+    patch = {"spec": spec, "status": status, "metadata": _metadata(vmi, pod if phase == RUNNING else None)}
     return {part: changes for part, changes in patch.items() if changes} or None
 
 
