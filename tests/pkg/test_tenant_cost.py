@@ -17,17 +17,20 @@ import pytest
 
 from kubeloop.api.core import Container, LimitRange, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object, Struct
+from kubeloop.api.objects import edit
 from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.config.slim import LARGEST, Slim
 from pkg.controller.migration.state import annotations_for
+from pkg.util import constants
 from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.webhook.namespace_pods import Pods
 from pkg.webhook.resources.pod.room import room
+from pkg.webhook.resources.virtualmachine import validator
 from tests.decisions import EXACT
-from tests.objects import annotated_namespace, launcher, quota, running_vmi, vm, vmim
+from tests.objects import annotated_namespace, launcher, limits_text, quota, running_vmi, vm, vmim
 from tests.program import ROOT
 
 SIZES: Final = (256 * 1024, LARGEST - 8 * 1024)
@@ -198,12 +201,21 @@ def decided(objects: Mapping[type[Object], Object]) -> None:
     assert rendered_from(vmi) == rendered_from(vmi)
 
 
+def reviewed(machine: VirtualMachine) -> None:
+    """By the webhook, which reads the object of the request."""
+    text = {**machine.annotations, constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: "[" + "{}," * (SIZES[0] // 3) + "{}]"}
+    annotated = edit(machine, metadata={"annotations": text})
+    validator.decide(annotated, machine, limits_text(requestsStorage="9Gi"), [quota()])
+
+
 def cost(kind: type[Object], line: bytes) -> tuple[float, int]:
     """Seconds of CPU, and bytes of the object that stay."""
     began = time.process_time()
     slim = Slim()
     obj = seen(kind, line, slim)
     decided({**OBJECTS, kind: obj or OBJECTS[kind]})
+    if isinstance(obj, VirtualMachine):
+        reviewed(obj)
     return time.process_time() - began, len(msgspec.json.encode(obj)) if obj else 0
 
 

@@ -6,7 +6,7 @@ Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -36,7 +36,8 @@ class _ClaimTemplate(Struct):
     spec: _ClaimSpec = _ClaimSpec()
 
 
-_TEMPLATES = msgspec.json.Decoder(list[_ClaimTemplate] | None)
+_TEMPLATES = msgspec.json.Decoder(Annotated[list[_ClaimTemplate], msgspec.Meta(max_length=256)] | None)
+"""As many as KubeVirt lets a VM have of volumes."""
 
 
 def storage_of(machine: VirtualMachine) -> Quantity:

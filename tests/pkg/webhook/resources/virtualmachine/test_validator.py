@@ -59,6 +59,7 @@ FITS = {
     "no volumes": Case(machine()),
     "an empty annotation": Case(machine(text="")),
     "null for templates": Case(machine(text="null")),
+    "as many templates as a VM may have volumes": Case(machine(text=f"[{'{},' * 255}{{}}]"), used="100Gi"),
     "templates that ask for nothing": Case(machine(text='[{"spec":{}},{}]'), used="100Gi"),
     "an update that asks for no more": Case(machine("500Gi"), machine("500Gi"), used="500Gi"),
     "an update that asks for less": Case(machine("400Gi"), machine("500Gi"), used="500Gi"),
@@ -109,7 +110,9 @@ def test_who_asks_for_no_more_is_not_told(old: VirtualMachine) -> None:
     assert decide(machine("1Gi"), old, LIMIT, UNREADABLE["an entry"].found) == Decision()
 
 
-@pytest.mark.parametrize("text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]"])
+@pytest.mark.parametrize(
+    "text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]", f"[{'{},' * 256}{{}}]"]
+)
 def test_templates_that_are_garbage_are_refused_where_storage_is_limited(text: str) -> None:
     decision = decide(machine(text=text), None, LIMIT, [quota({})])
     assert decision.message.startswith("failed to unmarshal the volumeClaimTemplates annotation: ")
