@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from itertools import chain
 from time import perf_counter
 from typing import Final
 
@@ -15,7 +16,7 @@ from pkg.util.resourcequota.vms import vms_one_by_one
 TURN: Final = 0.01
 """Seconds after which others run, between two steps."""
 MANY: Final = 16
-"""Fewer VMs or migrations than these need no turns: a VM takes a millisecond."""
+"""Fewer VMs, migrations and pods need no turns: each takes a millisecond at most."""
 
 
 class Turns:
@@ -28,8 +29,9 @@ class Turns:
     async def work_out(self, facts: Facts, policy: Policy) -> None:
         """What a decision about many VMs looks at, and finds in the facts' cache then. It may be of a moment ago by
         that time: what is decided next looks again."""
-        if len(facts.migrations) + len(facts.instances) >= MANY:
-            await self.take(vms_one_by_one(facts, policy, base_of(facts.quota, facts.limits, policy)))
+        if len(facts.migrations) + len(facts.instances) + len(facts.pods) >= MANY:
+            vms = vms_one_by_one(facts, policy, base_of(facts.quota, facts.limits, policy))
+            await self.take(chain(vms, (facts.charge(pod, facts.now) for pod in facts.pods)))
 
     async def take(self, steps: Iterable[object]) -> None:
         """Every step, each of them short."""

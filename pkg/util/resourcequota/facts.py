@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from cachetools import LRUCache
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
-from kubeloop.api.quantity import Quantity
+from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -117,6 +118,13 @@ class Facts:
     running: Sequence[Collection[str]] = ()
     """For a namespace with a budget: the source nodes of every migration of the cluster that runs or has a target."""
     cache: Cache = field(default_factory=Cache, compare=False)
+
+    def charge(self, pod: Pod, now: float | None) -> ResourceList:
+        """What the quota charges for a pod, with `now` not for one that is terminating past its grace period; nothing
+        for one that the API server would not let in."""
+        with contextlib.suppress(QuantityError):
+            return self.cache.usage(pod, self.quota.spec, now, self.rendering.kubernetes)
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ on their way to quota admission, still of those that have just ended, and its co
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -130,13 +129,10 @@ def room(observed: Facts, policy: Policy, pods: Pods | None) -> Room | None:
 
 
 def _charged(observed: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
-    """What the quota charges for these pods together, of what it limits; with `now` not for one that is terminating
-    past its grace period."""
-    quota, releases, sums = observed.quota, observed.rendering.kubernetes, ResourceList()
-    for pod in pods:
-        with contextlib.suppress(QuantityError):  # the API server lets none of these in
-            usage = observed.cache.usage(pod, quota.spec, now, releases)
-            add_to(sums, {name: usage[name] for name in quota.hard if name in usage})
+    """What the quota charges for these pods together, of what it limits."""
+    sums = ResourceList()
+    for usage in (observed.charge(pod, now) for pod in pods):
+        add_to(sums, {name: usage[name] for name in observed.quota.hard if name in usage})
     return sums
 
 
