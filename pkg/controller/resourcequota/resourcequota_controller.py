@@ -25,7 +25,7 @@ from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
-from pkg.config.turns import Turns
+from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
@@ -92,7 +92,7 @@ class Handler:
     clock: Callable[[], float]
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
-    turns: Turns = field(default_factory=Turns)
+    slices: TimeSlices = field(default_factory=TimeSlices)
     _remembered: dict[str, _Remembered] = field(default_factory=dict, init=False)
     _turns: ProjectTurns = field(default_factory=ProjectTurns, init=False)
 
@@ -138,7 +138,7 @@ class Handler:
 
     async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Raises Conflict when the quota is no longer what was decided from."""
-        await self.turns.work_out(self.observer.observe(quota, self.clock()), self.policy)
+        await self.slices.work_out(self.observer.observe(quota, self.clock()), self.policy)
         kept.decided_at = now = self.clock()
         observed = self._observe(quota, now, kept)
         decided = self._plan(observed, kept)

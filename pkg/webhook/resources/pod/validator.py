@@ -16,7 +16,7 @@ from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.turns import Turns
+from pkg.config.time_slices import TimeSlices
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.quotacount.releases import Releases
@@ -84,7 +84,7 @@ class Validator:
         self._options = options
         self._makes_targets = makes_targets
         self._ledger = Ledger()
-        self._turns = Turns()
+        self._slices = TimeSlices()
         self._by_watch = SharedReads(self._read_watch)
         self._by_list = SharedReads(self._read_list)
 
@@ -219,7 +219,7 @@ class Validator:
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
         for each in served:
-            await self._turns.work_out(replace(each, pods=pods.there) if pods else each, self._options.policy)
+            await self._slices.work_out(replace(each, pods=pods.there) if pods else each, self._options.policy)
         rooms = [room(each, self._options.policy, pods) for each in served]
         raised = [it for of, it in zip(served, rooms, strict=True) if is_raised(of.quota)]
         behind = any(pods is None or it is None or it.is_behind for it in raised)

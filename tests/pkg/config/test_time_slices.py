@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
-from pkg.config import turns as module
-from pkg.config.turns import MANY, TURN, Turns
+from pkg.config import time_slices as module
+from pkg.config.time_slices import MANY, SLICE, TimeSlices
 from pkg.util.resourcequota import vms
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
@@ -20,7 +20,7 @@ from tests.objects import EARLIER, launcher, quota, running_vmi, vmim
 
 
 class Steps:
-    """Each takes as long as a third of a turn."""
+    """Each takes as long as a third of a slice."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -29,14 +29,14 @@ class Steps:
 
     def of(self, name: str, count: int) -> Iterator[None]:
         for _ in range(count):
-            self.now += TURN / 3
+            self.now += SLICE / 3
             self.done.append(name)
             yield
 
 
-async def test_others_run_after_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_run_after_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(monkeypatch)
-    work = asyncio.create_task(Turns().take(steps.of("a", 9)))
+    work = asyncio.create_task(TimeSlices().take(steps.of("a", 9)))
     seen = []
     while not work.done():
         await asyncio.sleep(0)
@@ -46,9 +46,9 @@ async def test_others_run_after_every_turn(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_what_is_worked_out_at_the_same_time_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many namespaces there are, the event loop is held for one turn."""
-    steps, turns = Steps(monkeypatch), Turns()
-    await asyncio.gather(turns.take(steps.of("a", 7)), turns.take(steps.of("b", 4)))
+    """However many namespaces there are, the event loop is held for one slice."""
+    steps, slices = Steps(monkeypatch), TimeSlices()
+    await asyncio.gather(slices.take(steps.of("a", 7)), slices.take(steps.of("b", 4)))
     assert "".join(steps.done) == "aaabbbaaaba"
 
 
@@ -80,7 +80,7 @@ def many(deleting: Sequence[int] = (), spec: dict[str, object] | None = None) ->
 async def test_a_decision_finds_what_was_worked_out(case: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plan(replace(case, cache=type(case.cache)()), EXACT)
     assert expected.annotations
-    await Turns().work_out(case, EXACT)
+    await TimeSlices().work_out(case, EXACT)
 
     def worked_out_again(*_: object, **__: object) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Work about many objects, in turns: whatever else the process does runs in between."""
+"""Work about many objects, in slices of time: whatever else the process does runs in between."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vms import vms_one_by_one
 
-TURN: Final = 0.01
+SLICE: Final = 0.01
 """Seconds after which others run, between two steps."""
 MANY: Final = 16
-"""Fewer VMs, migrations and pods need no turns: each takes a millisecond at most."""
+"""Fewer VMs, migrations and pods need none: each takes a millisecond at most."""
 
 
-class Turns:
-    """All that is done here shares one turn: ten namespaces with thousands of VMs hold the event loop no longer at a
-    time than one does."""
+class TimeSlices:
+    """All that is done here shares one slice at a time: ten namespaces with thousands of VMs hold the event loop no
+    longer than one does."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._slice = asyncio.Lock()
 
     async def work_out(self, facts: Facts, policy: Policy) -> None:
         """What a decision about many VMs looks at, and finds in the facts' cache then. It may be of a moment ago by
@@ -37,8 +37,8 @@ class Turns:
         """Every step, each of them short."""
         following, left = iter(steps), True
         while left:
-            async with self._turn:
-                left = _until(perf_counter() + TURN, following)
+            async with self._slice:
+                left = _until(perf_counter() + SLICE, following)
                 await asyncio.sleep(0)
 
 
