@@ -49,7 +49,7 @@ def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
     opened: a FIFO waits for ever, a device has no end. Raises as `reading`."""
     file = str(path)
     try:
-        if what := _what_it_is(path, links=links):
+        if what := _refused_type(path, links=links):
             raise ManifestError(f"{what}, not a file: name a file, or - to read a pipe")
         with open(path, "rb") as stream:
             yield stream
@@ -59,7 +59,7 @@ def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
         raise ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _what_it_is(path: Path, *, links: bool) -> str:
+def _refused_type(path: Path, *, links: bool) -> str:
     """What a path is that is not read; "" for a file, for what a shell names a pipe, and for nothing."""
     if links and str(path).startswith(_PIPES):
         return ""

@@ -176,7 +176,7 @@ class Replica:
             management.recorder("headroom"),
             self.options.namespace,
             lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
-            management.policy_found,
+            management.set_policy_in_force,
             lambda: leading.is_set() and not self.options.dry_run,
         )
         await management.wait_for_sync()

@@ -66,7 +66,7 @@ async def _serve(
                 management.recorder("headroom"),
                 own,
                 lambda: virt_controllers(management.kubevirts.cache().list(), webhooks.options.kubevirt_users),
-                management.policy_found,
+                management.set_policy_in_force,
                 reports=lambda: False,
             )
             tasks = [asyncio.create_task(kubernetes.run(client))]

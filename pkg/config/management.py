@@ -149,7 +149,7 @@ class Management(ControllerFactory):
             policy_in_force=lambda: self.policy_in_force,
         )
 
-    def policy_found(self, *, in_force: bool) -> None:
+    def set_policy_in_force(self, *, in_force: bool) -> None:
         """What is believed of pods depends on it: every quota is decided anew when it changes."""
         if in_force != self.policy_in_force:
             self.policy_in_force = in_force

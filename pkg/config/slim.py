@@ -91,7 +91,7 @@ class Slim:
         than anything that KubeVirt starts is no VM's."""
         meta, spec, status = pod.metadata, pod.spec, pod.status
         _keep_metadata(pod, _POD_LABELS, _POD_ANNOTATIONS)
-        if _is_no_vms(spec):
+        if _exceeds_launchers(spec):
             _keep_metadata(pod)
         if meta.annotations:
             _write(meta, "annotations", self._held_once(dict, meta.annotations))
@@ -117,13 +117,13 @@ class Slim:
         _keep_conditions(vmi.status, _VMI_CONDITIONS)
         self._keep_spec(vmi.spec)
         _cut(vmi.status)
-        return _bounded(vmi)
+        return _within_size(vmi)
 
     def migration(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
         """Name, VM, priority and status remain."""
         _keep_metadata(migration)
         _intern(migration.status, "phase")
-        return _bounded(migration)
+        return _within_size(migration)
 
     def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
@@ -138,10 +138,10 @@ class Slim:
         _intern(vm.spec, "run_strategy")
         _intern(vm.status, "printable_status")
         template = vm.spec.template
-        annotations = _kept_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
+        annotations = _read_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
         _write(template, "metadata", TemplateMeta(annotations=annotations))
         self._keep_spec(template.spec)
-        return _bounded(vm)
+        return _within_size(vm)
 
     def limit_range(self, limits: LimitRange) -> LimitRange:
         """What it limits remains."""
@@ -178,20 +178,20 @@ def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Colle
     for owner in owners:
         _intern(owner, "api_version", "kind")
     _write(meta, "owner_references", owners or None)
-    kept = _kept(meta.labels, labels) or {}
+    kept = _with_keys(meta.labels, labels) or {}
     _write(meta, "labels", {key: _word(text) if key in _SHARED_LABELS else text for key, text in kept.items()} or None)
-    _write(meta, "annotations", _kept_annotations(meta, annotations))
+    _write(meta, "annotations", _read_annotations(meta, annotations))
 
 
-def _kept_annotations(metadata: ObjectMeta | TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
+def _read_annotations(metadata: ObjectMeta | TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
     """Of a list of sidecars its length, and that as far as it is read."""
-    kept = _kept(metadata.annotations, keys)
+    kept = _with_keys(metadata.annotations, keys)
     if kept and ANNOTATION_HOOK_SIDECARS in kept:
         kept[ANNOTATION_HOOK_SIDECARS] = f"[{','.join(['{}'] * hook_sidecar_count(metadata))}]"
     return kept
 
 
-def _kept(given: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
+def _with_keys(given: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
     """Those of the keys that are given."""
     return {key: given[key][:LONGEST] for key in keys if key in given} or None if given else None
 
@@ -211,14 +211,14 @@ def _cut(part: Struct) -> None:
             _write(part, name, type(value)(kept))
 
 
-def _is_no_vms(spec: PodSpec) -> bool:
+def _exceeds_launchers(spec: PodSpec) -> bool:
     """Whether it has more containers than disks, file systems and sidecars make, or more resources than a VMI's."""
     containers = [*spec.containers, *(spec.init_containers or ())]
     resources = [spec.overhead, *(each for c in containers for each in (c.resources.limits, c.resources.requests))]
     return len(containers) > _MOST_CONTAINERS or any(len(each or ()) > 2 * LONGEST for each in resources)
 
 
-def _bounded(obj: T) -> T:
+def _within_size(obj: T) -> T:
     """The object; without spec and status if it is larger than any that KubeVirt starts."""
     if len(_encode(obj)) <= LARGEST:
         return obj

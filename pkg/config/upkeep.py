@@ -49,12 +49,12 @@ class Upkeep:
     """Headroom's own."""
     accounts: Callable[[], Sequence[str]]
     """virt-controller's user names as known by then."""
-    found: Callable[..., None] = lambda *, in_force: None
+    announce: Callable[..., None] = lambda *, in_force: None
     """Called with `in_force` after every check."""
     reports: Callable[[], bool] = lambda: True
     """Whether an event is to be written: one process does so, and none in a dry run."""
     _said: Sequence[str] = field(default=(), init=False)
-    _reported: Sequence[str] = field(default=(), init=False)
+    _event_problems: Sequence[str] = field(default=(), init=False)
 
     async def run(self) -> None:
         while True:
@@ -70,7 +70,7 @@ class Upkeep:
         """Once. Raises ApiError."""
         found = await self._policy_problems()
         STANDS.set(not found)
-        self.found(in_force=not found)
+        self.announce(in_force=not found)
         message = f"{'; '.join(found)}: {MEANING}"
         if found != self._said:
             self._said = found
@@ -78,9 +78,9 @@ class Upkeep:
                 log.warning("%s", message)
             else:
                 log.info("the policies of deploy/policy.yaml are in force")
-        if found == self._reported or not self.reports():
+        if found == self._event_problems or not self.reports():
             return
-        self._reported = found
+        self._event_problems = found
         if found:
             self.events.event(about(self.namespace), "Warning", EVENT, message)
 

@@ -114,7 +114,7 @@ def _alternatives(declared: Any) -> Sequence[Any]:
     return [declared]
 
 
-def filled(field: Field, size: int) -> Iterator[tuple[str, Any]]:
+def values_of(field: Field, size: int) -> Iterator[tuple[str, Any]]:
     """Values of the field that take so many bytes."""
     if field.type is str:
         yield "a long text", "x" * size
@@ -155,7 +155,7 @@ EVERY = [
     for kind in OBJECTS
     for field in fields_of(kind)
     for size in SIZES
-    for what, value in filled(field, size)
+    for what, value in values_of(field, size)
 ]
 
 
@@ -173,13 +173,13 @@ def transform_of(slim: Slim) -> Mapping[type[Object], Callable[[Any], Any]]:
     }
 
 
-def seen(kind: type[Object], line: bytes, slim: Slim) -> Object | None:
+def as_cached(kind: type[Object], line: bytes, slim: Slim) -> Object | None:
     """As a cache holds the object of a watch's line; None: as it was before."""
     found: Any = decoder_for(kind).watch_event(line).object
     return found and transform_of(slim)[kind](found)
 
 
-def decided(objects: Mapping[type[Object], Object]) -> None:
+def decide_about(objects: Mapping[type[Object], Object]) -> None:
     """About the tenant's quota, of every object anew, and what its VMI shows."""
     counts = quota({"limits.cpu": "3", "limits.memory": "5000Mi", "requests.storage": "9Gi"})
     listed: dict[Any, Any] = {kind: Listed([obj]) for kind, obj in objects.items()}
@@ -201,7 +201,7 @@ def decided(objects: Mapping[type[Object], Object]) -> None:
     assert rendered_from(vmi) == rendered_from(vmi)
 
 
-def reviewed(machine: VirtualMachine) -> None:
+def review(machine: VirtualMachine) -> None:
     """By the webhook, which reads the object of the request."""
     text = {**machine.annotations, constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: "[" + "{}," * (SIZES[0] // 3) + "{}]"}
     annotated = edit(machine, metadata={"annotations": text})
@@ -212,10 +212,10 @@ def cost(kind: type[Object], line: bytes) -> tuple[float, int]:
     """Seconds of CPU, and bytes of the object that stay."""
     began = time.process_time()
     slim = Slim()
-    obj = seen(kind, line, slim)
-    decided({**OBJECTS, kind: obj or OBJECTS[kind]})
+    obj = as_cached(kind, line, slim)
+    decide_about({**OBJECTS, kind: obj or OBJECTS[kind]})
     if isinstance(obj, VirtualMachine):
-        reviewed(obj)
+        review(obj)
     return time.process_time() - began, len(msgspec.json.encode(obj)) if obj else 0
 
 

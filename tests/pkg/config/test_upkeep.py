@@ -118,7 +118,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
 async def test_every_process_learns_of_it_and_the_one_that_leads_says_it() -> None:
     cluster, told, leads = Cluster(), list[bool](), [False]
     upkeep = cluster.upkeep()
-    upkeep.found, upkeep.reports = lambda *, in_force: told.append(in_force), lambda: leads[0]
+    upkeep.announce, upkeep.reports = lambda *, in_force: told.append(in_force), lambda: leads[0]
     await upkeep.check()
     assert not cluster.told.recorded
     leads[0] = True
