@@ -22,8 +22,8 @@ from pkg.util.constants import COLLECTED
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"\s*")
-_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-"""What shells name a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`."""
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
+"""What shells name a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and nothing."""
 
 
 class ManifestError(ReportedError):
