@@ -3,6 +3,7 @@ source has, and headroom's own reserve lets it in."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,17 +11,18 @@ import pytest
 
 from kubeloop.api.quantity import Quantity
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import until
+from kubeloop.testing.polling import eventually
 from lab.namespace import LASTING
 from tests.e2e.admin import Admin
-from tests.e2e.api import Api, ApiFailure
-from tests.e2e.hostile_tenant import applied_policy
+from tests.e2e.api import CORE, Api, ApiFailure
+from tests.e2e.hostile_tenant import LAUNCHER, VIRT_CONTROLLER, applied_policy, pod
 from tests.program import Program, headroom
 
 pytestmark = pytest.mark.cluster
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 NAME = "mesh"
+INJECTED = {"istio-injection": "enabled"}
 HARD = {"limits.cpu": "3500m", "limits.memory": "3Gi"}
 PROXY = (
     'Object.spec.containers{name: "istio-proxy", image: "proxy", resources: Object.spec.containers.resources{'
@@ -31,7 +33,8 @@ MESH = {
     "reinvocationPolicy": "Never",
     "matchConstraints": {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-        "objectSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}},
+        "objectSelector": {"matchLabels": LAUNCHER},
+        "namespaceSelector": {"matchLabels": INJECTED},
     },
     "mutations": [
         {
@@ -44,7 +47,7 @@ MESH = {
 
 @pytest.fixture
 def mesh(api: Api) -> Iterator[None]:
-    """Puts a proxy into every launcher pod."""
+    """Puts a proxy into every launcher pod of the namespaces with the mesh's label."""
     binding = {"policyName": NAME}
     made = {"mutatingadmissionpolicies": MESH, "mutatingadmissionpolicybindings": binding}
     for kind, spec in made.items():
@@ -69,17 +72,21 @@ def guarded(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[Progra
 
 
 @pytest.mark.usefixtures("mesh", "guarded")
-async def test_a_vm_with_a_meshs_sidecar_migrates(admin: Admin) -> None:
+async def test_a_vm_with_a_meshs_sidecar_migrates(admin: Admin, api: Api) -> None:
     namespace = await admin.namespace(HARD)
+    await namespace.mark(labels=INJECTED)
+    pods, kubevirt = (
+        f"{CORE}/namespaces/{namespace.name}/pods?dryRun=All",
+        api.as_user(VIRT_CONTROLLER, "system:masters"),
+    )
+
+    def injects() -> bool:
+        """Whether the API server goes by the policy already."""
+        return len(kubevirt.create(pods, pod("probe", labels=LAUNCHER))["spec"]["containers"]) == 2
+
+    await asyncio.to_thread(eventually, injects, 20)
     await namespace.machine(cpu="1", memory="1Gi")
-
-    async def has_proxy() -> bool:
-        (launcher,) = await namespace.launchers()
-        return [each.name for each in launcher.spec.containers] == ["compute", "istio-proxy"]
-
-    await until(has_proxy, "the proxy in the launcher")
-    used = await namespace.used()
-    assert used["limits.cpu"] == Quantity.parse("3015m")
+    assert (await namespace.used())["limits.cpu"] == Quantity.parse("3015m")
     migration = await namespace.migrate(running=LASTING)
     await namespace.until_phase(migration, "Running")
     assert (await namespace.hard())["limits.cpu"] == Quantity.parse("6515m")
