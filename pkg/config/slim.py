@@ -128,8 +128,13 @@ class Slim:
     def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
         _keep_metadata(claim, _CLAIM_LABELS, _CLAIM_ANNOTATIONS)
-        _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, claim.spec))
-        _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, claim.status))
+        spec, status = claim.spec, claim.status
+        spec = PersistentVolumeClaimSpec(resources=spec.resources, storage_class_name=spec.storage_class_name)
+        status = PersistentVolumeClaimStatus(
+            access_modes=status.access_modes, allocated_resources=status.allocated_resources
+        )
+        _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, spec))
+        _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, status))
         return claim
 
     def machine(self, vm: VirtualMachine) -> VirtualMachine:
