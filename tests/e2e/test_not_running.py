@@ -13,7 +13,7 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
-from tests.e2e.accounts import ADMISSION, NAMESPACE, forget
+from tests.e2e.accounts import ADMISSION, NAMESPACE, forget, kubeconfig_of
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.tenant import OWNER, RAISED
@@ -37,7 +37,7 @@ def nothing_is_left(api: Api) -> Iterator[None]:
 
 
 async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
-    cluster: Cluster, api: Api, own_kubeconfig: Path, tenant: MakeTenant
+    cluster: Cluster, api: Api, own_kubeconfig: Path, tenant: MakeTenant, tmp_path: Path
 ) -> None:
     own = ("--kubeconfig", str(own_kubeconfig))
 
@@ -77,7 +77,9 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
         for each in api.items(f"{ADMISSION}/{kind}webhookconfigurations")
     ]
     assert [name for name in left if "headroom" in name] == []
-    released = said("release").splitlines()
+    done = run("release", "--kubeconfig", str(kubeconfig_of(api, "headroom-release", tmp_path)), **POD)
+    assert done.returncode == 0, done.stderr
+    released = done.stdout.splitlines()
     assert f"released {namespace.name}/default-abc" in released
     assert "Lease headroom" in "\n".join(released)
     after = json.loads(said("status", "-o", "json"))["headroom"]
