@@ -303,10 +303,16 @@ def _leaves(error: BaseException) -> Iterator[Any]:
 
 
 def _refusal_behind(error: BaseException | None) -> ApiError | None:
-    """The error, or one that it was raised from, after which somebody else has to act."""
-    while error is not None and not (isinstance(error, ApiError) and error.needs_repair):
+    """Returns the error, or one that it was raised from, after which somebody else has to act, or None.
+
+    An error may be its own cause (`raise error from error`): each is looked at once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, ApiError) and error.needs_repair:
+            return error
+        seen.add(id(error))
         error = error.__cause__
-    return error
+    return None
 
 
 def _peace(error: BaseException) -> float | None:

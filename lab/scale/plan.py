@@ -111,7 +111,8 @@ class Plan:
                 "requests": {"cpu": "100m", "memory": "512Mi"},
             },
         }
-        template = {"nodeSelector": {LABEL_RUN: self.run}, "domain": domain}
+        toleration = {"key": LABEL_RUN, "operator": "Exists", "effect": "NoSchedule"}
+        template = {"nodeSelector": {LABEL_RUN: self.run}, "tolerations": [toleration], "domain": domain}
         made = bodies.machine(name, template, strategy="Always")
         return made | {"metadata": {"name": name, "namespace": namespace}}
 

@@ -123,3 +123,18 @@ async def test_a_kind_that_may_not_be_listed_or_watched_is_a_trouble_of_its_cont
     ((controller, trouble),) = cluster.management.troubles()
     assert (controller, trouble.key, str(trouble)) == (nodes, "", "Forbidden: nodes is forbidden")
     await cluster.management.stop()
+
+
+async def test_an_error_that_is_its_own_cause_is_retried_as_any_other() -> None:
+    kind, calls = Quotas(), 0
+
+    async def fails(key: str, obj: ResourceQuota | None) -> None:
+        nonlocal calls
+        calls += 1
+        error = ServerError("not now")
+        raise error from error
+
+    await kind.start(fails=fails)
+    kind.put("a", "ns")
+    await asyncio.sleep(2)
+    assert calls > 1
