@@ -107,6 +107,7 @@ UNUSED = {
         )
     },
     **{f"headroom-release: {verb} leases headroom in headroom-system": WAITS for verb in ("list", "watch")},
+    "headroom: list events": "a migration that stays refused though its quota was touched",
     "headroom: list pods": "before a VM is halted",
     "headroom: list virtualmachineinstancemigrations": "one that the cache may not know yet",
     "headroom: get namespaces": CHANGED,
