@@ -57,6 +57,7 @@ class Answer(reports.Answer):
     def document(self) -> dict[str, Any]:
         return {
             **self.about(),
+            "rancherQuotas": self.snapshot.basis.rancher_quotas.value,
             "quotas": [quota.document() for quota in self.quotas],
             "budgets": [found.document() for found in self.budgets],
         }
@@ -66,7 +67,8 @@ class Answer(reports.Answer):
         parts = [part for quota in self.quotas for part in _parts(quota, installed)]
         parts += [part for found in self.budgets for part in _budget_parts(found)]
         parts = parts or [reports.line(f"no managed quota in {self.where or 'any namespace'}")]
-        return [*parts, *([reports.line(installed.registration)] if installed.registration else [])]
+        remarks = self.snapshot.basis.of_rancher, installed.registration
+        return [*parts, *(reports.line(remark) for remark in remarks if remark)]
 
     def lines(self) -> dict[str, str]:
         """Not how much is used, which changes with every pod."""

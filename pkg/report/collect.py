@@ -27,7 +27,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.claims import STATE_PREFIX, moves
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
@@ -82,6 +82,8 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         "now": snapshot.now,
         "basis": snapshot.basis.document(),
         "policyInForce": snapshot.basis.policy_in_force,
+        "rancherQuotas": snapshot.basis.rancher_quotas.value,
+        "rancherReason": snapshot.basis.rancher_reason,
         "installed": msgspec.to_builtins(snapshot.installed),
         "namespaces": sorted(chosen),
         "status": [each.document() for each in found if each.namespace in chosen],
@@ -118,7 +120,14 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(about["now"]),
-        basis=Basis(policy, basis["source"] or "", basis["kubernetes"], about.get("policyInForce", False)),
+        basis=Basis(
+            policy,
+            basis["source"] or "",
+            basis["kubernetes"],
+            about.get("policyInForce", False),
+            RancherQuotas(about.get("rancherQuotas", RancherQuotas.DIRECT)),
+            about.get("rancherReason", ""),
+        ),
         installed=msgspec.convert(about["installed"], Installed),
         **cast("dict[str, Any]", lists),
     )

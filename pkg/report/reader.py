@@ -120,7 +120,10 @@ async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     counted = tuple(found.kubernetes.split()) if found else ()
     versions = counted if version in counted else (version,)
-    return Basis(Policy(mode, estimate), source, versions, found is not None and found.policy == IN_FORCE)
+    if found is None:
+        return Basis(Policy(mode, estimate), source, versions)
+    rancher = found.rancher_quotas, found.rancher_reason
+    return Basis(Policy(mode, estimate), source, versions, found.policy == IN_FORCE, *rancher)
 
 
 async def _own(

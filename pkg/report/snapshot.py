@@ -20,8 +20,9 @@ from pkg.util.constants import CONFIG_MAP
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.util.resourcequota.policy import EXACT, Policy
+from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -36,12 +37,15 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What a report assumes: the controller's mode and estimate, their source ("" without one), the versions of the API
-    servers by which pods count (none: that of the newest), and whether deploy/policy.yaml is in force."""
+    servers by which pods count (none: that of the newest), whether deploy/policy.yaml is in force, and how quotas with
+    Rancher's label are raised, and why so."""
 
     policy: Policy = EXACT
     source: str = ""
     kubernetes: Sequence[str] = ()
     policy_in_force: bool = False
+    rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
+    rancher_reason: str = ""
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,6 +55,13 @@ class Basis:
             "source": self.source or None,
             "kubernetes": list(self.kubernetes),
         }
+
+    @property
+    def of_rancher(self) -> str:
+        """How quotas with Rancher's label are raised, as a line; "" where headroom writes them as any other."""
+        if self.rancher_quotas is RancherQuotas.DIRECT:
+            return ""
+        return f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
 
     def releases(self) -> Releases:
         return releases_of(self.kubernetes) if self.kubernetes else NEWEST
@@ -116,7 +127,8 @@ class Snapshot:
         source = Source(
             **cast("dict[str, Any]", lists), kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force
         )
-        return Observer(source)
+        asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
+        return Observer(source, asks=asks)
 
 
 LISTS: Final[Mapping[str, type[Object]]] = {

@@ -20,6 +20,8 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
+from pkg.util.resourcequota.rancher import exceeding
+from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 
@@ -99,6 +101,8 @@ def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
     ]
     if "headroom" in keeper:
         problems += map(str, plan(observed, policy).problems)
+    if beyond := exceeding(observed.limits, observed.rancher.granted):
+        problems.append(str(not_granted(observed, beyond)))
     return QuotaStatus(
         namespace=quota.namespace,
         name=quota.name,

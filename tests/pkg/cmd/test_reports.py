@@ -534,6 +534,15 @@ def test_what_a_report_goes_by(
     assert ("are assumed" in call(*command, *flags).out) is (source is None)
 
 
+@pytest.mark.parametrize(
+    ("way", "line"), [("direct", ""), ("annotation", "quotas of Rancher are raised by annotation: so")]
+)
+def test_status_says_how_quotas_of_rancher_are_raised(way: str, line: str, server: ThreadedServer, call: Call) -> None:
+    published(server, "takeover", "exact", rancher_quotas=way, rancher_reason="so")
+    assert json.loads(call("status", "-o", "json").out)["rancherQuotas"] == way
+    assert ("quotas of Rancher" in call("status").out, line in call("status").out) == (bool(line), True)
+
+
 DIFFER = "API servers differ (v1.36.3, v1.37.2): the larger count holds\n"
 UNKNOWN = "Kubernetes version {} is not known to headroom: the largest count of any release holds\n"
 

@@ -55,6 +55,15 @@ def test_a_quiet_quota() -> None:
     }
 
 
+def test_a_request_that_rancher_has_not_granted_is_a_line_and_no_base() -> None:
+    big = '{"limit":{"limitsCpu":"60","limitsMemory":"5000Mi"}}'
+    project = {"field.cattle.io/projectId": "c:p"}
+    found = one(status(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limits=big, annotations=project)))
+    assert str(found.resources["limits.cpu"].base) == "3"
+    (line,) = found.problems
+    assert line == "namespace ns1 requests more than Rancher has granted: limits.cpu 60 of which 3 are granted"
+
+
 def test_a_quota_whose_writes_are_refused_says_by_whom() -> None:
     seen = settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))
     cause = Cause("RBAC", 403, "may not", ["ResourceQuota ns1/default-abc"], 1)
