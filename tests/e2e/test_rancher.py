@@ -1,0 +1,223 @@
+"""Beside a Rancher that validates against projects and lets nobody else write its quotas (release 2.15.2): quotas are
+raised and come back, and nothing is granted that Rancher did not grant."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeloop.api.registry import NAMESPACES
+from kubeloop.client.errors import BadRequest
+from kubeloop.testing.cluster.cluster import Cluster
+from lab import bodies
+from lab.cluster import RancherAgent
+from lab.namespace import LASTING, Namespace, becomes, by_value
+from lab.rancher import lock
+from lab.rancher.releases import DEFAULT, NEWEST
+from pkg.util import constants
+from tests.e2e.accounts import NAMESPACE
+from tests.e2e.admin import HARD, Admin, RancherProject, admin_of
+from tests.e2e.headroom.amounts import plus, watched
+from tests.e2e.headroom.shapes import SEED
+from tests.program import Program, program
+
+pytestmark = pytest.mark.cluster
+
+ONE = {"limits.cpu": "2015m", "limits.memory": "4649965313"}
+"""What quota counts of one of the seed's launchers, without a setting of Harvester's for the overhead."""
+RAISED = {name: str(amount) for name, amount in plus(by_value(HARD), by_value(ONE)).items()}
+"""HARD and one more of them."""
+ROOM = {"limits.cpu": "20", "limits.memory": "40Gi"}
+REQUEST = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Cluster) -> Iterator[RancherAgent]:
+    """Rancher 2.15.2, for the module."""
+    agent = RancherAgent(cluster.directory)
+    agent.install(NEWEST)
+    yield agent
+    agent.install(DEFAULT)
+
+
+@pytest.fixture(scope="module")
+def headroom(cluster: Cluster, agent: RancherAgent, own_kubeconfig: Path) -> Iterator[Program]:
+    """The controller with its webhooks and no flag about Rancher, with its own rights alone: it may not impersonate."""
+    made = program(
+        cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE
+    ).start()
+    yield made
+    assert "Traceback" not in made.text()
+    made.stop()
+
+
+@pytest.fixture
+async def admin(cluster: Cluster, headroom: Program) -> AsyncIterator[Admin]:
+    async with admin_of(cluster) as found:
+        yield found
+
+
+async def running(project: RancherProject, limits: dict[str, str] | None = None) -> Namespace:
+    """A namespace of the project whose VM runs."""
+    namespace = await project.namespace(limits or HARD)
+    await namespace.machine(spec=SEED, strategy="Always")
+    await namespace.until_used(ONE)
+    return namespace
+
+
+async def marks_of(namespace: Namespace) -> dict[str, str]:
+    return dict((await namespace.client.resource(NAMESPACES).get(name=namespace.name)).annotations)
+
+
+async def requested(namespace: Namespace) -> str:
+    return (await marks_of(namespace))[REQUEST]
+
+
+async def at_rest(namespace: Namespace, text: str, hard: dict[str, str] | None = None) -> None:
+    """Until the annotation says again what it said, nothing is recorded, and the quota is at its base."""
+    await namespace.until_hard(hard or HARD)
+
+    async def state() -> tuple[str, bool]:
+        found = await marks_of(namespace)
+        return found[REQUEST], constants.ANNOTATION_REQUEST in found
+
+    await becomes(state, (text, False))
+    assert await namespace.entries() == {}
+
+
+async def test_a_migration_is_raised_by_rancher_and_everything_comes_back(admin: Admin) -> None:
+    project = await admin.project(ROOM, default=HARD)
+    namespace = await running(project)
+    before = await requested(namespace)
+    async with watched(namespace) as (versions,):
+        await namespace.succeed(await namespace.migrate(linger=1.0))
+        await at_rest(namespace, before)
+        assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
+    assert await namespace.verdict() == ""
+
+
+async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Admin, agent: RancherAgent) -> None:
+    namespace = await running(await admin.project(ROOM, default=HARD))
+    before = await requested(namespace)
+    async with watched(namespace) as (versions,):
+        migration = await namespace.migrate(running=LASTING, linger=1.0)
+        await namespace.until_phase(migration, "Running")
+        for _ in range(5):
+            agent.restart()
+            await asyncio.sleep(0.2)
+        await namespace.hurry(migration)
+        await namespace.succeed(migration)
+        await at_rest(namespace, before)
+        assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
+
+
+async def test_a_project_without_room_changes_nothing_until_it_has_room(admin: Admin) -> None:
+    project = await admin.project(HARD, default=HARD)
+    namespace = await running(project)
+    before = await requested(namespace)
+    migration = await namespace.migrate(linger=1.0)
+    await namespace.until_refused(migration)
+    event = await namespace.told("ProjectQuotaExceeded")
+    assert project.name in event.message
+    await at_rest(namespace, before)
+    assert await namespace.phase(migration) == "Pending"
+    await project.limit(ROOM)
+    await namespace.succeed(migration)
+    await at_rest(namespace, before)
+
+
+async def test_what_rancher_has_not_granted_is_no_base_with_or_without_a_migration(admin: Admin) -> None:
+    project = await admin.project({"limits.cpu": "9", "limits.memory": "20Gi"}, default=HARD)
+    namespace = await running(project)
+    greedy = bodies.granting({"limits.cpu": "60", "limits.memory": "5000Mi"})
+    await namespace.annotate(greedy)
+    async with watched(namespace) as (versions,):
+        await becomes(namespace.verdict, "Oversubscribed resource quota [limits.cpu=60]")
+        await namespace.succeed(await namespace.migrate(linger=1.0))
+        await at_rest(namespace, greedy)
+        most = max(hard["limits.cpu"] for hard in await versions.hards())
+        assert most <= by_value(RAISED)["limits.cpu"], most
+
+
+async def test_a_namespace_that_was_created_beyond_its_project_stays_at_zero(admin: Admin) -> None:
+    project = await admin.project({"limits.cpu": "2", "limits.memory": "20Gi"}, default=HARD)
+    namespace = await project.namespace(HARD)
+    zero = {"limits.cpu": "0", "limits.memory": "5000Mi"}
+    await namespace.until_hard(zero)
+    await asyncio.sleep(3.0)
+    assert await namespace.hard() == by_value(zero)
+
+
+async def test_a_person_who_edits_meanwhile_has_changed_the_base(admin: Admin) -> None:
+    namespace = await running(await admin.project(ROOM, default=HARD))
+    migration = await namespace.migrate(running=LASTING, linger=1.0)
+    await namespace.until_phase(migration, "Running")
+    limit = json.loads(await requested(namespace))["limit"]
+    # A form that saves the raised memory unchanged, and another number of CPUs.
+    await namespace.annotate(json.dumps({"limit": {**limit, "limitsCpu": "4"}}))
+    await namespace.until_hard({"limits.cpu": "6015m", "limits.memory": RAISED["limits.memory"]})
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    await at_rest(
+        namespace,
+        bodies.quota_text({"limitsCpu": "4", "limitsMemory": "5000Mi"}),
+        {"limits.cpu": "4", "limits.memory": "5000Mi"},
+    )
+
+
+@pytest.mark.parametrize("moment", ["Pending", "Scheduling", "Running", "Succeeded"])
+async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program, moment: str) -> None:
+    namespace = await running(await admin.project(ROOM, default=HARD))
+    before = await requested(namespace)
+    migration = await namespace.migrate(phase=0.5, running=0.5, linger=2.0)
+    await namespace.until_phase(migration, moment, "Succeeded")
+    headroom.kill()
+    await headroom.started()
+    await namespace.succeed(migration)
+    await at_rest(namespace, before)
+
+
+async def test_a_namespace_without_a_project_is_raised_by_its_request_too(admin: Admin) -> None:
+    namespace = await admin.namespace(HARD)
+    await namespace.machine(spec=SEED, strategy="Always")
+    before = await requested(namespace)
+    await namespace.succeed(await namespace.migrate(linger=1.0))
+    await at_rest(namespace, before)
+
+
+async def test_rancher_upgraded_in_the_middle_of_a_migration(
+    cluster: Cluster, admin: Admin, agent: RancherAgent
+) -> None:
+    agent.install(DEFAULT)
+    try:
+        namespace = await running(await admin.project(ROOM, default=HARD))
+        before = await requested(namespace)
+        await until_open(namespace)
+        migration = await namespace.migrate(running=LASTING, linger=1.0)
+        await namespace.until_phase(migration, "Running")
+    finally:
+        agent.install(NEWEST)
+    await namespace.until_hard(RAISED)
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    sudo = namespace.by(admin.by(lock.SUDO_USER, lock.SUDO_GROUP))
+    for key in await namespace.entries():  # as `status` tells an administrator
+        await sudo.patch_quota({"metadata": {"annotations": {key: None}}})
+    await at_rest(namespace, before)
+
+
+async def until_open(namespace: Namespace) -> None:
+    """Until anybody may write the quota."""
+
+    async def is_open() -> bool:
+        try:
+            await namespace.patch_quota({"metadata": {"annotations": {"touched": "by a test"}}})
+        except BadRequest:
+            return False
+        return True
+
+    await becomes(is_open, True)
