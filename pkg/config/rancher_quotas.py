@@ -105,12 +105,14 @@ class RancherWrites:
         return (self._owner if as_rancher and self._owner else self._client).resource(RESOURCE_QUOTAS)
 
     def learn(self, error: ApiError) -> bool:
-        """Reports whether a denied write shows that another way has to be taken from now on."""
-        before = self.way
-        self._denied = self._denied or is_denied_by_rancher(error)
-        if changed := self.way is not before:
+        """Reports whether Rancher denied a write for which there is another way: a lock may come between a decision and
+        its write."""
+        if self._choice is not RancherQuotas.AUTO or not is_denied_by_rancher(error):
+            return False
+        if not self._denied:
+            self._denied = True
             log.warning("quotas with Rancher's label are raised by %s from now on: %s", self.way, self.reason)
-        return changed
+        return True
 
     async def look(self) -> None:
         """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""

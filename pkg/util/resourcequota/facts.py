@@ -78,6 +78,8 @@ class RancherFacts:
     """The quota's."""
     stuck: tuple[str, ...] = ()
     """The keys of the entries that the quota itself carries."""
+    is_left_raised: bool = False
+    """The quota is as headroom raised it by its own write: Rancher has to see an event of the namespace to lower it."""
     siblings: Hashable = None
     """The requests and grants of the project's other namespaces: with them the room for this one changes."""
 

@@ -19,7 +19,14 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts
 from pkg.util.resourcequota.managed import is_default, switched_off
-from pkg.util.resourcequota.rancher import annotation_of, granted_to, project_of, stuck_entries, with_request
+from pkg.util.resourcequota.rancher import (
+    annotation_of,
+    granted_to,
+    is_left_raised,
+    project_of,
+    stuck_entries,
+    with_request,
+)
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
@@ -177,7 +184,9 @@ class Observer:
         project = project_of(namespace) if asks else ""
         others = [each for each in source.namespaces.list() if project_of(each) == project] if project else []
         siblings = {each.name: _grants(each, source) for each in others if each.name != namespace.name}
-        return RancherFacts(granted, asks, namespace, stuck_entries(quota), tuple(sorted(siblings.items())))
+        return RancherFacts(
+            granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), tuple(sorted(siblings.items()))
+        )
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
         """The same object as long as nothing it is made of changes: what depends on it is cached by it."""

@@ -24,7 +24,14 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util import constants
-from pkg.util.resourcequota.base import RESOURCE_NAMES, granted_by_record, parse_base, parse_limits, quantity_of
+from pkg.util.resourcequota.base import (
+    RESOURCE_NAMES,
+    applied_to,
+    granted_by_record,
+    parse_base,
+    parse_limits,
+    quantity_of,
+)
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_default
@@ -299,6 +306,12 @@ def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:
     """Returns the entries that a quota itself carries, by key; where only Rancher may write it, headroom cannot remove
     them."""
     return tuple(sorted(filter(is_entry, quota.annotations))) if is_default(quota) else ()
+
+
+def is_left_raised(quota: ResourceQuota) -> bool:
+    """Reports whether spec.hard still says what headroom raised it to by its own write."""
+    applied = applied_to(quota) if is_default(quota) else {}
+    return any(quantity_of(quota.hard, name) == limit for name, limit in applied.items() if name in quota.hard)
 
 
 def removal_command(quota: ResourceQuota, keys: Iterable[str]) -> str:

@@ -99,7 +99,8 @@ def as_request(facts: Facts, made: Plan) -> Plan:
         text = with_limits(facts.limits, {name: str(limit) for name, limit in asked.items()})
     except InvalidNamespaceAnnotation as exc:
         return replace(made, annotations={}, hard={}, asks=True, problems=[*made.problems, exc])
-    record = _record(facts, text, base, entries) if asked or facts.rancher.stuck else None
+    is_recorded = asked or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
+    record = _record(facts, text, base, entries) if is_recorded else None
     return _with_look(facts, replace(made, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 

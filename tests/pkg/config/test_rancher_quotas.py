@@ -72,7 +72,12 @@ async def test_auto_learns_from_a_denied_write(error: ApiError, way: RancherQuot
     writes = RancherWrites(Server().client())
     assert writes.learn(error) is (way is ANNOTATION)
     assert writes.way is way
-    assert not writes.learn(error)
+
+
+async def test_a_lock_that_comes_between_a_decision_and_its_write_is_learned_too() -> None:
+    writes = RancherWrites(Server().client())
+    writes.registrations = Listed([registration()])
+    assert writes.learn(DENIED)
 
 
 def test_turns_of_a_project_are_taken_one_after_the_other() -> None:

@@ -298,6 +298,18 @@ def test_entries_that_nobody_can_remove_are_ignored_until_the_last_is_gone() -> 
     assert by_name() not in with_request(there.quota, there.namespace).annotations
 
 
+def test_a_quota_that_was_left_raised_is_lowered_by_rancher() -> None:
+    there = RancherNamespace(asks=False)
+    there.migrate("vm1")
+    there.look()
+    there.asks = True  # Rancher is upgraded, and an administrator removes the entries at once
+    there.quota = quota(there.quota.hard, {k: v for k, v in there.quota.annotations.items() if k != by_name()})
+    there.migrate("vm1", phase="Succeeded")
+    assert there.look().namespace  # Rancher works off events of the namespace alone
+    there.settle()
+    assert (there.requested, there.hard, there.record) == (amounts(HARD), amounts(HARD), None)
+
+
 def test_the_way_back_to_own_writes_ends_the_request() -> None:
     there = RancherNamespace()
     there.migrate("vm1")
