@@ -204,7 +204,7 @@ class Handler:
         quota, written = observed.quota, kept.written
         ours = written.annotations if written and written.uid == quota.uid else {}
         records = {key: text for key, text in ours.items() if key in RECORDS}
-        if records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
+        if observed.rancher.asks or records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
             return plan(observed, self.policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
         recorded = msgspec.structs.replace(quota, metadata=metadata)

@@ -117,7 +117,7 @@ async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_
     await there.look()
     assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
     there.quotas.edited("ns1/q", {"spec": {"hard": HARD}})  # Rancher's agent restarts with the lock
-    there.quotas.errors["patch"] = [DENIED]
+    there.quotas.errors["patch"] = [DENIED] * 9
     await there.look()
     there.rancher_writes()
     await there.look()
