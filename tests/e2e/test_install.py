@@ -99,6 +99,7 @@ class Node:
         self.folder = folder
         self.port = port
         self.programs: list[Program] = []
+        self.kubeconfigs: dict[str, Path] = {}
 
     def start(self, deployment: str) -> list[Program]:
         """As many as `replicas` says."""
@@ -120,11 +121,17 @@ class Node:
     def _arguments(self, pod: Raw) -> list[str]:
         """The container's own; addresses are those of this machine, and the kubeconfig stands for the token file."""
         (container,) = pod["containers"]
-        kubeconfig = kubeconfig_of(self.api, pod["serviceAccountName"], self.folder)
+        kubeconfig = self._kubeconfig(pod["serviceAccountName"])
         given = [each for each in container["args"] if not each.startswith(("--metrics-bind", "--health-bind"))]
         here = {"--bind-address=:9443": f"--bind-address=127.0.0.1:{self.port}"}
         arguments = [here.get(each, each) for each in given]
         return [*arguments, f"--kubeconfig={kubeconfig}"]
+
+    def _kubeconfig(self, account: str) -> Path:
+        """Written once: replicas share it, and the first of them may be reading it."""
+        if account not in self.kubeconfigs:
+            self.kubeconfigs[account] = kubeconfig_of(self.api, account, self.folder)
+        return self.kubeconfigs[account]
 
     def test(self) -> str:
         """What the Job of `helm test` prints."""
