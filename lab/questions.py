@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, total
 from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
-from pkg.util.resourcequota.entries import migrating_key, migrating_uid_key
+from pkg.util.resourcequota.entries import Entry, migrating_key, migrating_uid_key
 
 T = TypeVar("T")
 _FOREVER = float("inf")
@@ -114,8 +114,15 @@ def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
 
 
 def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
-    """The versions whose spec.hard was below the base and their entries."""
-    return [each for each in record.quotas if each.entries and not each.hard.covers(needed(each, base))]
+    """The versions whose spec.hard was below the base and their entries; those of a request once it is granted."""
+    low: list[QuotaVersion] = []
+    granted: list[Entry] = []
+    for version in record.quotas:
+        if version.hard.covers(needed(version, base)):
+            granted = version.entries
+        elif version.entries and (version.entries == granted or not version.is_requested):
+            low.append(version)
+    return low
 
 
 def needed(version: QuotaVersion, base: Amounts) -> Amounts:

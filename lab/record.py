@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
-from kubeloop.api.core import Event, Pod, ResourceQuota
+from kubeloop.api.core import Event, Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object, RawQuantity
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
@@ -30,6 +30,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.entries import Entry, entries
+from pkg.util.resourcequota.rancher import request_of, with_request
 
 RESOURCES = (LIMITS_CPU, LIMITS_MEMORY)
 _EXCEEDED = "exceeded quota"
@@ -110,6 +111,8 @@ class QuotaVersion:
 
     at: float
     quota: ResourceQuota
+    is_requested: bool = False
+    """Its entries are those of headroom's request to Rancher, which raises it afterwards."""
 
     @property
     def version(self) -> int:
@@ -222,6 +225,8 @@ class Record:
     instances: dict[str, VirtualMachineInstance] = field(default_factory=dict)
     events: list[EventSeen] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    namespace: Namespace | None = None
+    """As it was last seen; None where nobody follows namespaces."""
     _counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -240,8 +245,15 @@ class Record:
         return self.marks[-1]
 
     def see_quota(self, quota: ResourceQuota) -> None:
-        self.quotas.append(QuotaVersion(self.clock(), quota))
+        requested = request_of(self.namespace) is not None
+        self.quotas.append(QuotaVersion(self.clock(), with_request(quota, self.namespace), requested))
         self.listener(self.quotas[-1])
+
+    def see_namespace(self, namespace: Namespace) -> None:
+        """The entries of a quota that only Rancher may write are kept on its namespace."""
+        self.namespace, before = namespace, self.namespace
+        if self.quota and request_of(before) != request_of(namespace):
+            self.see_quota(self.quota.quota)
 
     def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
         made = Track(migration.name, migration.spec.vmi_name, migration.uid)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kubeloop.api.registry import EVENTS, PODS, RESOURCE_QUOTAS, Resource
+from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Resource
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
@@ -25,6 +25,7 @@ def _nothing(_record: Record, _obj: object) -> None:
 
 
 _SEEN: Mapping[str, tuple[See, See]] = {
+    NAMESPACES.kind: (Record.see_namespace, _nothing),
     RESOURCE_QUOTAS.kind: (Record.see_quota, _nothing),
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind: (Record.see_migration, Record.lose_migration),
     VIRTUAL_MACHINES.kind: (lambda record, vm: record.machines.update({vm.name: vm}), _nothing),
@@ -53,10 +54,11 @@ class Watching:
         see, lose = _SEEN[resource.kind]
 
         def tell(to: See, obj: Any) -> None:
-            if obj.namespace not in self.records:
+            record = self.records.get(obj.namespace or obj.name)
+            if record is None:
                 return
             try:
-                to(self.records[obj.namespace], obj)
+                to(record, obj)
             except Exception as error:
                 self._failed = self._failed or error
                 raise
@@ -64,7 +66,8 @@ class Watching:
 
         # The API server sends no more than what is asked for.
         one = next(iter(self.records)) if len(self.records) == 1 else ""
-        informer = SharedIndexInformer(client.resource(resource).select(namespace=one))
+        where = {"namespace": one} if resource.namespaced else {}
+        informer = SharedIndexInformer(client.resource(resource).select(**where))
         informer.add_event_handler(
             ResourceEventHandlerFuncs(
                 on_add=lambda obj, _: tell(see, obj),

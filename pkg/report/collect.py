@@ -21,7 +21,7 @@ from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.report.installation import Installed
-from pkg.report.snapshot import LISTS, Basis, Snapshot
+from pkg.report.snapshot import LISTS, OF_FAILURES, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
 from pkg.util.kubevirt.claims import STATE_PREFIX, moves
@@ -98,6 +98,7 @@ def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[s
         *(each for each in _of(snapshot.failures, chosen) if each.involved_object.kind in EVENTS_ABOUT),
         *snapshot.kubevirts,
         *snapshot.settings,
+        *snapshot.projects,
     ]
     of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {
@@ -115,7 +116,7 @@ def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> 
         if str(document["kind"]) in of:  # other versions collect other kinds
             name, kind = of[str(document["kind"])]
             lists[name].append(msgspec.convert(document, kind))
-    lists["failures"] = [each for each in lists["failures"] if each.reason == constants.EVENT_FAILED_CREATE]
+    lists["failures"] = [each for each in lists["failures"] if each.reason in OF_FAILURES]
     basis = about["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(

@@ -204,7 +204,8 @@ def _failures(
     return [
         _Failure(event.last_timestamp or "", event.message, event.involved_object.name)
         for event in snapshot.failures
-        if event.involved_object.namespace == instance.namespace
+        if event.reason == constants.EVENT_FAILED_CREATE
+        and event.involved_object.namespace == instance.namespace
         and (event.involved_object.kind, event.involved_object.name) in told
         and (event.last_timestamp or "") >= since
     ]

@@ -18,6 +18,7 @@ from kubeloop.api.meta import Condition, ObjectMeta
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
+from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
@@ -28,13 +29,16 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.report.status import kept_by
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
+from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
+from pkg.util.resourcequota.rancher_project import left_in, no_room
 from pkg.util.resourcequota.vm import Vm
 from pkg.util.resourcequota.vms import vms_of
 
@@ -102,11 +106,11 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     base = base_of(quota, observed.limits, EXACT, observed.rancher.granted)
     vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
     to_come = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
-    refusal = refusal_of(snapshot, observed)
-    decided = Plan() if refusal else plan(observed, policy)
+    would_be = plan(observed, policy)
+    refusal = refusal_of(snapshot, observed) or _no_room(snapshot, observed, would_be)
+    decided = Plan() if refusal else would_be
     then = _applied(quota, decided)
-    more = subtract(parse_resource_list(then.hard), parse_resource_list(quota.hard))
-    raised = {name: amount for name, amount in sorted(more.items()) if amount > ZERO}
+    raised = _more(quota, decided)
     needs = _needs(quota, to_come)
     short = _missing(_needs(then, to_come))
     served = _missing(_needs(_applied(quota, plan(observed, EXACT)), to_come)) if policy.mode is Mode.ASSIST else short
@@ -139,6 +143,30 @@ def refusal_of(snapshot: Snapshot, observed: Facts) -> str:
     quota = observed.quota
     kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
     return snapshot.installed.refusal(kind, key)
+
+
+def _no_room(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
+    """Returns why Rancher will not grant what the plan requests of it: its project has no room, where that may be read,
+    else what headroom's last event says; "" where nothing is known."""
+    if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
+        return ""
+    if project := snapshot.project_of(observed.rancher.namespace):
+        left = left_in(project, snapshot.namespaces, observed.quota.namespace)
+        return no_room(project, left, _more(observed.quota, decided))
+    asked = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
+    events = [
+        (event.last_timestamp or "", event.message)
+        for event in snapshot.failures
+        if event.reason == EVENT_PROJECT_FULL and event.involved_object.name == observed.quota.name
+    ]
+    at, message = max(events, default=("", ""))
+    return f"event of {observed.quota.name} at {at}: {quoted(message)}" if at and at >= min(asked, default="") else ""
+
+
+def _more(quota: ResourceQuota, decided: Plan) -> ResourceList:
+    """What a plan adds to spec.hard."""
+    more = subtract(parse_resource_list(_applied(quota, decided).hard), parse_resource_list(quota.hard))
+    return {name: amount for name, amount in sorted(more.items()) if amount > ZERO}
 
 
 def _applied(quota: ResourceQuota, decided: Plan) -> ResourceQuota:

@@ -27,6 +27,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.api.rancher import PROJECTS
 from pkg.config.cause import decoded
 from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, USUAL_NAMESPACES, Installation, is_fresh, read
 from pkg.config.kubernetes_version import ask
@@ -43,12 +44,14 @@ from pkg.util.constants import (
     WEBHOOK_CONFIGURATION_NAME,
 )
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
+from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
 FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
 """A field selector: what KubeVirt, and others, say of pods that they could not create."""
+_FULL_PROJECTS: Final = f"reason={EVENT_PROJECT_FULL}"
 
 
 _FRESH: Final = 600.0
@@ -75,18 +78,27 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
 
     Raises Absent for a namespace that is not there, ApiError.
     """
-    every = (
-        [await require(client, registry.NAMESPACES, namespace)]
-        if namespace
-        else await _list(client, registry.NAMESPACES)
-    )
+    if namespace:
+        namespaces = [await require(client, registry.NAMESPACES, namespace)]
+    else:
+        namespaces = await _list(client, registry.NAMESPACES)
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
+    basis = await _basis(client, assumed, said)
+    failures = await _settings(client, registry.EVENTS, namespace, fields=events) if events is not None else []
+    asks = basis.rancher_quotas is RancherQuotas.ANNOTATION
+    # What all namespaces of a project request takes its room.
+    every = await _settings(client, registry.NAMESPACES) if asks and namespace else []
+    projects = await _settings(client, PROJECTS) if asks and (every or not namespace) else []
+    if projects and namespace:
+        namespaces = every
+    if asks and events and not projects:
+        failures += await _settings(client, registry.EVENTS, namespace, fields=_FULL_PROJECTS)
     return Snapshot(
         now=time.time(),
-        namespaces=every,
+        namespaces=namespaces,
         quotas=quotas,
         migrations=await _migrations(client, namespace),
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
@@ -97,10 +109,11 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
         kubevirts=await _settings(client, KUBEVIRTS),
         settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
         budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
-        basis=await _basis(client, assumed, said),
+        basis=basis,
         locks=configurations,
         installed=installed,
-        failures=await _settings(client, registry.EVENTS, namespace, fields=events) if events is not None else (),
+        failures=failures,
+        projects=projects,
     )
 
 

@@ -26,7 +26,9 @@ from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
-from pkg.util.resourcequota.base import counts_of_claims, is_scaled
+from pkg.util.resourcequota.base import base_of, counts_of_claims, is_scaled
+from pkg.util.resourcequota.managed import is_served
+from pkg.util.resourcequota.policy import EXACT
 
 
 class NotSized(ValueError):
@@ -43,8 +45,9 @@ class Growth:
 
 
 class Need(Document, frozen=True):
-    """One resource of a quota: its limit, what is used now and how much of that is not VMs'; and how large it must be
-    for all VMs to run, for the largest to migrate beside them, and for several at once."""
+    """One resource of a quota: its limit without added headroom (the person's, as far as Rancher granted it), what is
+    used now and how much of that is not VMs'; and how large it must be for all VMs to run, for the largest to migrate
+    beside them, and for several at once."""
 
     limited: Quantity
     used: Quantity
@@ -123,7 +126,7 @@ def _needs(
         then = target_usage(vmi, like, rendering, quota.spec)
         sides.append(then if name == grown else maximum(now, then))
         seconds.append(add(sides[-1], claim_to_come(vmi, claims, rendering)))
-    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+    hard, used = _base(snapshot, quota), parse_resource_list(quota.used)
     of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(sides)
 
     def need(name: str, limit: Quantity) -> Need:
@@ -135,6 +138,15 @@ def _needs(
         return Need(limit, in_use, others, run, run + largest[0], run + several)
 
     return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
+
+
+def _base(snapshot: Snapshot, quota: ResourceQuota) -> ResourceList:
+    """Returns the limits without what headroom has added."""
+    observed, hard = snapshot.observe(quota), parse_resource_list(quota.hard)
+    if not is_served(quota):
+        return hard
+    base = base_of(quota, observed.limits, EXACT, observed.rancher.granted).limits or {}
+    return hard | {name: limit for name, limit in base.items() if name in hard}
 
 
 def _grown(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:

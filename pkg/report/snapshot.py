@@ -15,14 +15,20 @@ from kubeloop.api.meta import Object
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.api.rancher import Project
 from pkg.report.installation import Installed
-from pkg.util.constants import CONFIG_MAP
+from pkg.util.constants import CONFIG_MAP, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
+from pkg.util.resourcequota.rancher import project_of
+
+OF_FAILURES: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
+"""The reasons of events that say why a target pod does not come to be."""
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -91,12 +97,14 @@ class Snapshot:
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
     budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
+    projects: Sequence[Project] = ()
+    """Rancher's, where it is asked for the quotas of this cluster and they may be read."""
     basis: Basis = field(default_factory=Basis)
     locks: Sequence[ValidatingWebhookConfiguration] = ()
     """Of namespaces that managed tenant quota has locked."""
     installed: Installed = field(default_factory=Installed)
     failures: Sequence[Event] = ()
-    """KubeVirt's about pods that it could not create."""
+    """About pods that could not be created, and headroom's about projects of Rancher without room."""
 
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
         """All migrations of a VM, finished or not."""
@@ -105,6 +113,10 @@ class Snapshot:
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """The namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
+
+    def project_of(self, namespace: Namespace) -> Project | None:
+        """The namespace's Rancher project; None where it is not known."""
+        return next((project for project in self.projects if project.id == project_of(namespace)), None)
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """How launcher pods are rendered there, now or with another overhead ratio."""

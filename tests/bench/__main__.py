@@ -23,7 +23,7 @@ from tests.bench.cycles import cycles
 from tests.bench.document import tables, write
 from tests.bench.frameworks import frameworks
 from tests.bench.many import many
-from tests.bench.migrations import beside_vms, burst, one_after_another
+from tests.bench.migrations import beside_vms, burst, one_after_another, through_rancher
 from tests.bench.peers.programs import Programs, prepare, say
 from tests.bench.row import Comparison, Result, Row, combined
 from tests.bench.sync import sync
@@ -67,6 +67,7 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "burst-10x50": partial(burst, namespaces=10, each=50),
         "burst-1x300": partial(burst, namespaces=1, each=300),
         "burst-100x10": partial(burst, namespaces=100, each=10),
+        "rancher": through_rancher,
         "webhook": webhook,
     }
     found |= {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}

@@ -14,6 +14,7 @@ from kubeloop.testing.cluster.processes import argv
 from kubeloop.testing.polling import until
 from lab import bodies
 from lab.namespace import VMIMS, VMIS, Namespace
+from lab.rancher.project import ANNOTATION_PROJECT, CLUSTER, PROJECTS
 from lab.scale.removal import in_parallel
 
 SIZE = 4000
@@ -78,6 +79,18 @@ async def namespace_with_quota(client: Client, name: str) -> None:
     await client.resource(registry.NAMESPACES).create(bodies.namespace(name, limits))
     quota = bodies.default_quota("default-bench", {"limits.cpu": "3", "limits.memory": "5000Mi"})
     await client.resource(registry.RESOURCE_QUOTAS).create(quota, namespace=name)
+
+
+async def namespace_in_project(client: Client, name: str) -> None:
+    """The same in a project of Rancher's with room for ten of it; Rancher has written the quota."""
+    hard = {"limits.cpu": "3", "limits.memory": "5000Mi"}
+    project = bodies.project(f"p-{name}", {"limits.cpu": "30", "limits.memory": "50000Mi"}, hard)
+    await client.resource(registry.NAMESPACES).create({"metadata": {"name": CLUSTER}})
+    await client.resource(PROJECTS).create(project, namespace=CLUSTER)
+    body = bodies.namespace(name, bodies.granting(hard))
+    body["metadata"]["annotations"][ANNOTATION_PROJECT] = f"{CLUSTER}:p-{name}"
+    await client.resource(registry.NAMESPACES).create(body)
+    await Namespace(client, name).until_counted()
 
 
 async def migration(namespace: Namespace, vm: str) -> None:

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from kubeloop.api import registry
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list, total
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import AlreadyExists, Forbidden
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import Cluster
 from lab import bodies
+from lab.cluster import RancherAgent
 from lab.namespace import Namespace
+from lab.rancher import releases
 from lab.rancher.project import ANNOTATION_PROJECT, CLUSTER, PROJECTS
 from pkg.util import constants
 
@@ -65,6 +68,14 @@ class Admin:
         if limits:
             await namespace.until_counted()
         return namespace
+
+    async def home(self, limits: Mapping[str, Any], rancher: RancherAgent) -> Namespace:
+        """A new namespace that is granted these limits. A Rancher that lets nobody else write its quotas writes them
+        where there is a project: this one has room for ten of it."""
+        if rancher.release == releases.DEFAULT:
+            return await self.namespace(limits)
+        tenfold = format_resource_list(total([parse_resource_list(limits)] * 10))
+        return await (await self.project(tenfold, limits)).namespace(limits)
 
     async def project(self, limits: Mapping[str, Any], default: Mapping[str, Any]) -> RancherProject:
         """A new project of Rancher's with a quota; limits by ResourceQuota names."""

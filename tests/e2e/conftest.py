@@ -17,6 +17,7 @@ import pytest_asyncio
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import RancherAgent
+from lab.rancher import releases
 from tests.e2e.accounts import BY_HAND, apply, documents, kubeconfig_of
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.api import Api
@@ -41,8 +42,8 @@ def alone(cluster: Cluster) -> Iterator[None]:
         cluster.restart(name)
 
 
-RANCHERS = ("2.13",)
-"""The releases that tests with Rancher run beside."""
+RANCHERS = (releases.DEFAULT, releases.NEWEST)
+"""The releases that tests with Rancher run beside: with and without its lock of quotas."""
 
 
 @pytest.fixture(scope="module", params=RANCHERS)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kubeloop.api.registry import EVENTS
+from kubeloop.api.registry import EVENTS, NAMESPACES
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import RancherAgent
 from lab.namespace import PODS, QUOTAS, VMIMS, Namespace
@@ -44,22 +44,21 @@ async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> No
 
 
 async def race(
-    cluster: Cluster, admin: Admin, enough: Callable[[int, list[str], Mapping[str, Record]], bool]
+    rancher: RancherAgent, admin: Admin, enough: Callable[[int, list[str], Mapping[str, Record]], bool]
 ) -> tuple[dict[str, Record], str]:
     """Two namespaces of two VMs each that migrate without a pause, until it is enough."""
-    namespaces = [await admin.namespace(HARD), await admin.namespace(HARD)]
+    namespaces = [await admin.home(HARD, rancher), await admin.home(HARD, rancher)]
     vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
     await asyncio.gather(*(namespace.machine(vm) for namespace, vm in vms))
     done: list[str] = []
-    agent = RancherAgent(cluster.directory)
-    before = agent.restarts()
+    before = rancher.restarts()
     seen = {each.name: Record() for each in namespaces}
-    async with Watching(admin.client, seen, QUOTAS, VMIMS, EVENTS, PODS):
-        tasks = [asyncio.create_task(restart_for_ever(agent))]
+    async with Watching(admin.client, seen, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
+        tasks = [asyncio.create_task(restart_for_ever(rancher))]
         tasks += [asyncio.create_task(migrate_for_ever(*each, done)) for each in vms]
         deadline = time.monotonic() + SECONDS
         try:
-            while not enough(agent.restarts() - before, done, seen) and time.monotonic() < deadline:
+            while not enough(rancher.restarts() - before, done, seen) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
@@ -68,17 +67,19 @@ async def race(
                 task.cancel()
             await asyncio.wait(tasks)
         versions, low = [len(each.quotas) for each in seen.values()], sum(len(reverts(r, BASE)) for r in seen.values())
-        restarts = agent.restarts() - before
+        restarts = rancher.restarts() - before
         return seen, f"{restarts} restarts, {len(done)} migrations, {versions} versions, {low} too low"
 
 
-async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Cluster, admin: Admin) -> None:
+async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(
+    cluster: Cluster, rancher: RancherAgent, admin: Admin
+) -> None:
     def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
         changed = all(len(record.quotas) > VERSIONS for record in seen.values())
         return changed and restarts >= RESTARTS and len(done) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
-        seen, what = await race(cluster, admin, enough)
+        seen, what = await race(rancher, admin, enough)
     print(what)
     assert int(what.split()[0]) >= RESTARTS, what
     assert int(what.split()[2]) >= MIGRATIONS, what
@@ -90,10 +91,12 @@ async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(cluster: Clu
 
 
 async def test_without_the_guard_the_window_shows(cluster: Cluster, admin: Admin) -> None:
+    rancher = RancherAgent(cluster.directory)
+
     def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
         return any(reverts(record, BASE) for record in seen.values()) and restarts >= 20
 
     with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
-        seen, what = await race(cluster, admin, enough)
+        seen, what = await race(rancher, admin, enough)
     print(what)
     assert any(reverts(record, BASE) for record in seen.values()), what

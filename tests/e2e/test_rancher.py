@@ -23,7 +23,7 @@ from tests.e2e.accounts import NAMESPACE
 from tests.e2e.admin import HARD, Admin, RancherProject, admin_of
 from tests.e2e.headroom.amounts import plus, watched
 from tests.e2e.headroom.shapes import SEED
-from tests.program import Program, program
+from tests.program import Program, program, run
 
 pytestmark = pytest.mark.cluster
 
@@ -115,7 +115,7 @@ async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Adm
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
 
 
-async def test_a_project_without_room_changes_nothing_until_it_has_room(admin: Admin) -> None:
+async def test_a_project_without_room_changes_nothing_until_it_has_room(cluster: Cluster, admin: Admin) -> None:
     project = await admin.project(HARD, default=HARD)
     namespace = await running(project)
     before = await requested(namespace)
@@ -123,7 +123,10 @@ async def test_a_project_without_room_changes_nothing_until_it_has_room(admin: A
     await namespace.until_refused(migration)
     event = await namespace.told("ProjectQuotaExceeded")
     assert project.name in event.message
+    assert event.message.endswith("; left 0 of limits.cpu, 0 of limits.memory"), event.message
     await at_rest(namespace, before)
+    said = await asyncio.to_thread(run, "explain", f"{namespace.name}/vm1", "--kubeconfig", str(cluster.kubeconfig))
+    assert f"Rancher's project local:{project.name} has no room for" in said.stdout
     assert await namespace.phase(migration) == "Pending"
     await project.limit(ROOM)
     await namespace.succeed(migration)

@@ -204,6 +204,15 @@ async def everything_is_released(kubeconfig: Path, admin: Admin) -> None:
     assert not (await budget.get(BUDGETS, "budget")).status.original_blocking_resource_quotas
 
 
+async def a_project_has_no_room(reader: Path, admin: Admin) -> None:
+    namespace = await (await admin.project(HARD, default=HARD)).namespace(HARD)
+    await namespace.machine()
+    await namespace.migrate()
+    event = await namespace.told("ProjectQuotaExceeded")
+    assert "; left 0 of limits.cpu" in event.message, event.message
+    await called("explain", f"{namespace.name}/vm1", "--kubeconfig", str(reader))
+
+
 async def called(*command: str) -> None:
     done = await asyncio.to_thread(run, *command, HEADROOM_NAMESPACE=NAMESPACE)
     assert done.returncode == 0, done.stderr
@@ -236,6 +245,8 @@ def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
             run_as_admin(cluster, a_quota_is_rendered)
         run_as_admin(cluster, migrations)
         run_as_admin(cluster, partial(reports_are_asked_for, reader))
+    with headroom(cluster, "controller", *flags, "--rancher-quotas", "annotation"):
+        run_as_admin(cluster, partial(a_project_has_no_room, reader))
     with headroom(cluster, "controller", *flags):
         """It leaves or patches what it finds."""
     with headroom(cluster, "controller", "--remove-webhooks", "--kubeconfig", str(kubeconfig)):

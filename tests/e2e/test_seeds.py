@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kubeloop.api.registry import EVENTS, NODES
+from kubeloop.api.registry import EVENTS, NAMESPACES, NODES
 from kubeloop.testing.cluster.cluster import Cluster
 from lab import bodies, nodes
 from lab.cluster import RancherAgent
@@ -81,7 +81,7 @@ def guarded(cluster: Cluster) -> Iterator[None]:
 async def recorded(namespace: Namespace) -> AsyncIterator[Record]:
     """What happens in a namespace, from now on."""
     record = Record()
-    async with Watching(namespace.client, {namespace.name: record}, QUOTAS, VMIMS, EVENTS, PODS):
+    async with Watching(namespace.client, {namespace.name: record}, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
         yield record
 
 
@@ -117,7 +117,7 @@ def check_record(record: Record, base: Amounts, per_node: int) -> None:
 
 
 async def test_node_maintenance_with_ranchers_agent_on_the_node(site: Environment, rancher: RancherAgent) -> None:
-    namespace = await site.admin.namespace(LIMITS)
+    namespace = await site.admin.home(LIMITS, rancher)
     async with site.release("0.54", "v0.54.0", "--source-linger", LINGER):
         node = await start_on_one_node(namespace, SMALL, VMS_OF_SEED)
         await namespace.until_used(USED)
@@ -146,7 +146,7 @@ async def has_succeeded(namespace: Namespace, count: int) -> bool:
 
 
 async def test_a_workload_update_moves_every_vm_of_a_full_namespace(site: Environment, rancher: RancherAgent) -> None:
-    namespace = await site.admin.namespace({**LIMITS, "limits.memory": "6Gi", "requests.memory": "6Gi"})
+    namespace = await site.admin.home({**LIMITS, "limits.memory": "6Gi", "requests.memory": "6Gi"}, rancher)
     await asyncio.gather(*(namespace.machine(vm, spec=SMALL, strategy="Always") for vm in VMS_OF_SEED))
     used = await namespace.used()
     await namespace.grant(used)
@@ -169,7 +169,7 @@ TOO_LITTLE = "memory insufficient resources due to resource quota"
 async def test_a_vm_that_would_start_again_after_its_quota_shrank_is_halted_and_starts_when_there_is_room(
     site: Environment, rancher: RancherAgent
 ) -> None:
-    namespace = await site.admin.namespace(RUNNING)
+    namespace = await site.admin.home(RUNNING, rancher)
     await namespace.machine(spec=SMALL, strategy="Always")
     # While it runs its quota may not shrink below what it uses.
     told = await refused(namespace.by(site.admin.by("alice")).annotate(bodies.granting(SHRUNK)))

@@ -13,6 +13,7 @@ from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI
@@ -46,6 +47,7 @@ def register(
         management.namespaces.client,
         management.pods.client,
         management.client.resource(EVENTS),
+        management.client.resource(PROJECTS),
         rancher,
         Observer(management.source(), options.profile, rancher.asks),
         events,

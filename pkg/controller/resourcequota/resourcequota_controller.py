@@ -23,6 +23,7 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.api.rancher import Project
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.time_slices import TimeSlices
@@ -32,13 +33,14 @@ from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import keys_of, read, standing
-from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
+from pkg.util.resourcequota.rancher_project import left_in, text_of
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class Handler:
     namespaces: ResourceClient[Namespace]
     pods: ResourceClient[Pod]
     event_reader: ResourceClient[Event]
+    projects: ResourceClient[Project]
     rancher: RancherWrites
     observer: Observer
     events: EventRecorder
@@ -147,7 +150,7 @@ class Handler:
             quota, decided = observed.quota, self._plan(observed, kept)
         kept.timers = decided.timers
         kept.lower_since = kept.lower_since if decided.hard else None
-        self._say(observed, kept, decided.problems)
+        await self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
             return decided
         used = quota.used if live else await self._wait_to_lower(quota, kept, decided)
@@ -158,7 +161,7 @@ class Handler:
         if decided.namespace:
             await self._request(observed, kept, decided)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            self._say(observed, kept, await _lacking_devices(self.event_reader, observed))
+            await self._say(observed, kept, await _lacking_devices(self.event_reader, observed))
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, kept: _Remembered) -> Facts:
@@ -269,7 +272,7 @@ class Handler:
             log.info("%s: would write: %s", quota.key, would_write)
         return self.dry_run
 
-    def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
+    async def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
         """An event for what people have to know, about the VM that it concerns or the quota: one for each state."""
         now = self.clock()
         before = {state: at for state, at in kept.said.items() if now - at < _GONE}
@@ -279,7 +282,20 @@ class Handler:
                 continue
             log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.__cause__)
             about = observed.instances.get(problem.vm) or observed.quota
-            self.events.event(about, problem.kind, problem.reason, str(problem))
+            more = await self._room_of_project(observed) if problem.reason == EVENT_PROJECT_FULL else ""
+            self.events.event(about, problem.kind, problem.reason, f"{problem}{more}")
+
+    async def _room_of_project(self, observed: Facts) -> str:
+        """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
+        in the cluster of Rancher's server."""
+        cluster, _, name = project_of(observed.rancher.namespace).partition(":")
+        try:
+            project = await self.projects.get(name=name, namespace=cluster)
+        except ApiError as exc:
+            log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
+            return ""
+        left = left_in(project, self.observer.source.namespaces.list(), observed.quota.namespace)
+        return f"; {text_of(left, observed.quota.hard)}"
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

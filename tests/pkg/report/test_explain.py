@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.rancher import Project
 from pkg.config.cause import Cause
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, machine, quota, vmi, vmim
@@ -277,6 +279,47 @@ def test_nothing_is_promised_of_a_quota_that_headroom_may_not_raise() -> None:
     found = explain(replace(seen, installed=Installed(causes=[DENIED])), HERE).document()
     (fit,) = found["quotas"]
     assert (fit["raisedBy"], fit["fitsThen"], fit["refusal"]) == ({}, False, DENIED.text)
+
+
+PROJECT = {"field.cattle.io/projectId": "c-m-1:p-abc"}
+FULL = edited(
+    failed("Rancher's project c-m-1:p-abc has no room", vm="default-abc", kind="ResourceQuota"),
+    reason="ProjectQuotaExceeded",
+)
+ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] = {
+    "it has no room: explained with what is needed and what is left": (
+        {"limitsCpu": "7", "limitsMemory": "20Gi"},
+        (),
+        "Rancher's project c-m-1:p-abc has no room for 2015m of limits.cpu more: left 1 of limits.cpu",
+    ),
+    "it has room for it": ({"limitsCpu": "9", "limitsMemory": "20Gi"}, (FULL,), ""),
+    "it limits something else": ({"pods": "3"}, (FULL,), ""),
+    "it may not be read: headroom's last event says it": (
+        None, (FULL,), "event of default-abc at 2026-01-01T00:00:09Z: \"Rancher's project c-m-1:p-abc has no room\""
+    ),
+    "it may not be read, and the event is from before the migration": (
+        None, (edited(FULL, lastTimestamp="2025-12-31T00:00:00Z"),), ""
+    ),
+    "it may not be read, and nothing was refused": (None, (), ""),
+}  # fmt: skip
+
+
+@sentences(ROOM_OF_PROJECTS)
+def test_the_room_of_a_project_of_rancher(case: tuple[dict[str, str] | None, Sequence[Event], str]) -> None:
+    limit, events, refusal = case
+    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], annotations=PROJECT)
+    other = edited(seen.namespaces[0], metadata={"name": "ns2"})
+    annotations = {**other.annotations, **dict.fromkeys(PROJECT, "c-m-1:p-def")}
+    foreign = edited(other, metadata={"name": "ns3", "annotations": annotations})
+    seen = replace(seen, namespaces=[*seen.namespaces, other, foreign])
+    spec = {"resourceQuota": {"limit": limit}}
+    projects = [msgspec.convert({"metadata": {"name": "p-abc", "namespace": "c-m-1"}, "spec": spec}, Project)]
+    asks = replace(seen.basis, rancher_quotas=RancherQuotas.ANNOTATION)
+    found = explain(replace(seen, basis=asks, projects=projects if limit else (), failures=events), HERE)
+    (fit,) = found.fits
+    assert fit.refusal == refusal
+    assert fit.raised == {} if refusal else fit.fits_then
+    assert refusal in found.summary
 
 
 def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:

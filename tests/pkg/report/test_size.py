@@ -12,7 +12,21 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.report.size import Growth, NotSized, sizes
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
-from tests.objects import HARD, MARKS, claim, launcher, pod, quota, running_vmi, vm, with_state
+from tests.objects import (
+    ENTRY,
+    HARD,
+    MARKS,
+    RAISED,
+    by_name,
+    claim,
+    launcher,
+    pod,
+    quota,
+    running_vmi,
+    vm,
+    vmim,
+    with_state,
+)
 from tests.pkg.util.resourcequota.snapshots import cluster
 
 ONE, AT_4_5 = 4797464313, 5682461313
@@ -99,3 +113,11 @@ def test_the_claim_of_a_state_is_needed_twice_only_while_its_vm_migrates() -> No
 def test_a_vm_that_is_not_there_cannot_grow() -> None:
     with pytest.raises(NotSized, match="there is no VM gone in namespace ns1"):
         sizes(namespace(), "ns1", growth=Growth("gone", Quantity.parse("4")))
+
+
+def test_what_headroom_has_added_is_no_limit_to_plan_with() -> None:
+    instance = running_vmi("vm1")
+    pods = [launcher(instance), launcher(instance, migration=vmim("Running"), node="node-2")]
+    raised = charged(quota(RAISED, {**MARKS, by_name(): ENTRY}), pods)
+    (found,) = sizes(cluster([raised], [vmim("Running")], pods, [instance]), "ns1").quotas
+    assert str(found.needs["limits.cpu"].limited) == "3"

@@ -10,7 +10,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import ANNOTATION_OWNER as OWNER
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
-from pkg.util.constants import LABEL_MANAGED
+from pkg.util.constants import LABEL_MANAGED, RANCHER_SUDO_USER
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
 from pkg.webhook.options import Options, QuotaGuard
@@ -110,6 +110,22 @@ async def test_an_update(case: tuple[ResourceQuota, ResourceQuota, State, State 
     decision = await guard(view).validate(request(new, old))
     assert (decision.allowed, decision.message) == (not denial, denial)
     assert view.looked == looked
+
+
+RECORDED = {BASE: '{"limits.cpu":"3"}', **ONE}
+UNDER_RANCHERS_NAME = {
+    "headroom records what Rancher has granted while VMs migrate": (RECORDED | {BASE: '{"limits.cpu":"2"}'}, True),
+    "headroom ends an entry and the record with it": (MARKS, True),
+    "Rancher leaves the annotations as they are": (RECORDED, False),
+}
+
+
+@sentences(UNDER_RANCHERS_NAME)
+async def test_headroom_may_write_under_the_name_of_rancher(case: tuple[dict[str, str], bool]) -> None:
+    annotations, own = case
+    view, old, new = FakeView(RUNNING, RUNNING), quota(dict(RAISED), RECORDED), quota(dict(HARD), annotations)
+    decision = await guard(view).validate(request(new, old, user=RANCHER_SUDO_USER))
+    assert (decision.allowed, decision.message) == (own, "" if own else DENIAL)
 
 
 async def test_rancher_is_corrected_and_then_allowed() -> None:
