@@ -343,7 +343,14 @@ class VirtualMachineInstanceTemplate(Struct):
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
 
 
+class InstancetypeMatcher(Struct):
+    """kubevirt.io/v1 InstancetypeMatcher."""
+
+    name: str = ""
+
+
 class VirtualMachineSpec(Struct):
+    instancetype: InstancetypeMatcher | None = None
     run_strategy: str | None = None
     running: bool | None = None
     update_volumes_strategy: str | None = None

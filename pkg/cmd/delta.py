@@ -12,19 +12,21 @@ import msgspec
 
 from kubeloop.api.core import ResourceQuotaSpec
 from kubeloop.api.resource_list import add, format_resource_list
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
-from pkg.cmd.manifests import ManifestError, describe_each
+from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import claim_to_come
+from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
+from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import factor_of
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.resourcequota.policy import EstimateKind
 
-_KIND = "VirtualMachineInstance"
+_KIND, _VM, _GROUP = "VirtualMachineInstance", "VirtualMachine", "kubevirt.io"
 _QUOTA = ("limits.cpu", "limits.memory")
 """What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
@@ -61,14 +63,15 @@ class DeltaOptions:
     )
 
 
-def delta(options: DeltaOptions) -> None:
-    """Print what a live migration of each VirtualMachineInstance adds to its namespace's quota, a JSON line each.
+def delta(options: DeltaOptions) -> int:
+    """Print what a live migration of each VirtualMachineInstance, or VirtualMachine once it runs, adds to its
+    namespace's quota, a JSON line each.
 
     Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod and
     PersistentVolumeClaim objects (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them.
     Without any such object the quota is taken to limit both cpu and memory.
     """
-    describe_each(options.file, _Calculator(options).take)
+    return describe_each(options.file, (_KIND, _VM), _Calculator(options).take)
 
 
 class _Calculator:
@@ -86,7 +89,7 @@ class _Calculator:
         is none."""
         if self._context.take(document):
             return None
-        vmi = _decode(document, self._options.arch)
+        vmi = _decode(document, self._options.arch, self._options.estimate)
         if self._profile is None:
             self._say_once(self._context.version() or "")
         rendering = self._context.rendering(vmi.namespace, self._profile, self._options.overhead_ratio)
@@ -109,16 +112,33 @@ class _Calculator:
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
 
-def _decode(document: Mapping[str, Any], arch: Arch | None) -> VirtualMachineInstance:
-    """The VMI that a document holds, of `arch` if it names none; one without a kind is taken for a VMI if it looks
-    like one."""
+def _decode(document: Mapping[str, Any], arch: Arch | None, estimate: EstimateKind) -> VirtualMachineInstance:
+    """Returns the VMI that a document holds, or that KubeVirt makes of its VM, of `arch` if it names none; a document
+    without a kind is taken for a VMI if it looks like one. Raises Foreign, ManifestError, msgspec.ValidationError."""
     kind = document.get("kind", _KIND)
-    if kind != _KIND:
-        raise ManifestError(f"kind {kind!r} is not {_KIND}")
-    spec = document.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("domain"), dict):
-        raise ManifestError("no spec.domain")
-    vmi = msgspec.convert(document, VirtualMachineInstance)
+    if kind not in (_KIND, _VM) or group_of(document) not in (None, _GROUP):
+        raise Foreign
+    template = _part(document, "spec", "template") if kind == _VM else document
+    if not isinstance(_part(template, "spec").get("domain"), dict):
+        raise ManifestError("no spec.domain" if kind == _KIND else "no spec.template.spec.domain")
+    if kind == _VM:
+        vm = msgspec.convert(document, VirtualMachine)
+        if missing := missing_instancetype(vm):
+            raise ManifestError(f"its {missing} is not read: give the VirtualMachineInstance, once it runs")
+        vmi = instance_of(vm)
+    else:
+        vmi = msgspec.convert(document, VirtualMachineInstance)
+    # Harvester's formula takes a VMI as it is; one that the API server has stored is complete.
+    if not vmi.uid and (vmi.spec.domain.cpu is not None or estimate is EstimateKind.EXACT):
+        vmi = with_topology(vmi)
     if arch is None or vmi.spec.architecture:
         return vmi
     return msgspec.structs.replace(vmi, spec=msgspec.structs.replace(vmi.spec, architecture=arch.value))
+
+
+def _part(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """Returns the object at a path, empty where there is none."""
+    for name in path:
+        inner = document.get(name)
+        document = inner if isinstance(inner, dict) else {}
+    return document

@@ -15,6 +15,7 @@ from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.cmd.manifests import group_of
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import (
     ANNOTATION_NETWORK_RESOURCE,
@@ -43,6 +44,13 @@ class NetworkAttachmentDefinition(Object):
 _KINDS: Final[Mapping[str, type[Object]]] = {
     kind.__name__: kind for kind in (*AROUND_VMIS, RuntimeClass, NetworkAttachmentDefinition)
 }
+_GROUPS: Final = {
+    "KubeVirt": "kubevirt.io",
+    "Setting": "harvesterhci.io",
+    "RuntimeClass": "node.k8s.io",
+    "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
+}
+"""The API groups of those that are not in the core: other projects have kinds of the same names."""
 
 
 class Context:
@@ -63,8 +71,9 @@ class Context:
 
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keep a document; False: its kind is none of a context's. msgspec.ValidationError if it is malformed."""
-        kind = _KINDS.get(str(document.get("kind")))
-        if kind is None:
+        name = str(document.get("kind"))
+        kind = _KINDS.get(name)
+        if kind is None or group_of(document) not in (None, _GROUPS.get(name, "")):
             return False
         obj = msgspec.convert(document, kind)
         match obj:

@@ -11,16 +11,18 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from kubeloop.errors import ReportedError, one_line
+from kubeloop.text import printable
 from pkg.util.constants import COLLECTED
 
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SPACE = re.compile(r"\s*")
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
 """What shells name a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and nothing."""
@@ -28,6 +30,10 @@ _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
 
 class ManifestError(ReportedError):
     """Input that cannot be read as objects."""
+
+
+class Foreign(Exception):
+    """An object of a kind that the command does not read."""
 
 
 @contextlib.contextmanager
@@ -68,20 +74,47 @@ def _refused_type(path: Path, *, links: bool) -> str:
     return "a pipe or a device" if path.exists() and not (path.is_file() or path.is_dir()) else ""
 
 
-def describe_each(file: str, describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> None:
-    """Print what `describe` says of each object of the file as a JSON line. ManifestError names the object that is
-    wrong."""
+def describe_each(
+    file: str, kinds: Sequence[str], describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+) -> int:
+    """Prints what `describe` says of each object of the file as a JSON line; returns the exit code.
+
+    One of the `kinds` that a line is printed for may be wrong: it is named on stderr, and the next one follows. Foreign
+    objects are named at the end. Raises ManifestError where the file cannot be read, where another object is wrong
+    (what the lines depend on), and where none is of these kinds.
+    """
+    wanted = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
+    lines = faults = 0
+    foreign: list[str] = []
     try:
         with reading(file) as stream:
             for place, document in read_objects(stream):
                 try:
                     line = describe(document)
+                except Foreign:
+                    foreign.append(name_of(place, document))
+                    continue
                 except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError, ManifestError) as error:
-                    raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+                    if document.get("kind", kinds[0]) not in kinds:
+                        raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+                    faults += 1
+                    _remark(f"{name_of(place, document)}: {one_line(error)}")
+                    continue
                 if line is not None:
+                    lines += 1
                     sys.stdout.write(json.dumps(line) + "\n")
     finally:
         sys.stdout.flush()
+    skipped = f"{foreign[0]}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}" if foreign else ""
+    if not lines and not faults:
+        raise ManifestError(f"{skipped or file}: {'not' if skipped else 'it has no'} {wanted}")
+    if skipped:
+        _remark(f"skipped: {skipped}, not {wanted}")
+    return 1 if faults else 0
+
+
+def _remark(text: str) -> None:
+    print(f"headroom: {printable(text)}", file=sys.stderr)
 
 
 def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -112,16 +145,43 @@ def _items(document: Any) -> list[Any] | None:
 def _checked(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(value, dict):
         raise ManifestError(f"{place}: not an object")
-    return place, value
+    return place, _without_nulls(value)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns the value without the fields that are null: the API server takes them for absent."""
+    if isinstance(value, list):
+        return [_without_nulls(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+
+
+def group_of(document: Mapping[str, Any]) -> str | None:
+    """Returns the API group, "" for Kubernetes' core; None where the document says none."""
+    version = document.get("apiVersion")
+    return version.rpartition("/")[0] if isinstance(version, str) else None
 
 
 def _documents(stream: BinaryIO) -> Iterator[Any]:
-    lines = iter(stream)
+    lines = _as_utf_8(stream)
     first = next((line for line in lines if line.removeprefix(_BOM).strip()), b"").removeprefix(_BOM)
     if first.lstrip()[:1] in (b"{", b"["):
         yield from _json_documents(first, lines)
     elif first:
         yield from _yaml_documents(itertools.chain([first], lines))
+
+
+def _as_utf_8(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines; a file in UTF-16, as PowerShell writes it, says so by its first two bytes."""
+    first = stream.readline()
+    if not first.startswith(_UTF_16):
+        return itertools.chain([first], stream)
+    try:
+        text = (first + stream.read()).decode("utf-16")
+    except UnicodeDecodeError:
+        raise ManifestError("neither UTF-8 nor UTF-16 text") from None
+    return iter(text.encode().splitlines(keepends=True))
 
 
 def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:

@@ -15,10 +15,12 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList
 from pkg.cmd.flags import option
-from pkg.cmd.manifests import describe_each
+from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
 from pkg.util.quotacount.releases import Releases, is_known, releases_of
 from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
+
+_KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class UsageOptions:
     )
 
 
-def usage(options: UsageOptions) -> None:
+def usage(options: UsageOptions) -> int:
     """Print what quota counts of each Pod, PersistentVolumeClaim and ResourceClaim, a JSON line each.
 
     Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
@@ -43,7 +45,7 @@ def usage(options: UsageOptions) -> None:
     if not is_known(options.kubernetes):
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
     releases, now = releases_of([options.kubernetes]), _seconds(options.now)
-    describe_each(options.file, lambda document: _line(document, now, releases))
+    return describe_each(options.file, _KINDS, lambda document: _line(document, now, releases))
 
 
 def _seconds(now: str | None) -> float:
@@ -66,21 +68,11 @@ def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[s
 
 
 def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:
-    given = _without_nulls(document)
-    match document.get("kind"):
-        case "Pod":
-            return pod_usage(msgspec.convert(given, Pod), now, releases)
-        case "PersistentVolumeClaim":
-            return storage_usage(msgspec.convert(given, PersistentVolumeClaim), releases)
-        case "ResourceClaim":
-            return device_usage(msgspec.convert(given, ResourceClaim), releases)
-    raise ValueError(f"kind {document.get('kind')!r} is not Pod, PersistentVolumeClaim or ResourceClaim")
-
-
-def _without_nulls(value: Any) -> Any:
-    """A field that is null is one that is not there, as for the API server."""
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    match (group_of(document), document.get("kind")):
+        case ("" | None, "Pod"):
+            return pod_usage(msgspec.convert(document, Pod), now, releases)
+        case ("" | None, "PersistentVolumeClaim"):
+            return storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
+        case ("resource.k8s.io" | None, "ResourceClaim"):
+            return device_usage(msgspec.convert(document, ResourceClaim), releases)
+    raise Foreign

@@ -23,7 +23,7 @@ class Call:
         self,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-        command: Callable[[Any], None] = delta,
+        command: Callable[[Any], int | None] = delta,
         options: Any = DeltaOptions,
     ) -> None:
         self._command, self._options = command, options
@@ -38,7 +38,7 @@ class Call:
         self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         self.code, self.stderr = 0, ""
         try:
-            self._command(self._options(**dict.fromkeys(self._file, "-") | flags))
+            self.code = self._command(self._options(**dict.fromkeys(self._file, "-") | flags)) or 0
         except ReportedError as error:
             self.code, self.stderr = error.exit_code, f"headroom: {error}\n"
         printed = self._capsys.readouterr()

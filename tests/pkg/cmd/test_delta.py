@@ -95,10 +95,10 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
     [
         pytest.param(
             "kind: Secret\nmetadata: {namespace: ns, name: p}\n",
-            "Secret ns/p: kind 'Secret' is not VirtualMachineInstance",
+            "Secret ns/p: not VirtualMachineInstance or VirtualMachine",
             id="another kind",
         ),
-        pytest.param("kind: 7\n", "document 1: kind 7 is not VirtualMachineInstance", id="a kind that is none"),
+        pytest.param("kind: 7\n", "document 1: not VirtualMachineInstance or VirtualMachine", id="a kind that is none"),
         pytest.param("a: b\n", "document 1: no spec.domain", id="some other mapping"),
         pytest.param('{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain", id="no spec"),
         pytest.param(
@@ -132,11 +132,83 @@ def test_bad_input_is_one_line_that_names_the_object(
     assert says in call.stderr
 
 
-def test_what_stands_before_a_bad_object_is_printed(call: Call) -> None:
+def test_a_bad_vmi_does_not_end_a_run(call: Call) -> None:
     printed = call(f"{vmi('good')}\n{vmi('bad', resources={'limits': {'cpu': 'x'}})}\n{vmi('after')}\n")
-    assert [line["name"] for line in printed] == ["good"]
+    assert [line["name"] for line in printed] == ["good", "after"]
     assert call.code == 1
     assert "ns/bad" in call.stderr
+
+
+def test_foreign_objects_are_skipped_with_one_note(call: Call) -> None:
+    printed = call("kind: Secret\nmetadata: {name: a}\n---\n" + vmi() + "\n---\nkind: Service\nmetadata: {name: b}\n")
+    assert [line["name"] for line in printed] == ["vm1"]
+    assert call.stderr == "headroom: skipped: Secret a and 1 more, not VirtualMachineInstance or VirtualMachine\n"
+    assert call.code == 0
+
+
+def test_a_file_without_vms_says_so(call: Call) -> None:
+    assert call(json.dumps({"kind": "ResourceQuota", "spec": {"hard": {"limits.cpu": "4"}}})) == []
+    assert (call.code, call.stderr) == (1, "headroom: -: it has no VirtualMachineInstance or VirtualMachine\n")
+
+
+SIZE = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}}
+
+
+def vm(**spec: Any) -> str:
+    template = {"spec": {"domain": {"cpu": {"cores": 2}, "resources": SIZE}}}
+    body = {"kind": "VirtualMachine", "metadata": {"name": "vm1"}, "spec": {"template": template, **spec}}
+    return json.dumps({"apiVersion": "kubevirt.io/v1", **body})
+
+
+@pytest.mark.parametrize("estimate", list(EstimateKind))
+def test_a_vm_counts_as_the_vmi_that_it_becomes(call: Call, estimate: EstimateKind) -> None:
+    (of_vm,) = call(vm(), estimate=estimate)
+    (of_vmi,) = call(vmi(cpu={"cores": 2}, resources=SIZE), estimate=estimate)
+    assert of_vm["delta"] == of_vmi["delta"]
+
+
+def test_a_vm_of_an_instancetype_is_named_and_not_guessed(call: Call) -> None:
+    assert call(vm(instancetype={"name": "u1.small"})) == []
+    assert "VirtualMachine vm1: its instancetype u1.small is not read" in call.stderr
+    assert call.code == 1
+
+
+@pytest.mark.parametrize(
+    ("domain", "cpu"),
+    [
+        ({"cpu": {"model": "host-passthrough"}}, "1015m"),
+        ({"cpu": {"model": "host-passthrough"}, "resources": {"requests": {"cpu": "3"}}}, "3015m"),
+        ({"resources": {"limits": {"cpu": "2"}}}, "2015m"),
+        ({}, "1015m"),
+    ],
+)
+def test_a_vmi_without_a_topology_gets_the_one_of_kubevirt(call: Call, domain: dict[str, Any], cpu: str) -> None:
+    (line,) = call(vmi(**domain), estimate=EstimateKind.EXACT)
+    assert line["delta"]["limits.cpu"] == cpu
+
+
+@pytest.mark.parametrize("text", ["utf-16", "utf-8-sig"])
+def test_a_file_may_be_in_utf_16(call: Call, text: str) -> None:
+    assert [line["name"] for line in call(vmi().encode(text))] == ["vm1"]
+
+
+def test_fields_that_are_null_are_absent(call: Call) -> None:
+    assert call(vmi(devices=None, cpu=None, resources=SIZE)) == call(vmi(resources=SIZE))
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "value": "12"},
+        {"apiVersion": "harvesterhci.io/v1beta1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "1"}}},
+        {"apiVersion": "example.org/v1", "kind": "Namespace"},
+    ],
+)
+def test_kinds_are_told_apart_by_their_group(call: Call, foreign: dict[str, Any]) -> None:
+    foreign["metadata"] = {"name": "additional-guest-memory-overhead-ratio", "namespace": "ns"}
+    (alone,) = call(vmi(resources=SIZE), estimate=EstimateKind.EXACT)
+    (beside,) = call(json.dumps(foreign) + "\n" + vmi(resources=SIZE), estimate=EstimateKind.EXACT)
+    assert beside == alone
 
 
 @pytest.mark.parametrize(

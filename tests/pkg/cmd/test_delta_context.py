@@ -208,7 +208,6 @@ def test_a_kubevirt_object_without_a_phase_counts_and_one_that_is_not_deployed_d
         (document("ResourceQuota", "q", spec={"hard": []}), "ResourceQuota ns/q: Expected `object"),
         (kubevirt(supportContainerResources=7), "KubeVirt k/kubevirt: Expected `array"),
         (pod(cpu="lots"), "Pod ns/p: 'lots' is not a quantity"),
-        (document("VirtualMachine", "v"), "VirtualMachine ns/v: kind 'VirtualMachine' is not"),
     ],
 )
 def test_a_wrong_object_of_the_cluster_is_one_line(call: Call, document: Document, says: str) -> None:

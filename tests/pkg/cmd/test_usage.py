@@ -73,7 +73,7 @@ def test_a_pod_past_its_grace_period_counts_as_an_object(call: Call) -> None:
 @pytest.mark.parametrize(
     ("document", "flags", "says"),
     [
-        ({"kind": "Secret"}, {}, "document 1: kind 'Secret' is not Pod, PersistentVolumeClaim or ResourceClaim"),
+        ({"kind": "Secret"}, {}, "document 1: not Pod, PersistentVolumeClaim or ResourceClaim"),
         (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
         (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
         (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
