@@ -16,10 +16,10 @@ VALIDATED = "validated"
 
 def register(management: ControllerFactory) -> None:
     key_pairs = management.controller(KEY_PAIRS)
-    key_pairs.on_change("vm-keypair-controller", Handler(key_pairs.client).on_key_pair_changed)
+    key_pairs.on_change("vm-keypair-controller", KeyPairHandler(key_pairs.client).on_key_pair_changed)
 
 
-class Handler:
+class KeyPairHandler:
     def __init__(self, key_pairs: ResourceClient[KeyPair]) -> None:
         self._key_pairs = key_pairs
 
@@ -28,13 +28,13 @@ class Handler:
             return key_pair
         if not key_pair.spec.public_key or key_pair.status.finger_print:
             return key_pair
-        found, status, reason = None, "True", None
+        finger_print, status, reason = None, "True", None
         try:
-            found = fingerprint(key_pair.spec.public_key)
+            finger_print = fingerprint(key_pair.spec.public_key)
         except ValueError as err:
             status, reason = "False", f"failed to parse the public key, error: {err}"
         conditions = set_condition(key_pair.status.conditions, VALIDATED, status, reason=reason, last_update=True)
-        new = edit(key_pair, status={"finger_print": found, "conditions": conditions})
+        new = edit(key_pair, status={"finger_print": finger_print, "conditions": conditions})
         return await self._key_pairs.update(key_pair, new)
 
 

@@ -32,10 +32,10 @@ _LONGHORN = "longhorn-system"
 
 
 def register(management: ControllerFactory) -> None:
-    management.controller(NODES).on_change("node-drain-controller", Handler(management).on_node_change)
+    management.controller(NODES).on_change("node-drain-controller", NodeDrainHandler(management).on_node_change)
 
 
-class Handler:
+class NodeDrainHandler:
     def __init__(self, management: ControllerFactory) -> None:
         nodes, machines = management.controller(NODES), management.controller(VIRTUAL_MACHINES)
         self._nodes, self._node_cache = nodes.client, nodes.cache()
@@ -64,7 +64,7 @@ class Handler:
             stopped = self.non_migratable_vms(node)
             if not forced:
                 if stopped:
-                    reasons = (f"{','.join(vms)} cannot be migrated due to {why}" for why, vms in stopped.items())
+                    reasons = (f"{','.join(vms)} cannot be migrated due to {reason}" for reason, vms in stopped.items())
                     raise DrainNotPossible(f"non-migratable VMs: {'; '.join(reasons)}; use a forced drain")
                 stopped = {STRATEGY: await self._to_be_shut_down(node)}
         except DrainNotPossible:
@@ -77,38 +77,38 @@ class Handler:
         return await self._annotate(node, "running")
 
     def non_migratable_vms(self, node: Node) -> dict[str, list[str]]:
-        """By the reason. Raises NotFound."""
+        """Returns the keys of the node's VMs that cannot be migrated, by the reason. Raises NotFound."""
         here = self._instances.list(labels={"kubevirt.io/nodeName": node.name})
-        found = not_migratable(here)
-        if last := [_machine_of(each) for each in self.with_last_replica(node)]:
-            found["LastHealthyReplica"] = last
+        vms_by_reason = not_migratable(here)
+        if last_healthy := [_machine_of(vmi) for vmi in self.with_last_replica(node)]:
+            vms_by_reason["LastHealthyReplica"] = last_healthy
         if unschedulable := without_another_node(node, self._node_cache.list(), here):
-            found["NodeSchedulingRequirementsNotMet"] = unschedulable
-        return found
+            vms_by_reason["NodeSchedulingRequirementsNotMet"] = unschedulable
+        return vms_by_reason
 
     def with_last_replica(self, node: Node) -> list[VirtualMachineInstance]:
-        """VMs, wherever they run, of volumes whose only working replica is on the node. Raises NotFound."""
-        found = []
+        """Returns VMIs on any node with a volume whose only working replica is on this node. Raises NotFound."""
+        vmis = []
         for name in last_replicas(node.name, self._replicas.list(_LONGHORN)):
             used = self._volumes.require(namespace=_LONGHORN, name=name).status.kubernetes_status
             for workload in (used and used.workloads_status) or ():
                 if used and workload.workload_type == "VirtualMachineInstance":
-                    where = {"namespace": used.namespace or "", "name": workload.workload_name or ""}
-                    found.append(self._instances.require(**where))
-        return found
+                    vmi_name = {"namespace": used.namespace or "", "name": workload.workload_name or ""}
+                    vmis.append(self._instances.require(**vmi_name))
+        return vmis
 
     async def _to_be_shut_down(self, node: Node) -> list[str]:
-        """VMs whose label says so; those that are started again later are told where they were."""
-        found = []
+        """Returns VMs that their label shuts down for a drain, and writes the node on those that restart after it."""
+        vms_to_stop = []
         labelled = f"kubevirt.io/nodeName={node.name},{STRATEGY} in ({','.join(SHUTDOWN)})"
         for instance in self._instances.list(labels=labelled):
-            found.append(key := _machine_of(instance))
+            vms_to_stop.append(key := _machine_of(instance))
             machine = self._machine_cache.get_by_key(key)
             if instance.labels[STRATEGY] not in RESTARTED or machine is None:
                 continue
             if machine.annotations.get(RESTART_NODE) != node.name:
                 await self._machines.patch(machine, {"metadata": {"annotations": {RESTART_NODE: node.name}}})
-        return found
+        return vms_to_stop
 
     async def _stop(self, key: str) -> None:
         machine = self._machine_cache.get_by_key(key)

@@ -1,4 +1,4 @@
-"""What a drain of a node would mean for its VMs, and whether the cluster can do without the node; decides alone."""
+"""Decisions about a node's drain: its effect on VMs, and whether the cluster can do without the node. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def check_control_plane(node: Node, nodes: Iterable[Node]) -> None:
     """Raises DrainNotPossible where the control plane would not survive it."""
     if not _is_control_plane(node):
         return
-    members = [each for each in nodes if _is_control_plane(each)]
+    members = [member for member in nodes if _is_control_plane(member)]
     if len(members) == 1:
         raise DrainNotPossible("single control plane cluster, it cannot be placed in maintenance mode")
-    if sum(MAINTAIN_STATUS not in each.annotations for each in members) != _AVAILABLE:
+    if sum(MAINTAIN_STATUS not in member.annotations for member in members) != _AVAILABLE:
         raise DrainNotPossible("another control plane node is in maintenance mode already")
 
 
@@ -47,19 +47,19 @@ def last_replicas(node_name: str, replicas: Iterable[Replica]) -> Iterator[str]:
 
 
 def not_migratable(instances: Iterable[VirtualMachineInstance]) -> dict[str, list[str]]:
-    """VMs that say they cannot be migrated, by the reason that they say."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Returns the keys of VMIs whose condition LiveMigratable is False, by the condition's reason."""
+    vms_by_reason: dict[str, list[str]] = defaultdict(list)
     for instance in instances:
         condition = find_condition(instance.status.conditions, "LiveMigratable")
         if condition is not None and condition.status == "False":
-            found[condition.reason or ""].append(instance.key)
-    return dict(found)
+            vms_by_reason[condition.reason or ""].append(instance.key)
+    return dict(vms_by_reason)
 
 
 def without_another_node(node: Node, nodes: Iterable[Node], instances: Iterable[VirtualMachineInstance]) -> list[str]:
     """VMs that no other node is ready for, by their node affinity and node selector."""
-    others = [other for other in nodes if other.name != node.name and _is_ready(other)]
-    return [each.key for each in instances if not any(_fits(each, other) for other in others)]
+    other_nodes = [candidate for candidate in nodes if candidate.name != node.name and _is_ready(candidate)]
+    return [vmi.key for vmi in instances if not any(_fits(vmi, candidate) for candidate in other_nodes)]
 
 
 def stays(pod: Pod) -> bool:
@@ -85,21 +85,21 @@ def _fits(instance: VirtualMachineInstance, node: Node) -> bool:
 
 
 def _term_matches(term: Mapping[str, Any], node: Node) -> bool:
-    """One without requirements matches nothing, as in component-helpers."""
+    """Reports whether a node selector term matches. A term without requirements does not, as in component-helpers."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     name = {"metadata.name": node.name}
     return bool(expressions or fields) and all(
-        _holds(requirement, labels)
+        _requirement_matches(requirement, labels)
         for requirements, labels in ((expressions, node.labels), (fields, name))
         for requirement in requirements
     )
 
 
-def _holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, operator, values = requirement["key"], requirement["operator"], requirement.get("values", ())
     if operator not in ("Gt", "Lt"):
-        wanted = LabelSelectorRequirement(key=key, operator=operator, values=values)
-        return selector(LabelSelector(match_expressions=[wanted]))(labels)
+        label_requirement = LabelSelectorRequirement(key=key, operator=operator, values=values)
+        return selector(LabelSelector(match_expressions=[label_requirement]))(labels)
     try:
         has, limit = int(labels[key]), int(values[0])
     except (KeyError, ValueError):

@@ -18,36 +18,36 @@ SCHEDULE_UID, TIMESTAMP = "harvesterhci.io/svmbackupUID", "harvesterhci.io/svmba
 
 @dataclass(frozen=True)
 class Backups:
-    """Of one schedule, the oldest first. `failure`: how many have failed since one was last ready."""
+    """The backups of one schedule, the oldest first. `failure`: how many have failed since the latest ready one."""
 
     all: Sequence[VirtualMachineBackup]
     failed: Sequence[VirtualMachineBackup]
     failure: int
 
     @property
-    def last(self) -> VirtualMachineBackup | None:
+    def latest(self) -> VirtualMachineBackup | None:
         return self.all[-1] if self.all else None
 
     @property
     def in_progress(self) -> bool:
-        return self.last is not None and not (is_ready(self.last) or self.last.status.error)
+        return self.latest is not None and not (is_ready(self.latest) or self.latest.status.error)
 
     def superfluous(self, retain: int) -> Sequence[VirtualMachineBackup]:
-        """To be deleted, when the last one is ready: failed ones first, then the oldest."""
-        if self.last is None or self.in_progress or self.last.status.error:
+        """Returns the backups to delete once the latest one is ready: failed ones first, then the oldest."""
+        if self.latest is None or self.in_progress or self.latest.status.error:
             return ()
-        order = [*self.failed, *(each for each in self.all if each not in self.failed)]
+        order = [*self.failed, *(backup for backup in self.all if backup not in self.failed)]
         return order[: max(0, len(self.all) - retain)]
 
 
-def backups_of(found: Iterable[VirtualMachineBackup]) -> Backups:
-    ordered = sorted(found, key=lambda each: each.labels.get(TIMESTAMP, ""))
+def backups_of(backups: Iterable[VirtualMachineBackup]) -> Backups:
+    ordered = sorted(backups, key=lambda backup: backup.labels.get(TIMESTAMP, ""))
     failed, failure = [], 0
-    for each in ordered:
-        if each.status.error:
-            failed.append(each)
+    for backup in ordered:
+        if backup.status.error:
+            failed.append(backup)
             failure += 1
-        if is_ready(each):
+        if is_ready(backup):
             failure = 0
     return Backups(ordered, failed, failure)
 
@@ -65,7 +65,7 @@ def backup_name(schedule: ScheduleVMBackup, timestamp: str) -> str:
 
 
 def info_of(backup: VirtualMachineBackup) -> ScheduleVMBackupVmbackupInfo:
-    """What the schedule's status says of a backup."""
+    """Returns a backup's entry in the schedule's status."""
     status = backup.status
     volumes = [
         ScheduleVMBackupVolumeBackupInfo(name=v.name, ready_to_use=v.ready_to_use, error=v.error)

@@ -42,7 +42,7 @@ _UNFINISHED = (None, "", "Pending", "InProgress")
 
 def register(management: ControllerFactory, job_image: str) -> None:
     """`job_image`: what the CronJobs run; upstream reads it from a Helm release."""
-    handler = Handler(management, job_image)
+    handler = ScheduleVMBackupHandler(management, job_image)
     schedules = management.controller(SCHEDULE_VM_BACKUPS)
     schedules.on_change("schedule-vm-bakcup-controller", handler.on_changed)
     schedules.on_remove("schedule-vm-bakcup-controller", handler.on_remove)
@@ -53,7 +53,7 @@ def register(management: ControllerFactory, job_image: str) -> None:
     management.controller(BACKUPS).on_change("longhorn-backup-controller", handler.on_lh_backup_changed)
 
 
-class Handler:
+class ScheduleVMBackupHandler:
     def __init__(self, management: ControllerFactory, job_image: str) -> None:
         self._job_image = job_image
         self._controller = management.controller(SCHEDULE_VM_BACKUPS)
@@ -85,19 +85,19 @@ class Handler:
             await self._jobs.delete(name=cron_job_name(schedule), namespace=NAMESPACE, propagation_policy="Foreground")
 
     async def update_backups(self, schedule: ScheduleVMBackup) -> ScheduleVMBackup:
-        """Deletes those that are too many, and shows the others in the status."""
+        """Deletes superfluous backups, and lists the others in the schedule's status."""
         backups = self.backups(schedule)
         if backups.in_progress:
             self._controller.enqueue_after(schedule.key, _INTERVAL)
-        for each in backups.superfluous(schedule.spec.retain):
-            await self._delete(each)
-        infos = [info_of(each) for each in backups.all]
+        for backup in backups.superfluous(schedule.spec.retain):
+            await self._delete(backup)
+        infos = [info_of(backup) for backup in backups.all]
         new = edit(schedule, status={"vmbackup_info": infos, "failure": backups.failure})
         return await self._schedules.update(schedule, new)
 
     def backups(self, schedule: ScheduleVMBackup) -> Backups:
-        found = self._backup_cache.list(schedule.namespace, labels={SCHEDULE_UID: schedule.uid})
-        return backups_of(found)
+        backups_of_schedule = self._backup_cache.list(schedule.namespace, labels={SCHEDULE_UID: schedule.uid})
+        return backups_of(backups_of_schedule)
 
     async def suspend(
         self, schedule: ScheduleVMBackup, suspended: bool, reason: str = "", message: str = ""
@@ -113,14 +113,14 @@ class Handler:
         return await self._schedules.update(schedule, new)
 
     async def new_backup(self, schedule: ScheduleVMBackup, timestamp: str) -> VirtualMachineBackup | None:
-        """None where it is suspended instead. Raises RuntimeError while the last one is in progress."""
+        """Creates a backup, or suspends the schedule and returns None. Raises RuntimeError while one is in progress."""
         backups = self.backups(schedule)
-        if backups.last is not None and backups.failure >= schedule.spec.max_failure:
+        if backups.latest is not None and backups.failure >= schedule.spec.max_failure:
             message = f"failure backups {backups.failure} reach max tolerance {schedule.spec.max_failure}"
             await self.suspend(schedule, True, FAILED, message)
             return None
-        if backups.last is not None and backups.in_progress:
-            raise RuntimeError(f"the latest VM backup {backups.last.key} is in progress")
+        if backups.latest is not None and backups.in_progress:
+            raise RuntimeError(f"the latest VM backup {backups.latest.key} is in progress")
         metadata = {
             "name": backup_name(schedule, timestamp),
             "namespace": schedule.namespace,
@@ -130,16 +130,16 @@ class Handler:
         return await self._backups.create({"metadata": metadata, "spec": schedule.spec.vmbackup})
 
     async def _resume_or_suspend(self, schedule: ScheduleVMBackup) -> ScheduleVMBackup:
-        wanted = bool(schedule.spec.suspend)
-        if wanted == bool(schedule.status.suspended):
+        suspend = bool(schedule.spec.suspend)
+        if suspend == bool(schedule.status.suspended):
             return schedule
-        if wanted:
+        if suspend:
             return await self.suspend(schedule, True, SUSPENDED, SUSPENDED)
         backups = self.backups(schedule)
         if backups.failure < schedule.spec.max_failure:
             return await self.suspend(schedule, False)
-        for each in backups.failed:
-            await self._delete(each)
+        for backup in backups.failed:
+            await self._delete(backup)
         raise RuntimeError(f"{schedule.key}: resumed when its failed backups are gone")
 
     async def _create_cron_job(self, schedule: ScheduleVMBackup) -> None:
@@ -166,10 +166,10 @@ class Handler:
     async def on_cron_job_changed(self, key: str, job: CronJob | None) -> None:
         if job is None or job.deleting or job.status.last_schedule_time is None:
             return
-        schedule, last = self._schedule_of(job), from_rfc3339(job.status.last_schedule_time)
-        if schedule is None or time.time() - last > _RECENT:
+        schedule, scheduled_at = self._schedule_of(job), from_rfc3339(job.status.last_schedule_time)
+        if schedule is None or time.time() - scheduled_at > _RECENT:
             return
-        timestamp = time.strftime("%Y%m%d.%H%M", time.gmtime(last))
+        timestamp = time.strftime("%Y%m%d.%H%M", time.gmtime(scheduled_at))
         name = backup_name(schedule, timestamp)
         if self._backup_cache.get(namespace=schedule.namespace, name=name) is None:
             await self.new_backup(schedule, timestamp)
@@ -197,7 +197,9 @@ class Handler:
             return
         ref = content.spec.volume_snapshot_ref
         snapshot = self._snapshots.require(namespace=ref.namespace or "", name=ref.name or "")
-        owner = next((each for each in snapshot.metadata.owner_references or () if each.controller), None)
+        owner = next(
+            (reference for reference in snapshot.metadata.owner_references or () if reference.controller), None
+        )
         if owner is None or owner.kind != "VirtualMachineBackup":
             return
         backup = self._backup_cache.get(namespace=snapshot.namespace, name=owner.name)
@@ -214,8 +216,8 @@ class Handler:
             await self._backups.json_patch([bound, *changes], name=backup.name, namespace=backup.namespace)
 
     async def _check_lh_backups(self, schedule: ScheduleVMBackup, backup: VirtualMachineBackup) -> None:
-        """Of a backup that has ended none may go on: it would block all that follow. The backup target is most likely
-        not reachable."""
+        """Deletes Longhorn backups that go on although their VM backup has ended: they would block all later ones. The
+        backup target is most likely not reachable."""
         if backup.spec.type == "snapshot":
             return
         for volume in backup.status.volume_backups or ():

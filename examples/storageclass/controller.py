@@ -44,11 +44,11 @@ def register(management: ControllerFactory) -> None:
     profiles = management.controller(STORAGE_PROFILES)
     cdis = management.controller(CDIS)
     snapshot_classes = management.controller(VOLUME_SNAPSHOT_CLASSES).cache()
-    handler = Handler(cdis.client, cdis.cache(), profiles.client, profiles.cache(), snapshot_classes)
+    handler = StorageClassHandler(cdis.client, cdis.cache(), profiles.client, profiles.cache(), snapshot_classes)
     classes.on_change("harvester-storage-class-controller", handler.on_changed)
 
 
-class Handler:
+class StorageClassHandler:
     def __init__(
         self,
         cdis: ResourceClient[CDI],
@@ -71,7 +71,7 @@ class Handler:
         return storage_class
 
     async def _sync_cdi_settings(self, storage_class: StorageClass) -> None:
-        """The filesystem overhead, as its annotation says it; without annotation there is no entry."""
+        """Copies the annotation's filesystem overhead to CDI's configuration; removes the entry without annotation."""
         name, overhead = storage_class.name, storage_class.annotations.get(FILESYSTEM_OVERHEAD)
         cdi = self._cdi_cache.get(name="cdi")
         if cdi is None:
@@ -81,15 +81,16 @@ class Handler:
             log.warning("storage class %s: invalid filesystem overhead %s, skipping update", name, overhead)
             return
         config = cdi.spec.config
-        known = (config and config.filesystem_overhead and config.filesystem_overhead.storage_class) or {}
-        wanted = {other: value for other, value in known.items() if other != name}
-        wanted |= {} if overhead is None else {name: overhead}
-        if wanted != known:
-            new = edit(cdi, spec={"config": {"filesystem_overhead": {"storage_class": wanted}}})
+        overheads = (config and config.filesystem_overhead and config.filesystem_overhead.storage_class) or {}
+        new_overheads = {class_name: value for class_name, value in overheads.items() if class_name != name}
+        new_overheads |= {} if overhead is None else {name: overhead}
+        if new_overheads != overheads:
+            new = edit(cdi, spec={"config": {"filesystem_overhead": {"storage_class": new_overheads}}})
             await self._cdis.update(cdi, new)
 
     async def _sync_storage_profile(self, storage_class: StorageClass) -> None:
-        """What an annotation does not say is taken out. CDI makes a profile for each storage class, soon."""
+        """Writes the annotations into the storage profile, which CDI creates soon after the storage class. A field
+        without annotation is removed."""
         profile = self._profile_cache.get(name=storage_class.name)
         if profile is None:
             raise RetryAfter(1.0, f"no StorageProfile {storage_class.name} yet")
@@ -112,14 +113,22 @@ def is_longhorn_v1(storage_class: StorageClass) -> bool:
 
 
 def claim_property_sets(text: str) -> ClaimPropertySets:
-    """Of JSON: volume mode to access modes. Raises ValueError."""
-    found: dict[str, list[str]] = json.loads(text)
-    if unknown := [*found.keys() - _VOLUME_MODES, *{mode for modes in found.values() for mode in modes} - _MODES]:
+    """Decodes JSON, an object from volume mode to access modes. Raises ValueError."""
+    modes_by_volume_mode: dict[str, list[str]] = json.loads(text)
+    if unknown := [
+        *modes_by_volume_mode.keys() - _VOLUME_MODES,
+        *{mode for modes in modes_by_volume_mode.values() for mode in modes} - _MODES,
+    ]:
         raise ValueError(f"{ACCESS_MODES}: unknown mode {unknown[0]}")
-    return [StorageProfileClaimPropertySets(volume_mode=m, access_modes=modes) for m, modes in found.items()]
+    return [
+        StorageProfileClaimPropertySets(volume_mode=m, access_modes=modes) for m, modes in modes_by_volume_mode.items()
+    ]
 
 
 def are_equal(a: ClaimPropertySets | None, b: ClaimPropertySets | None) -> bool:
-    """Whatever the order."""
-    one, other = (sorted((each.volume_mode, sorted(each.access_modes)) for each in sets or ()) for sets in (a, b))
-    return one == other
+    """Reports whether two lists of property sets are equal, in any order."""
+    first_sets, second_sets = (
+        sorted((property_set.volume_mode, sorted(property_set.access_modes)) for property_set in sets or ())
+        for sets in (a, b)
+    )
+    return first_sets == second_sets

@@ -130,19 +130,19 @@ def image_ids(version: VirtualMachineTemplateVersion) -> Iterable[str]:
     """`namespace/name` of each image that a version's volumes are made from. Raises ValueError: not JSON."""
     annotations = version.spec.vm.get("metadata", {}).get("annotations", {})
     claims = json.loads(annotations.get(VOLUME_CLAIM_TEMPLATES) or "[]")
-    found = [(claim.get("metadata", {}).get("annotations") or {}).get(IMAGE_ID) for claim in claims]
-    return [image_id for image_id in found if image_id]
+    ids = [(claim.get("metadata", {}).get("annotations") or {}).get(IMAGE_ID) for claim in claims]
+    return [image_id for image_id in ids if image_id]
 
 
 def is_assigned(version: VirtualMachineTemplateVersion) -> bool:
-    """Whether it has its number."""
+    """Reports whether a template version has its number."""
     return condition_is_true(version.status.conditions, ASSIGNED)
 
 
 async def latest_version(
     versions: ResourceClient[VirtualMachineTemplateVersion], namespace: str, template_id: str
 ) -> VirtualMachineTemplateVersion | None:
-    """The newest version of a template that has a number; asked of the server, a cache may lag."""
-    found = await versions.list(namespace)
-    mine = [v for v in found if v.spec.template_id == template_id and is_assigned(v)]
+    """Returns a template's newest numbered version. Reads from the API server, because a cache may lag."""
+    all_versions = await versions.list(namespace)
+    mine = [v for v in all_versions if v.spec.template_id == template_id and is_assigned(v)]
     return max(mine, key=lambda v: v.status.version, default=None)

@@ -1,4 +1,4 @@
-"""The chart's renderings that tests look at, by name: what is set."""
+"""The chart's renderings for tests: values to set, by the rendering's name."""
 
 from __future__ import annotations
 

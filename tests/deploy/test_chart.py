@@ -18,30 +18,30 @@ pytestmark = pytest.mark.cluster
 
 def rendered(*values: str) -> list[dict[str, Any]]:
     arguments = [argument for value in values for argument in ("--set", value)]
-    return [each for each in yaml.safe_load_all(template(*arguments)) if each]
+    return [manifest for manifest in yaml.safe_load_all(template(*arguments)) if manifest]
 
 
 def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Pod specs by the name of what makes them."""
+    """Returns pod specs by the name of their Deployment or Job."""
     return {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"]
-        for each in objects
-        if each["kind"] in ("Deployment", "Job")
+        manifest["metadata"]["name"]: manifest["spec"]["template"]["spec"]
+        for manifest in objects
+        if manifest["kind"] in ("Deployment", "Job")
     }
 
 
 @pytest.mark.parametrize(
-    ("repository", "said"),
+    ("repository", "message"),
     {
         "": "image.repository is not set: no registry serves the image, build or mirror it",
         "IMAGE": "at '/image/repository': 'IMAGE' does not match",
         "registry.example.org:5000/headroom:0.1.0": "at '/image/repository': ",
     }.items(),
 )
-def test_without_the_images_place_nothing_is_rendered_and_one_sentence_says_so(repository: str, said: str) -> None:
+def test_an_image_repository_that_is_no_reference_is_an_error(repository: str, message: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         helm("template", "headroom", str(CHART), "--set", f"image.repository={repository}")
-    assert said in refused.value.stderr
+    assert message in refused.value.stderr
 
 
 def test_what_is_applied_by_hand_pulls_nothing_by_accident() -> None:
@@ -51,19 +51,19 @@ def test_what_is_applied_by_hand_pulls_nothing_by_accident() -> None:
     assert IMAGE.partition("/")[0].endswith(".invalid")
 
 
-def test_pods_are_placed_and_labelled_as_given_and_still_selected() -> None:
+def test_pods_are_placed_and_labelled_and_still_selected() -> None:
     objects = rendered(*RENDERINGS["placed"])
-    for each in objects:
-        if each["kind"] != "Deployment":
+    for manifest in objects:
+        if manifest["kind"] != "Deployment":
             continue
-        own = each["spec"]["selector"]["matchLabels"]
-        labels = each["spec"]["template"]["metadata"]["labels"]
+        match_labels = manifest["spec"]["selector"]["matchLabels"]
+        labels = manifest["spec"]["template"]["metadata"]["labels"]
         assert labels["team"] == "platform"
-        assert own.items() <= labels.items()
-        pod = each["spec"]["template"]["spec"]
+        assert match_labels.items() <= labels.items()
+        pod = manifest["spec"]["template"]["spec"]
         assert set(pod["affinity"]) == {"nodeAffinity"}
         (spread,) = pod["topologySpreadConstraints"]
-        assert spread["labelSelector"] == {"matchLabels": own}
+        assert spread["labelSelector"] == {"matchLabels": match_labels}
     for name, pod in pods(objects).items():
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
         (container,) = pod["containers"]
@@ -86,7 +86,7 @@ def test_lint_is_clean() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_it_is_current(file: Path) -> None:
-    """`make manifests` makes it so."""
+    """`make manifests` writes deploy/ from the chart."""
     assert file.read_text("utf-8") == FILES[file]()
 
 
@@ -118,16 +118,20 @@ def test_a_value_that_is_unknown_or_of_the_wrong_type_is_refused(value: str) -> 
 
 
 def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
-    asked = pods(rendered("webhook.failurePolicies.pods=Fail"))["headroom-webhook"]["containers"][0]["args"]
-    wanted = ["--failure-policy=Ignore", "--failure-policy=pods=Fail"]
-    assert [argument for argument in asked if argument.startswith("--failure-policy")] == wanted
+    arguments = pods(rendered("webhook.failurePolicies.pods=Fail"))["headroom-webhook"]["containers"][0]["args"]
+    expected = ["--failure-policy=Ignore", "--failure-policy=pods=Fail"]
+    assert [argument for argument in arguments if argument.startswith("--failure-policy")] == expected
 
 
 @pytest.mark.parametrize("values", RENDERINGS.values(), ids=RENDERINGS)
-def test_every_pod_is_hardened_and_all_stands_in_the_releases_namespace_or_in_none(values: tuple[str, ...]) -> None:
+def test_pods_are_hardened_and_objects_in_the_releases_namespace(values: tuple[str, ...]) -> None:
     objects = rendered(*values)
-    elsewhere = [each for each in objects if each["metadata"].get("namespace", "headroom-system") != "headroom-system"]
-    assert {each["metadata"]["name"] for each in elsewhere} <= {"headroom-rancher-impersonation"}
+    elsewhere = [
+        manifest
+        for manifest in objects
+        if manifest["metadata"].get("namespace", "headroom-system") != "headroom-system"
+    ]
+    assert {manifest["metadata"]["name"] for manifest in elsewhere} <= {"headroom-rancher-impersonation"}
     (controller,) = pods(objects)["headroom-controller"]["containers"]
     assert ("--remove-webhooks" in controller["args"]) is ("webhook.enabled=false" in values), "it serves none"
     for pod in pods(objects).values():
@@ -145,8 +149,8 @@ def test_every_pod_is_hardened_and_all_stands_in_the_releases_namespace_or_in_no
         assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
-def test_the_default_rendering_has_everything_that_needs_no_other_definitions() -> None:
-    kinds = [each["kind"] for each in rendered()]
+def test_the_default_rendering_needs_no_custom_resources() -> None:
+    kinds = [manifest["kind"] for manifest in rendered()]
     for kind, count in {
         "Deployment": 2,
         "ServiceAccount": 3,
@@ -157,9 +161,11 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
     }.items():
         assert kinds.count(kind) == count, kind
     assert not {"Certificate", "Issuer", "ServiceMonitor"} & set(kinds)
-    assert not [each for each in rendered() if "aggregationRule" in each]
-    # An election of the controllers alone.
-    deployments = {each["metadata"]["name"]: each["spec"] for each in rendered() if each["kind"] == "Deployment"}
+    assert not [manifest for manifest in rendered() if "aggregationRule" in manifest]
+    # Only controllers elect a leader: every webhook replica serves.
+    deployments = {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in rendered() if manifest["kind"] == "Deployment"
+    }
     for name in ("controller", "webhook"):
         spec = deployments.pop(f"headroom-{name}")
         (container,) = spec["template"]["spec"]["containers"]
@@ -170,11 +176,11 @@ def test_the_default_rendering_has_everything_that_needs_no_other_definitions() 
 @pytest.mark.parametrize("cidrs", [[], ["10.0.0.1/32", "10.0.0.2/32"]], ids=["everyone", "API servers"])
 def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
     value = f"networkPolicy.apiServers={{{','.join(cidrs)}}}"
-    (policy,) = (each for each in rendered(*[value] if cidrs else []) if each["kind"] == "NetworkPolicy")
+    (policy,) = (manifest for manifest in rendered(*[value] if cidrs else []) if manifest["kind"] == "NetworkPolicy")
     metrics, webhook = policy["spec"]["ingress"]
     assert metrics == {"ports": [{"port": 8080, "protocol": "TCP"}]}
     assert webhook["ports"] == [{"port": 9443, "protocol": "TCP"}]
-    assert [each["ipBlock"]["cidr"] for each in webhook.get("from", [])] == cidrs
+    assert [peer["ipBlock"]["cidr"] for peer in webhook.get("from", [])] == cidrs
 
 
 @pytest.mark.parametrize(
@@ -188,34 +194,36 @@ def test_who_reaches_the_webhook_is_a_value(cidrs: list[str]) -> None:
     ],
 )
 def test_what_both_processes_decide_by_is_set_once(value: str) -> None:
-    wanted = value.partition("=")[2].strip("{}")
+    option_value = value.partition("=")[2].strip("{}")
     for name, pod in pods(rendered(value)).items():
         if name not in ("headroom-release", "headroom-test"):
-            assert [each for each in pod["containers"][0]["args"] if each.endswith(f"={wanted}")], name
+            assert [argument for argument in pod["containers"][0]["args"] if argument.endswith(f"={option_value}")], (
+                name
+            )
 
 
 def test_the_policies_name_the_chosen_accounts() -> None:
     account = "system:serviceaccount:elsewhere:kubevirt-controller"
     policies = [
-        each for each in rendered(f"kubevirtUsers={{{account}}}") if each["kind"] == "ValidatingAdmissionPolicy"
+        policy for policy in rendered(f"kubevirtUsers={{{account}}}") if policy["kind"] == "ValidatingAdmissionPolicy"
     ]
-    about_pods = [each for each in policies if each["metadata"]["name"].startswith("headroom-vm-pods")]
+    about_pods = [policy for policy in policies if policy["metadata"]["name"].startswith("headroom-vm-pods")]
     assert len(about_pods) == 2
-    assert all(account in yaml.safe_dump(each, width=10_000) for each in about_pods)
+    assert all(account in yaml.safe_dump(policy, width=10_000) for policy in about_pods)
 
 
 @pytest.mark.parametrize("value", ["policy.enabled=false", "policy.migrationBudgets=false"])
 def test_who_creates_migration_budgets_can_be_left_to_rbac(value: str) -> None:
-    policies = [each["metadata"]["name"] for each in rendered(value) if "AdmissionPolicy" in each["kind"]]
+    policies = [manifest["metadata"]["name"] for manifest in rendered(value) if "AdmissionPolicy" in manifest["kind"]]
     assert "headroom-migration-budgets" not in policies
     assert bool(policies) is (value != "policy.enabled=false")
 
 
 def test_a_pod_is_ready_before_the_webhooks_are_registered() -> None:
-    """They are registered once the API server has reached one, and that goes through the Service of ready pods."""
+    """Webhooks are registered after the API server has reached one through their Service, which has only ready pods."""
     objects = rendered()
-    (service,) = [each["spec"] for each in objects if each["metadata"]["name"] == "headroom-webhook"
-                  and each["kind"] == "Service"]  # fmt: skip
+    (service,) = [manifest["spec"] for manifest in objects if manifest["metadata"]["name"] == "headroom-webhook"
+                  and manifest["kind"] == "Service"]  # fmt: skip
     assert not service.get("publishNotReadyAddresses")
     for name in ("headroom-controller", "headroom-webhook"):
         (container,) = pods(objects)[name]["containers"]
@@ -224,26 +232,26 @@ def test_a_pod_is_ready_before_the_webhooks_are_registered() -> None:
 
 def test_one_process_and_one_account_serve_the_webhooks_too() -> None:
     objects = rendered("webhook.inController=true")
-    accounts = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
+    accounts = [manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "ServiceAccount"]
     assert accounts == ["headroom", "headroom-release"]
     assert "--webhook" in pods(objects)["headroom-controller"]["containers"][0]["args"]
 
 
-@pytest.mark.parametrize("file", [each for each in FILES if each.suffix == ".yaml"], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [path for path in FILES if path.suffix == ".yaml"], ids=lambda file: file.name)
 def test_nothing_is_allowed_wholesale(file: Path) -> None:
     for body in yaml.safe_load_all(file.read_text("utf-8")):
         for rule in body.get("rules", ()):
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
 
 
-def test_of_the_files_applied_by_hand_only_two_have_the_namespace() -> None:
-    """To delete one of the others does not delete it."""
+def test_only_two_files_applied_by_hand_hold_the_namespace() -> None:
+    """`kubectl delete -f` of any other file leaves the namespace."""
     kinds = {
-        file.name: {each["kind"] for each in yaml.safe_load_all(file.read_text("utf-8"))}
+        file.name: {manifest["kind"] for manifest in yaml.safe_load_all(file.read_text("utf-8"))}
         for file in (*FILES, CHART.parents[1] / "harvester-addon.yaml")
         if file.suffix == ".yaml"
     }
-    assert {name for name, found in kinds.items() if "Namespace" in found} == {
+    assert {name for name, kinds_in_file in kinds.items() if "Namespace" in kinds_in_file} == {
         "namespace.yaml",
         "headroom.yaml",
         "harvester-addon.yaml",
@@ -267,34 +275,44 @@ def test_the_addon_comes_with_its_namespace_as_harvesters_own_do(tmp_path: Path)
 WITHOUT_LOCKS = "controller.neverLock={*}"
 RELEASE = "headroom-release"
 CONFIGURATION_RIGHTS = {
-    "locks have names of their own": ((), {"headroom", "headroom-webhook"}, {"headroom", RELEASE}),
-    "without locks the controller creates none": ((WITHOUT_LOCKS,), {"headroom-webhook"}, {RELEASE}),
-    "one process registers as well": ((WITHOUT_LOCKS, "webhook.inController=true"), {"headroom"}, {RELEASE}),
+    "the controller creates locks, by names of their own": (
+        (),
+        {"headroom", "headroom-webhook"},
+        {"headroom", RELEASE},
+    ),
+    "without locks only the webhook creates configurations": ((WITHOUT_LOCKS,), {"headroom-webhook"}, {RELEASE}),
+    "a controller with the webhooks creates both": (
+        (WITHOUT_LOCKS, "webhook.inController=true"),
+        {"headroom"},
+        {RELEASE},
+    ),
 }
 
 
 @pytest.mark.parametrize(("values", "creators", "writers"), CONFIGURATION_RIGHTS.values(), ids=CONFIGURATION_RIGHTS)
-def test_webhook_configurations_are_created_by_whom_it_needs_and_changed_by_name(
+def test_who_creates_and_who_changes_webhook_configurations(
     values: tuple[str, ...], creators: set[str], writers: set[str]
 ) -> None:
     """RBAC cannot narrow create by name; `writers` may patch and delete those of any name."""
-    given = [
-        each
-        for each in rights(rendered(*values))
-        if each.resource in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+    configuration_rights = [
+        right
+        for right in rights(rendered(*values))
+        if right.resource in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
     ]
-    assert {each.account for each in given if each.verb == "create"} == creators
-    unnamed = {each.account for each in given if each.verb in ("patch", "delete") and not each.name}
+    assert {right.account for right in configuration_rights if right.verb == "create"} == creators
+    unnamed = {right.account for right in configuration_rights if right.verb in ("patch", "delete") and not right.name}
     assert unnamed == writers
 
 
 def test_who_may_create_quotas_or_impersonate_is_a_value() -> None:
     def holders(verb: str, resource: str, *values: str) -> set[str]:
-        return {each.account for each in rights(rendered(*values)) if (each.verb, each.resource) == (verb, resource)}
+        return {
+            right.account for right in rights(rendered(*values)) if (right.verb, right.resource) == (verb, resource)
+        }
 
     assert not holders("create", "resourcequotas")
     assert holders("create", "resourcequotas", "controller.renderDefaultQuota=true") == {"headroom"}
     for resource in ("serviceaccounts", "groups"):
         assert not holders("impersonate", resource)
-        asked = holders("impersonate", resource, "rancher.quotas=impersonate")
-        assert asked == {"headroom", "headroom-release"}
+        impersonators = holders("impersonate", resource, "rancher.quotas=impersonate")
+        assert impersonators == {"headroom", "headroom-release"}

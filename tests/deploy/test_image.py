@@ -14,7 +14,7 @@ from deploy import image
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With a root file system of two files."""
+    """An image archive whose root file system has two files."""
 
     def assemble(root: Path, architecture: str, _scratch: Path) -> None:
         (root / "tmp").mkdir(parents=True)
@@ -41,20 +41,20 @@ def test_every_architecture_has_its_files(archive: Path, architecture: str) -> N
 
 
 def test_the_same_files_are_the_same_bytes(archive: Path) -> None:
-    before = archive.read_bytes()
+    first_build = archive.read_bytes()
     image.build(archive)
-    assert archive.read_bytes() == before
+    assert archive.read_bytes() == first_build
 
 
 def test_it_starts_the_command_as_a_user_that_is_not_root(archive: Path) -> None:
     with tarfile.open(archive) as tar:
         blobs = [tar.extractfile(member) for member in tar if member.name.startswith("blobs/")]
-        found = [blob.read() for blob in blobs if blob is not None]
-    configurations = [json.loads(blob) for blob in found if blob.startswith(b'{"architecture"')]
-    assert {each["architecture"] for each in configurations} == set(image.ARCHITECTURES)
-    for each in configurations:
-        assert each["config"]["Entrypoint"] == ["/usr/bin/headroom"]
-        assert each["config"]["User"] == "65532:65532"
+        contents = [blob.read() for blob in blobs if blob is not None]
+    configurations = [json.loads(blob) for blob in contents if blob.startswith(b'{"architecture"')]
+    assert {configuration["architecture"] for configuration in configurations} == set(image.ARCHITECTURES)
+    for configuration in configurations:
+        assert configuration["config"]["Entrypoint"] == ["/usr/bin/headroom"]
+        assert configuration["config"]["User"] == "65532:65532"
 
 
 def test_a_layer_that_was_changed_is_noticed(archive: Path) -> None:

@@ -23,38 +23,38 @@ PROCESS = {
 }
 TABLE = {**METRICS, **FRAMEWORK, **PROCESS}
 OF_THE_TARGET = {"job", "pod", "instance", "le"}
-"""Labels that Prometheus adds, and that of a histogram's buckets."""
+"""Labels that Prometheus adds, and the label `le` of a histogram's buckets."""
 FUNCTIONS = {"absent", "count", "histogram_quantile", "increase", "max", "min", "rate", "sum", "time", "vector"}
 LANGUAGE = FUNCTIONS | {"and", "on", "or", "unless"}
 
 
 def metric_of(name: str) -> Metric:
-    """Raises KeyError."""
-    found = TABLE.get(name)
-    if found is not None:
-        return found
+    """Returns the metric with this name, or the histogram of a series. Raises KeyError."""
+    metric = TABLE.get(name)
+    if metric is not None:
+        return metric
     histogram = TABLE[re.sub(r"_(bucket|sum|count)$", "", name)]
     assert histogram.kind == "histogram"
     return histogram
 
 
 def used(query: str) -> Iterator[tuple[str, dict[str, str], set[str]]]:
-    """Name, label matchers and labels of the aggregations around it, for each metric of a query."""
+    """Yields each metric's name in a query, its label matchers, and the labels that the query groups by."""
     without_ranges = re.sub(r"\[[^]]*\]", "", query)
     grouped = {
         label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", without_ranges) for label in labels.split(",")
     }
-    rest = re.sub(r"\b(?:by|on) \([^)]*\)", "", without_ranges)
-    for name, matchers in re.findall(r"\b([a-z]\w+)\b(?:\{([^}]*)\})?", rest):
+    without_labels = re.sub(r"\b(?:by|on) \([^)]*\)", "", without_ranges)
+    for name, matchers in re.findall(r"\b([a-z]\w+)\b(?:\{([^}]*)\})?", without_labels):
         if name not in LANGUAGE:
             yield name, dict(re.findall(r'(\w+)[!=~]+"([^"]*)"', matchers)), grouped
 
 
 @pytest.mark.parametrize("query", queries())
 def test_every_metric_and_label_exists(query: str) -> None:
-    found = list(used(query))
-    assert found
-    for name, matchers, grouped in found:
+    uses = list(used(query))
+    assert uses
+    for name, matchers, grouped in uses:
         metric = metric_of(name)
         assert matchers.keys() | grouped <= metric.labels.keys() | OF_THE_TARGET, name
         for label, value in matchers.items():
@@ -64,8 +64,8 @@ def test_every_metric_and_label_exists(query: str) -> None:
 
 def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
-    found: list[dict[str, Any]] = group["rules"]
-    return found
+    alert_rules: list[dict[str, Any]] = group["rules"]
+    return alert_rules
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

@@ -1,4 +1,4 @@
-"""deploy/rbac.yaml: whose rights they are (tests/e2e/test_rights.py: that they are enough and none is spare)."""
+"""deploy/rbac.yaml: the accounts that have rights (tests/e2e/test_rights.py: the rights are enough, none is spare)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def test_every_binding_is_for_a_service_account_that_is_made() -> None:
-    found = manifests()
-    made = {body["metadata"]["name"] for body in found if body["kind"] == "ServiceAccount"}
-    assert made == {"headroom", "headroom-release", "headroom-webhook"}
-    subjects = [subject for body in found for subject in body.get("subjects", ())]
+    bodies = manifests()
+    account_names = {body["metadata"]["name"] for body in bodies if body["kind"] == "ServiceAccount"}
+    assert account_names == {"headroom", "headroom-release", "headroom-webhook"}
+    subjects = [subject for body in bodies for subject in body.get("subjects", ())]
     everybody = [subject for subject in subjects if subject["kind"] == "Group"]
     assert [subject["name"] for subject in everybody] == ["system:authenticated"]
     accounts = [subject for subject in subjects if subject not in everybody]
-    assert {subject["name"] for subject in accounts} == made
+    assert {subject["name"] for subject in accounts} == account_names
     assert {subject["namespace"] for subject in accounts} == {"headroom-system"}
-    own = [body for body in found if body["kind"] in ("Role", "RoleBinding", "ServiceAccount")]
-    assert {body["metadata"]["namespace"] for body in own} == {"headroom-system"}
+    namespaced = [body for body in bodies if body["kind"] in ("Role", "RoleBinding", "ServiceAccount")]
+    assert {body["metadata"]["namespace"] for body in namespaced} == {"headroom-system"}
 
 
 def test_every_user_may_read_how_headroom_runs_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""What `make release` puts into dist/: the same bytes each time, and what its checksums and its SBOM say is true."""
+"""`make release`: the files in dist/ are the same bytes each time, their checksums and the SBOM are true."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ MAKERS = [release.wheel, pytest.param(release.chart, marks=pytest.mark.cluster),
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_built_twice_it_is_the_same_bytes(make: Callable[[Path, int], Path], tmp_path: Path) -> None:
-    found = []
+    builds = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        made = make(tmp_path / name, WHEN)
-        found.append((made.name, made.read_bytes()))
-    assert found[0] == found[1]
+        artifact = make(tmp_path / name, WHEN)
+        builds.append((artifact.name, artifact.read_bytes()))
+    assert builds[0] == builds[1]
 
 
 def test_the_wheel_has_both_commands_and_nothing_of_this_machine(tmp_path: Path) -> None:
-    with zipfile.ZipFile(release.wheel(tmp_path, WHEN)) as made:
-        (scripts,) = [name for name in made.namelist() if name.endswith("entry_points.txt")]
-        text = made.read(scripts).decode()
+    with zipfile.ZipFile(release.wheel(tmp_path, WHEN)) as wheel:
+        (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+        text = wheel.read(scripts).decode()
         assert "headroom = pkg.cmd.main:main" in text
         assert "kubectl-headroom = pkg.cmd.main:main" in text
-        assert {name.partition("/")[0].partition("-")[0] for name in made.namelist()} == {
+        assert {name.partition("/")[0].partition("-")[0] for name in wheel.namelist()} == {
             "kubeloop",
             "pkg",
             "harvester_headroom",
         }
-        assert not [name for name in made.namelist() if str(ROOT).encode() in made.read(name)]
+        assert not [name for name in wheel.namelist() if str(ROOT).encode() in wheel.read(name)]
 
 
 def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
-    made = release.plugin(tmp_path, WHEN)
+    archive = release.plugin(tmp_path, WHEN)
     manifest = yaml.safe_load((tmp_path / "krew-headroom.yaml").read_text("utf-8"))
     (platform,) = manifest["spec"]["platforms"]
-    assert platform["sha256"] == hashlib.sha256(made.read_bytes()).hexdigest()
-    assert platform["uri"].endswith(f"/{made.name}")
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert platform["uri"].endswith(f"/{archive.name}")
     assert manifest["spec"]["version"] == f"v{VERSION}"
-    with tarfile.open(made) as tar:
+    with tarfile.open(archive) as tar:
         assert tar.getmember(platform["bin"]).mode & stat.S_IXUSR
         tar.extractall(tmp_path, filter="data")
     kubectl = tmp_path / "bin" / "kubectl"
     kubectl.parent.mkdir()
     kubectl.write_text('#!/bin/sh\necho "$@"\n')
     kubectl.chmod(0o755)
-    done = subprocess.run(
+    completed = subprocess.run(
         [tmp_path / platform["bin"], "explain", "shop/web 1"],
         env={"PATH": f"{kubectl.parent}:{os.environ['PATH']}"},
         check=True,
@@ -71,7 +71,7 @@ def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
         text=True,
     )
     in_pod = "--namespace headroom-system exec --stdin deploy/headroom-controller -- headroom explain shop/web 1"
-    assert done.stdout == f"{in_pod}\n"
+    assert completed.stdout == f"{in_pod}\n"
 
 
 TOOL = """#!/bin/sh
@@ -95,7 +95,7 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
     tool.write_text(TOOL)
     tool.chmod(0o755)
     document = json.loads(release.sbom(tmp_path, tool, tmp_path / "image.tar").read_text("utf-8"))
-    assert [each["purl"] for each in document["components"]] == [
+    assert [component["purl"] for component in document["components"]] == [
         "pkg:pypi/aiohttp@3",
         "pkg:deb/debian/libc6@2.36-9?distro=debian-12",
     ]
@@ -103,22 +103,22 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
 
 
 def test_every_file_names_the_same_version() -> None:
-    """The one in setup.cfg."""
+    """The version of setup.cfg."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
     dated = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
     assert dated
     assert dated[1] == chart["version"] == chart["appVersion"] == VERSION
     for file in ("Dockerfile", "deploy/krew/headroom.yaml", "deploy/harvester-addon.yaml", "docs/install.md"):
-        named = set(re.findall(r"\b\d+\.\d+\.\d+\b", (ROOT / file).read_text("utf-8")))
-        assert VERSION in named, file
+        versions = set(re.findall(r"\b\d+\.\d+\.\d+\b", (ROOT / file).read_text("utf-8")))
+        assert VERSION in versions, file
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
     release.archive(tmp_path / "a.tar.gz", {"b": b"1", "a": b"#!/bin/sh\n"}, WHEN)
     (tmp_path / "c").write_bytes(b"c")
     release.checksums(tmp_path)
-    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["a.tar.gz: OK", "c: OK"]
+    completed = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.stdout.splitlines() == ["a.tar.gz: OK", "c: OK"]
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "a.tar.gz").read_bytes())) as tar:
-        assert [(each.name, each.mtime, each.mode) for each in tar] == [("a", WHEN, 0o755), ("b", WHEN, 0o644)]
+        assert [(member.name, member.mtime, member.mode) for member in tar] == [("a", WHEN, 0o755), ("b", WHEN, 0o644)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from examples.keypair.controller import VALIDATED, Handler, register
+from examples.keypair.controller import VALIDATED, KeyPairHandler, register
 from examples.keypair.kinds import KEY_PAIRS, KeyPair
 from kubeloop.api.objects import find_condition
 from kubeloop.client.client import Client
@@ -35,23 +35,25 @@ def key_pair(public_key: str, **status: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", UPSTREAM)
 async def test_upstreams_table(case: str) -> None:
-    public_key, known, fingerprint, condition = UPSTREAM[case]
+    public_key, recorded_fingerprint, fingerprint, condition = UPSTREAM[case]
     cluster = FakeCluster(*KINDS)
-    given = cluster.put(KEY_PAIRS, key_pair(public_key, **({"fingerPrint": known} if known else {})))
-    left = await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed(given.key, given)
-    assert left is not None
-    assert left == cluster.get(KEY_PAIRS, given.key)
-    found = find_condition(left.status.conditions, VALIDATED)
-    assert left.status.finger_print == fingerprint
-    assert (found and (found.status, found.reason)) == condition
+    stored = cluster.put(
+        KEY_PAIRS, key_pair(public_key, **({"fingerPrint": recorded_fingerprint} if recorded_fingerprint else {}))
+    )
+    updated = await KeyPairHandler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed(stored.key, stored)
+    assert updated is not None
+    assert updated == cluster.get(KEY_PAIRS, stored.key)
+    validated = find_condition(updated.status.conditions, VALIDATED)
+    assert updated.status.finger_print == fingerprint
+    assert (validated and (validated.status, validated.reason)) == condition
 
 
-@pytest.mark.parametrize("given", [None, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
-async def test_nil_and_deleted_resource(given: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("deletion", [None, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+async def test_nil_and_deleted_resource(deletion: dict[str, Any] | None) -> None:
     cluster = FakeCluster(*KINDS)
     body = key_pair(PUBLIC)
-    obj = None if given is None else cluster.put(KEY_PAIRS, body | {"metadata": body["metadata"] | given})
-    assert await Handler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed("default/test", obj) == obj
+    obj = None if deletion is None else cluster.put(KEY_PAIRS, body | {"metadata": body["metadata"] | deletion})
+    assert await KeyPairHandler(cluster.client().resource(KEY_PAIRS)).on_key_pair_changed("default/test", obj) == obj
     assert cluster.requests == []
 
 
@@ -63,8 +65,8 @@ async def scenario(client: Client) -> None:
     await key_pairs.create(key_pair(PUBLIC))
 
     async def written() -> bool:
-        found: KeyPair = await key_pairs.get(namespace="default", name="test")
-        return found.status.finger_print == FINGERPRINT
+        current: KeyPair = await key_pairs.get(namespace="default", name="test")
+        return current.status.finger_print == FINGERPRINT
 
     await until(written)
     await management.stop()

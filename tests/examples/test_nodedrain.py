@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from examples.nodedrain.controller import DRAIN_FORCED, DRAIN_REQUESTED, RESTART_NODE, Handler, register
+from examples.nodedrain.controller import DRAIN_FORCED, DRAIN_REQUESTED, RESTART_NODE, NodeDrainHandler, register
 from examples.nodedrain.kinds import REPLICAS, VOLUMES
 from examples.nodedrain.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachineInstance
 from examples.nodedrain.possible import (
@@ -55,12 +55,12 @@ CONTROL_PLANES: dict[str, tuple[Node, list[Node], str | None]] = {
 
 @pytest.mark.parametrize("case", CONTROL_PLANES)
 def test_drain_possible(case: str) -> None:
-    given, nodes, problem = CONTROL_PLANES[case]
+    drained_node, nodes, problem = CONTROL_PLANES[case]
     if problem is None:
-        check_control_plane(given, nodes)
+        check_control_plane(drained_node, nodes)
     else:
         with pytest.raises(DrainNotPossible, match=problem):
-            check_control_plane(given, nodes)
+            check_control_plane(drained_node, nodes)
 
 
 VM = {"harvesterhci.io/vmName": "vm"}
@@ -90,13 +90,13 @@ HOST = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
 MANAGED = term("network.harvesterhci.io/mgmt", "In", "true")
 # spec of a VMI on n1 -> whether n2 or n3 could take it
 SCHEDULED: dict[str, tuple[dict[str, Any], bool]] = {
-    "pinned to its host, with an affinity that all meet": (HOST | MANAGED, False),
-    "pinned to its host (a masquerade network)": (HOST, False),
-    "with an affinity that all meet": (MANAGED, True),
-    "with an affinity that none meets": (term("gpu", "Exists"), False),
-    "with more of something": (term("rank", "Gt", "2"), True),
-    "with less of something": (term("rank", "Lt", "2"), False),
-    "without a requirement": ({}, True),
+    "a VM pinned to its host has no other node, whatever its affinity": (HOST | MANAGED, False),
+    "a VM pinned to its host by a masquerade network has no other node": (HOST, False),
+    "an affinity that all nodes meet leaves other nodes": (MANAGED, True),
+    "an affinity that no node meets leaves none": (term("gpu", "Exists"), False),
+    "an affinity for more leaves a node with more": (term("rank", "Gt", "2"), True),
+    "an affinity for less leaves no node with less": (term("rank", "Lt", "2"), False),
+    "a VM without requirements fits every node": ({}, True),
 }
 
 
@@ -110,8 +110,8 @@ def test_check_vmi_scheduling_requirements(case: str) -> None:
     cluster.put(NODES, {"metadata": {"name": "n4", "labels": {"gpu": "x"}}, "spec": {"unschedulable": True}})
     metadata = {"namespace": "default", "name": "vm"}
     instance = cluster.put(VIRTUAL_MACHINE_INSTANCES, {"metadata": metadata, "spec": spec})
-    first, *_ = nodes = cluster.all(NODES)
-    assert without_another_node(first, nodes, [instance]) == ([] if expected else ["default/vm"])
+    drained_node, *_ = nodes = cluster.all(NODES)
+    assert without_another_node(drained_node, nodes, [instance]) == ([] if expected else ["default/vm"])
 
 
 def put_volume(cluster: FakeCluster, name: str, vm: str, replicas: dict[str, bool]) -> None:
@@ -140,7 +140,7 @@ def put_vm(cluster: FakeCluster, name: str, node: str = "n1", **fields: Any) -> 
 
 
 async def test_list_vmi() -> None:
-    """Of three VMs one has its last working replica on the node."""
+    """One of three VMs has its last working replica on the node."""
     cluster = FakeCluster(*KINDS)
     put_volume(cluster, "healthy", "healthy-vm", {"n1": True, "n2": True, "n3": True})
     put_volume(cluster, "failing", "failing-vm", {"n1": True, "n2": False, "n3": False})
@@ -148,7 +148,7 @@ async def test_list_vmi() -> None:
     for name in ("healthy-vm", "failing-vm", "failing-vm2"):
         put_vm(cluster, name)
     management = ControllerFactory(cluster.client())
-    handler = Handler(management)
+    handler = NodeDrainHandler(management)
     await management.start()
     await management.wait_for_sync()
     assert [vmi.name for vmi in handler.with_last_replica(node("n1"))] == ["failing-vm"]
@@ -159,10 +159,16 @@ async def test_list_vmi() -> None:
 PINNED = {"conditions": [{"type": "LiveMigratable", "status": "False", "reason": "HostDevice"}]}
 # annotations of the node, VMs by name -> what the node says afterwards, VMs that are stopped, whether pods are left
 DRAINS: dict[str, tuple[dict[str, str], dict[str, dict[str, Any]], str | None, set[str], bool]] = {
-    "a VM that migrates": ({}, {"a": {}}, "running", set(), False),
-    "a VM that cannot migrate": ({}, {"a": {"status": PINNED}}, None, set(), True),
-    "by force": ({DRAIN_FORCED: "true"}, {"a": {"status": PINNED}, "b": {}}, "running", {"a"}, False),
-    "VMs whose label says so": (
+    "a VM that can migrate is not stopped": ({}, {"a": {}}, "running", set(), False),
+    "a VM that cannot migrate stops the drain": ({}, {"a": {"status": PINNED}}, None, set(), True),
+    "a forced drain stops a VM that cannot migrate": (
+        {DRAIN_FORCED: "true"},
+        {"a": {"status": PINNED}, "b": {}},
+        "running",
+        {"a"},
+        False,
+    ),
+    "VMs with a shutdown label are stopped": (
         {},
         {"a": {"labels": {STRATEGY: "Shutdown"}}, "b": {"labels": {STRATEGY: "ShutdownAndRestartAfterEnable"}}},
         "running",
@@ -175,7 +181,7 @@ DRAINS: dict[str, tuple[dict[str, str], dict[str, dict[str, Any]], str | None, s
 @virtual_time
 @pytest.mark.parametrize("case", DRAINS)
 async def test_on_node_change(case: str) -> None:
-    annotations, vms, status, stopped, left = DRAINS[case]
+    annotations, vms, status, stopped, pods_remain = DRAINS[case]
     cluster = FakeCluster(*KINDS)
     for name in ("n1", "n2"):
         cluster.put(NODES, {"metadata": {"name": name}, "status": READY})
@@ -185,18 +191,18 @@ async def test_on_node_change(case: str) -> None:
     management = ControllerFactory(cluster.client())
     register(management)
     await management.start()
-    asked = {"metadata": {"annotations": {DRAIN_REQUESTED: "true"} | annotations}}
-    await management.client.resource(NODES).merge_patch(asked, name="n1")
+    drain_request = {"metadata": {"annotations": {DRAIN_REQUESTED: "true"} | annotations}}
+    await management.client.resource(NODES).merge_patch(drain_request, name="n1")
     await settle(200)
-    first = cluster.get(NODES, "n1")
-    assert first is not None
-    assert first.annotations == ({} if status is None else {MAINTAIN_STATUS: status})
-    assert first.spec.unschedulable is (status is not None)
+    drained_node = cluster.get(NODES, "n1")
+    assert drained_node is not None
+    assert drained_node.annotations == ({} if status is None else {MAINTAIN_STATUS: status})
+    assert drained_node.spec.unschedulable is (status is not None)
     machines = cluster.all(VIRTUAL_MACHINES)
     assert {vm.name for vm in machines if vm.spec.run_strategy == "Halted"} == stopped
     restarted = {vm.name for vm in machines if vm.annotations.get(RESTART_NODE) == "n1"}
-    assert restarted == ({"b"} if case == "VMs whose label says so" else set())
-    assert bool(cluster.all(PODS)) is left
+    assert restarted == ({"b"} if case == "VMs with a shutdown label are stopped" else set())
+    assert bool(cluster.all(PODS)) is pods_remain
     await management.stop()
 
 
@@ -209,8 +215,8 @@ async def scenario(client: Client) -> None:
     await nodes.create({"metadata": {"name": "n1", "annotations": {DRAIN_REQUESTED: "true"}}})
 
     async def drained() -> bool:
-        found = await nodes.get(name="n1")
-        return found.spec.unschedulable and found.annotations.get(MAINTAIN_STATUS) == "running"
+        node = await nodes.get(name="n1")
+        return node.spec.unschedulable and node.annotations.get(MAINTAIN_STATUS) == "running"
 
     await until(drained)
     await management.stop()

@@ -17,7 +17,14 @@ from examples.schedulevmbackup.backups import (
     cron_job_name,
     info_of,
 )
-from examples.schedulevmbackup.controller import FAILED, NAMESPACE, NOT_SYNCED, SUSPEND, Handler, register
+from examples.schedulevmbackup.controller import (
+    FAILED,
+    NAMESPACE,
+    NOT_SYNCED,
+    SUSPEND,
+    ScheduleVMBackupHandler,
+    register,
+)
 from examples.schedulevmbackup.kinds import (
     BACKUPS,
     SCHEDULE_VM_BACKUPS,
@@ -56,8 +63,8 @@ class Rig:
 
     @property
     def schedule(self) -> ScheduleVMBackup:
-        (found,) = self.cluster.all(SCHEDULE_VM_BACKUPS)
-        return found
+        (schedule,) = self.cluster.all(SCHEDULE_VM_BACKUPS)
+        return schedule
 
     def put_backup(self, timestamp: str, status: dict[str, Any]) -> VirtualMachineBackup:
         metadata = {
@@ -72,9 +79,9 @@ class Rig:
         metadata = {"namespace": NAMESPACE, "name": f"svmb-{UID}", "annotations": {SCHEDULE_ID: "default/svmbackup"}}
         self.cluster.put(CRON_JOBS, {"metadata": metadata, **fields})
 
-    async def synced(self) -> Handler:
+    async def synced(self) -> ScheduleVMBackupHandler:
         """The handlers, without being called."""
-        handler = Handler(self.management, "image")
+        handler = ScheduleVMBackupHandler(self.management, "image")
         await self.management.start()
         await self.management.wait_for_sync()
         return handler
@@ -93,12 +100,12 @@ def test_names() -> None:
 
 # statuses by time -> (number, failed, failure, superfluous with retain 2)
 CURRENT: dict[str, tuple[dict[str, Any], tuple[int, int, int], list[str]]] = {
-    "two that are ready": ({SECOND: OK, FIRST: OK}, (2, 0, 0), []),
-    "a failed one between": ({FIRST: OK, FAILING: BAD, THIRD: OK}, (3, 1, 0), [FAILING]),
-    "a failed one last": ({FIRST: OK, SECOND: OK, FAILING: BAD}, (3, 1, 1), []),
-    "one in progress": ({FIRST: OK, SECOND: OK, THIRD: {}}, (3, 0, 0), []),
-    "the oldest goes": ({FIRST: OK, SECOND: OK, THIRD: OK}, (3, 0, 0), [FIRST]),
-    "none": ({}, (0, 0, 0), []),
+    "two ready backups are both kept": ({SECOND: OK, FIRST: OK}, (2, 0, 0), []),
+    "a failed backup before a ready one goes first": ({FIRST: OK, FAILING: BAD, THIRD: OK}, (3, 1, 0), [FAILING]),
+    "nothing goes while the latest backup has failed": ({FIRST: OK, SECOND: OK, FAILING: BAD}, (3, 1, 1), []),
+    "nothing goes while a backup is in progress": ({FIRST: OK, SECOND: OK, THIRD: {}}, (3, 0, 0), []),
+    "the oldest of three ready backups goes": ({FIRST: OK, SECOND: OK, THIRD: OK}, (3, 0, 0), [FIRST]),
+    "a schedule without backups has nothing to delete": ({}, (0, 0, 0), []),
 }
 
 
@@ -106,10 +113,10 @@ CURRENT: dict[str, tuple[dict[str, Any], tuple[int, int, int], list[str]]] = {
 def test_current_vm_backups(case: str) -> None:
     statuses, expected, superfluous = CURRENT[case]
     rig = Rig()
-    found = backups_of([rig.put_backup(timestamp, status) for timestamp, status in statuses.items()])
-    assert (len(found.all), len(found.failed), found.failure) == expected
-    assert [each.labels[TIMESTAMP] for each in found.all] == sorted(statuses)
-    assert [each.labels[TIMESTAMP] for each in found.superfluous(2)] == superfluous
+    backups = backups_of([rig.put_backup(timestamp, status) for timestamp, status in statuses.items()])
+    assert (len(backups.all), len(backups.failed), backups.failure) == expected
+    assert [backup.labels[TIMESTAMP] for backup in backups.all] == sorted(statuses)
+    assert [backup.labels[TIMESTAMP] for backup in backups.superfluous(2)] == superfluous
 
 
 def test_convert_vm_backup_to_info() -> None:
@@ -122,11 +129,11 @@ async def test_create_and_new_vm_backups() -> None:
     for timestamp in (FIRST, SECOND):
         rig.put_backup(timestamp, OK)
     handler = await rig.synced()
-    made = await handler.new_backup(rig.schedule, THIRD)
-    assert made is not None
-    assert (made.name, made.labels[TIMESTAMP]) == (f"svmb-{UID}-{THIRD}", THIRD)
-    assert made.annotations == {SCHEDULE_ID: "default/svmbackup"}
-    assert made.spec.source.name == "vm"
+    backup = await handler.new_backup(rig.schedule, THIRD)
+    assert backup is not None
+    assert (backup.name, backup.labels[TIMESTAMP]) == (f"svmb-{UID}-{THIRD}", THIRD)
+    assert backup.annotations == {SCHEDULE_ID: "default/svmbackup"}
+    assert backup.spec.source.name == "vm"
     await until(lambda: len(handler.backups(rig.schedule).all) == 3)
     with pytest.raises(RuntimeError, match="is in progress"):
         await handler.new_backup(rig.schedule, "20240717.0835")
@@ -140,7 +147,7 @@ async def test_reconcile_vm_backup_list() -> None:
     handler = await rig.synced()
     await handler.update_backups(rig.schedule)
     infos = rig.schedule.status.vmbackup_info or []
-    assert [info.name for info in infos] == [f"svmb-{UID}-{each}" for each in (FIRST, SECOND, FAILING)]
+    assert [info.name for info in infos] == [f"svmb-{UID}-{timestamp}" for timestamp in (FIRST, SECOND, FAILING)]
     assert (rig.schedule.status.failure, infos[2].error and infos[2].error.message) == (1, "x")
     await rig.management.stop()
 
@@ -171,7 +178,7 @@ async def test_handle_reach_max_failure() -> None:
 
 @virtual_time
 async def test_a_longhorn_backup_that_goes_on_after_its_backup_failed() -> None:
-    """It gets its name from the snapshot that it is of; then the schedule is suspended."""
+    """The backup's volume gets the Longhorn backup's name from its snapshot; then the schedule is suspended."""
     rig = Rig()
     volumes = {"volumeBackups": [{"name": "other"}, {"name": "snap"}], "backupTarget": {"endpoint": "nfs"}}
     backup = rig.put_backup(FIRST, BAD | volumes)
@@ -195,8 +202,8 @@ async def test_a_longhorn_backup_that_goes_on_after_its_backup_failed() -> None:
     )
     rig.put_job()
     await rig.running()
-    (left,) = rig.cluster.all(VIRTUAL_MACHINE_BACKUPS)
-    assert [volume.longhorn_backup_name for volume in left.status.volume_backups or ()] == [None, "backup-1"]
+    (failed_backup,) = rig.cluster.all(VIRTUAL_MACHINE_BACKUPS)
+    assert [volume.longhorn_backup_name for volume in failed_backup.status.volume_backups or ()] == [None, "backup-1"]
     assert rig.cluster.all(BACKUPS) == []
     condition = find_condition(rig.schedule.status.conditions, SUSPEND)
     assert condition is not None
@@ -205,7 +212,7 @@ async def test_a_longhorn_backup_that_goes_on_after_its_backup_failed() -> None:
 
 
 async def scenario(client: Client) -> None:
-    """From a schedule to its first backup, and away again."""
+    """Follows a schedule from its creation to its first backup and its deletion."""
     management = ControllerFactory(client)
     register(management, "image")
     await management.start()
@@ -215,7 +222,7 @@ async def scenario(client: Client) -> None:
     job = {"namespace": NAMESPACE, "name": cron_job_name(schedule)}
 
     async def scheduled() -> bool:
-        return any(each.name == job["name"] for each in await jobs.list(NAMESPACE))
+        return any(listed_job.name == job["name"] for listed_job in await jobs.list(NAMESPACE))
 
     async def backed_up() -> bool:
         infos = (await schedules.get(namespace="default", name="nightly")).status.vmbackup_info
@@ -233,6 +240,6 @@ async def scenario(client: Client) -> None:
         return not await schedules.list("default")
 
     await until(gone)
-    found = [each for each in await jobs.list(NAMESPACE) if not each.deleting]
-    assert found == []
+    remaining_jobs = [listed_job for listed_job in await jobs.list(NAMESPACE) if not listed_job.deleting]
+    assert remaining_jobs == []
     await management.stop()

@@ -88,19 +88,19 @@ async def handled(cluster: FakeCluster, annotations: dict[str, str], **fields: A
 
 
 def spec_of(cluster: FakeCluster, kind: Any, name: str) -> Any:
-    (obj,) = (each for each in cluster.all(kind) if each.name == name)
+    (obj,) = (candidate for candidate in cluster.all(kind) if candidate.name == name)
     return msgspec.to_builtins(obj.spec)
 
 
 @virtual_time
 @pytest.mark.parametrize("case", PROFILES)
 async def test_sync_storage_profile(case: str) -> None:
-    annotations, before, after = PROFILES[case]
+    annotations, spec_before, spec_after = PROFILES[case]
     cluster = FakeCluster(*KINDS)
-    cluster.put(STORAGE_PROFILES, {"metadata": {"name": "sc"}, "spec": before})
+    cluster.put(STORAGE_PROFILES, {"metadata": {"name": "sc"}, "spec": spec_before})
     patched = await handled(cluster, annotations)
-    assert spec_of(cluster, STORAGE_PROFILES, "sc") == (before if after is None else after)
-    assert (patched == []) is (after in (None, before))
+    assert spec_of(cluster, STORAGE_PROFILES, "sc") == (spec_before if spec_after is None else spec_after)
+    assert (patched == []) is (spec_after in (None, spec_before))
 
 
 def overhead(**classes: str) -> dict[str, Any]:
@@ -124,14 +124,14 @@ SETTINGS: dict[str, tuple[dict[str, str], dict[str, Any] | None, dict[str, Any]]
 @virtual_time
 @pytest.mark.parametrize("case", SETTINGS)
 async def test_sync_cdi_settings(case: str) -> None:
-    annotations, before, after = SETTINGS[case]
+    annotations, spec_before, spec_after = SETTINGS[case]
     cluster = FakeCluster(*KINDS)
-    if before is not None:
-        cluster.put(CDIS, {"metadata": {"name": "cdi"}, "spec": before})
+    if spec_before is not None:
+        cluster.put(CDIS, {"metadata": {"name": "cdi"}, "spec": spec_before})
     patched = await handled(cluster, annotations)
-    assert patched == ([] if before in (None, after) else ["cdis"])
-    if before is not None:
-        assert spec_of(cluster, CDIS, "cdi") == after
+    assert patched == ([] if spec_before in (None, spec_after) else ["cdis"])
+    if spec_before is not None:
+        assert spec_of(cluster, CDIS, "cdi") == spec_after
 
 
 @virtual_time

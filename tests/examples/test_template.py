@@ -62,10 +62,10 @@ UPSTREAM: dict[str, tuple[VirtualMachineTemplate | None, dict[str, Any] | None, 
 
 @pytest.mark.parametrize("case", UPSTREAM)
 async def test_upstreams_table(case: str) -> None:
-    given, given_version, expected = UPSTREAM[case]
+    template_body, given_version, expected = UPSTREAM[case]
     cluster = FakeCluster(*KINDS)
-    if given is not None:
-        given = cluster.put(TEMPLATES, given)
+    if template_body is not None:
+        template_body = cluster.put(TEMPLATES, template_body)
     if given_version is not None:
         cluster.put(TEMPLATE_VERSIONS, given_version)
     management = ControllerFactory(cluster.client())
@@ -75,9 +75,9 @@ async def test_upstreams_table(case: str) -> None:
     await management.wait_for_sync()
     if isinstance(expected, type):
         with pytest.raises(expected, match=r'^virtualmachinetemplateversions\.harvesterhci\.io "test" not found$'):
-            await handler.on_changed("default/test", given)
+            await handler.on_changed("default/test", template_body)
     else:
-        await handler.on_changed("default/test", given)
+        await handler.on_changed("default/test", template_body)
         status = (cluster.get(TEMPLATES, "default/test") or template()).status
         assert (status.default_version, status.latest_version) == expected
     await management.stop()
@@ -98,18 +98,20 @@ async def scenario(client: Client) -> None:
         await versions.create({"metadata": {"name": name}, "spec": spec}, namespace="default")
 
     async def numbered() -> bool:
-        found = await templates.get(name="test", namespace="default")
-        return (found.status.default_version, found.status.latest_version) == (1, 3)
+        template_now = await templates.get(name="test", namespace="default")
+        return (template_now.status.default_version, template_now.status.latest_version) == (1, 3)
 
     async def ready() -> bool:
-        found = await versions.list("default")
-        return all(condition_is_true(v.status.conditions, READY) for v in found)
+        all_versions = await versions.list("default")
+        return all(condition_is_true(v.status.conditions, READY) for v in all_versions)
 
     await until(numbered)
-    found = await versions.list("default")
-    assert sorted(v.status.version for v in found) == [1, 2, 3]
-    assert {v.labels[TEMPLATE_LABEL] for v in found} == {"test"}
-    assert {owner.kind for v in found for owner in v.metadata.owner_references or ()} == {"VirtualMachineTemplate"}
+    all_versions = await versions.list("default")
+    assert sorted(v.status.version for v in all_versions) == [1, 2, 3]
+    assert {v.labels[TEMPLATE_LABEL] for v in all_versions} == {"test"}
+    assert {owner.kind for v in all_versions for owner in v.metadata.owner_references or ()} == {
+        "VirtualMachineTemplate"
+    }
     assert not await ready()
     imported = {"status": {"conditions": [{"type": "Imported", "status": "True"}]}}
     await images.merge_patch(imported, name="os", namespace="default")
