@@ -55,29 +55,29 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
     is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
     starting.
     """
-    names = await _served(transport, resource)
+    names = await served_names(transport, resource.api_version)
     return names is None or resource.plural in names
 
 
 async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
     """Whether the kind has a status subresource; None where that cannot be told. Raises ApiError as `is_served`."""
-    names = await _served(transport, resource) or set()
+    names = await served_names(transport, resource.api_version) or set()
     return f"{resource.plural}/status" in names if resource.plural in names else None
 
 
-async def _served(transport: Transport, resource: Resource[Any]) -> set[str] | None:
-    """The names in the list of the resource's version: none where the version is not served, None where it is and its
-    list is not."""
-    prefix = "/apis" if resource.group else "/api"
+async def served_names(transport: Transport, api_version: str) -> set[str] | None:
+    """Returns the names in a version's list, as `pods` and `pods/status`: none where the version is not served, None
+    where it is and its list is not. Raises ApiError as `is_served`."""
+    prefix = "/apis" if "/" in api_version else "/api"
     try:
-        body = await transport.request("GET", f"{prefix}/{resource.api_version}", retry=False)
+        body = await transport.request("GET", f"{prefix}/{api_version}", retry=False)
     except STATUS_404:
-        if not resource.group:
+        if "/" not in api_version:
             raise  # every server serves v1
-        return None if await _version_is_served(transport, resource.api_version) else set()
+        return None if await _version_is_served(transport, api_version) else set()
     listed = _well_formed(_RESOURCES, body, "APIResourceList")
-    if listed.group_version != resource.api_version:
-        raise ServerError(f"discovery answers for {listed.group_version}, not {resource.api_version}")
+    if listed.group_version != api_version:
+        raise ServerError(f"discovery answers for {listed.group_version}, not {api_version}")
     return {each.name for each in listed.resources or []}
 
 

@@ -19,7 +19,7 @@ from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.health import Admission, Checks, answer
-from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, Installation, Publisher, about
+from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.troubles import Troubles
@@ -126,6 +126,7 @@ class Replica:
             if admission is not None:
                 await admission.stop()
             await management.stop(timeout=_drain_seconds(elector))
+            await asyncio.wait(tasks, timeout=LAST_WRITE)  # the last one of the ConfigMap
             election.cancel()
             await asyncio.wait([election])
             if elector is not None:
@@ -164,9 +165,12 @@ class Replica:
             kubernetes.changed,
             lambda: troubles.causes,
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(troubles.run())
-            tasks.create_task(publisher.run())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(troubles.run())
+                tasks.create_task(publisher.run())
+        finally:
+            await publisher.end()
 
     async def _look_after(self, management: Management, leading: asyncio.Event, state: StateMetrics) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""

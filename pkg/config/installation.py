@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from kubeloop.api.core import ConfigMap
-from kubeloop.api.meta import ObjectMeta, from_rfc3339, now_rfc3339
+from kubeloop.api.meta import ObjectMeta, rfc3339
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, encoded
-from pkg.util.constants import CONFIG_MAP
+from pkg.util.constants import CONFIG_MAP, TRUE
 from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,15 @@ LOOK: Final = 2.0
 """Seconds between two looks, which ask the API server nothing."""
 LASTS: Final = 10.0
 """Seconds for which a cache has to be behind before that is published: at the start every one is for a moment."""
-RETRY: Final = 60.0
-"""Seconds until it is written again when that failed."""
-REFRESH: Final = 30.0
-"""Seconds after which a problem that lasts is written again: without a Lease nothing else shows that it does."""
-FRESH: Final = 4 * REFRESH
-"""Seconds for which a reader believes that, by its own clock."""
-PERIOD: Final = 3600.0
-"""Seconds after which it is written again, if another client has changed it."""
+REFRESH: Final = 20.0
+"""Seconds after which it is written again, also when that failed: without a Lease nothing else shows that a controller
+runs."""
+FRESH: Final = 3 * REFRESH
+"""Seconds for which a reader believes it, by the API server's clock."""
+NO_NAMESPACE: Final = 3600.0
+"""Seconds until it is tried again where its namespace does not exist."""
+LAST_WRITE: Final = 2.0
+"""Seconds that a controller which ends waits for this to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class Installation:
     refused: str = ""
     """The same for programs, as far as somebody else has to act: a JSON list of Cause."""
     seen: str = ""
-    """When there was a problem last, RFC 3339."""
+    """When the controller wrote it last, RFC 3339, by the API server's clock."""
+    ended: str = ""
+    """"true" once the controller has ended."""
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
     """How quotas with Rancher's label are raised now, and why so."""
     rancher_reason: str = ""
@@ -69,14 +72,6 @@ class Installation:
         """The ConfigMap's data."""
         data: dict[str, str] = msgspec.to_builtins(self)
         return data
-
-
-def is_fresh(installation: Installation, now: float) -> bool:
-    """Whether the problem was there a moment ago. `now` in seconds since the epoch."""
-    try:
-        return abs(now - from_rfc3339(installation.seen)) < FRESH
-    except ValueError:
-        return False
 
 
 def about(namespace: str) -> ConfigMap:
@@ -118,12 +113,22 @@ class Publisher:
                 await self.look()
             except ApiError as exc:
                 log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
-                await asyncio.sleep(PERIOD if isinstance(exc, NotFound) else RETRY)
+                await asyncio.sleep(NO_NAMESPACE if isinstance(exc, NotFound) else REFRESH)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), LOOK)
 
+    async def end(self) -> None:
+        """Write that the controller has ended, once `run` is cancelled."""
+        if self._published is None:
+            return
+        try:
+            async with asyncio.timeout(LAST_WRITE):
+                await self._write(replace(self._published, ended=TRUE))
+        except (ApiError, TimeoutError) as exc:
+            log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
+
     async def look(self) -> None:
-        """Write it if it is another one, or if it was last written long ago. Raises ApiError."""
+        """Write it if it is another one, or if it was last written a while ago. Raises ApiError."""
         causes = self.causes()
         lines = [*(cause.line() for cause in causes), *self._lasting()]
         more = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
@@ -131,13 +136,16 @@ class Publisher:
         installation = replace(self.installation(), problem=problem, refused=encoded(causes))
         if installation == self._published and loop_time() < self._due:
             return
-        data = replace(installation, seen=now_rfc3339() if problem else "").data()
+        await self._write(installation)
+        self._published, self._due = installation, loop_time() + REFRESH
+
+    async def _write(self, installation: Installation) -> None:
+        data = replace(installation, seen=rfc3339(self.client.transport.server_clock())).data()
         await self.client.resource(CONFIG_MAPS).create_or_update(
             {"metadata": {"name": CONFIG_MAP}, "data": data},
             lambda there: edit(there, data=data),
             namespace=self.namespace,
         )
-        self._published, self._due = installation, loop_time() + (REFRESH if problem else PERIOD)
 
     def _lasting(self) -> list[str]:
         """The faults once there has been one for long, the first in the same words until there is none."""

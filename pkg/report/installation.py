@@ -28,11 +28,13 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A Lease as its holder has left it: `silent` seconds ago it was renewed or released, None where it was never."""
+    """A Lease as its holder has left it: `silent` seconds ago it was renewed or released, None where it was never; or,
+    not `elected`, the ConfigMap of a controller that runs without one."""
 
     holder: str
     silent: float | None
     duration: float
+    elected: bool = True
 
     @property
     def live(self) -> bool:
@@ -41,12 +43,18 @@ class Held:
 
 
 def held(spec: LeaseSpec, now: float) -> Held:
-    """`now` in seconds since the epoch; the Lease's times are its holder's clock."""
+    """`now` in seconds since the epoch, by the API server's clock; the Lease's times are its holder's."""
+    return Held(
+        spec.holder_identity or "", seconds_since(spec.renew_time, now), float(spec.lease_duration_seconds or _DURATION)
+    )
+
+
+def seconds_since(time: str | None, now: float) -> float | None:
+    """Returns None where the RFC 3339 `time` is none; `now` in seconds since the epoch."""
     try:
-        silent = max(0.0, now - from_rfc3339(spec.renew_time or ""))
+        return max(0.0, now - from_rfc3339(time or ""))
     except ValueError:
-        silent = None
-    return Held(spec.holder_identity or "", silent, float(spec.lease_duration_seconds or _DURATION))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,8 @@ class Installed:
     reach, "" where it answers, None where that is not known; `absent` are the namespaces where headroom was looked for,
     if it is nowhere; `endpoint` is where the API server calls the webhooks, and `drift` whether they were registered
     with other flags than those of the headroom that answers; `problem` is what a controller says keeps it from its
-    work, and `causes` are who refuses its requests, and for what."""
+    work, and `causes` are who refuses its requests, and for what; `unserved` are KubeVirt's kinds that the API server
+    does not know."""
 
     lease: Held | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +75,7 @@ class Installed:
     drift: bool = False
     problem: str = ""
     causes: Sequence[Cause] = ()
+    unserved: Sequence[str] = ()
 
     @property
     def stopped(self) -> bool:
@@ -120,6 +130,12 @@ class Installed:
         if self.lease is not None and not self.lease.live:
             since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
+        if self.unserved:
+            said.append(
+                "KubeVirt is not installed, or not as a whole: the API server does not know "
+                f"{', '.join(self.unserved)} (kubevirt.io/v1), so that no migration is seen: apply KubeVirt's CRDs, or "
+                "wait for its operator"
+            )
         if self.problem:
             here = (cause.line(namespace) for cause in self.causes if namespace and cause.concerns(namespace))
             said.append(f"headroom cannot do its work: {next(here, self.problem)}")
@@ -142,7 +158,7 @@ class Installed:
         """What keeps these from being known to work, beside the alarms; a line each."""
         said = []
         if controller and self.lease is None and not self.absent:
-            said.append("no controller was found: there is no Lease headroom, or it may not be read")
+            said.append("no controller was found: there is no Lease or ConfigMap headroom, or they may not be read")
         if webhooks and not self.webhooks:
             said.append("no webhooks are registered")
         elif webhooks and self.unreachable is None:
@@ -153,7 +169,7 @@ class Installed:
         """For JSON."""
         return {
             "running": False if self.stopped else None if self.lease is None else True,
-            "holder": self.lease.holder or None if self.lease else None,
+            "holder": self.lease.holder or None if self.lease and self.lease.elected else None,
             "secondsSinceRenewal": None if self.lease is None else self.lease.silent,
             "webhooks": dict(self.webhooks),
             "unreachable": self.unreachable,

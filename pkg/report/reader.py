@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Lease
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
+from kubeloop.client.discovery import served_names
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
@@ -29,10 +29,10 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.rancher import PROJECTS
 from pkg.config.cause import decoded
-from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, USUAL_NAMESPACES, Installation, is_fresh, read
+from pkg.config.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
-from pkg.report.installation import Held, Installed, held
+from pkg.report.installation import Held, Installed, held, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.constants import (
     CONFIG_MAP,
@@ -54,8 +54,8 @@ FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
 _FULL_PROJECTS: Final = f"reason={EVENT_PROJECT_FULL}"
 
 
-_FRESH: Final = 600.0
-"""Seconds for which an event stands: those of an outage that goes on come at least every five minutes."""
+_EVENT_FRESH: Final = 600.0
+"""Seconds for which an event is believed: those of an outage that goes on come at least every five minutes."""
 
 
 class Absent(ReportedError):
@@ -97,7 +97,7 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
     if asks and events and not projects:
         failures += await _settings(client, registry.EVENTS, namespace, fields=_FULL_PROJECTS)
     return Snapshot(
-        now=time.time(),
+        now=client.transport.server_clock(),
         namespaces=namespaces,
         quotas=quotas,
         migrations=await _migrations(client, namespace),
@@ -141,12 +141,14 @@ async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation
 
 async def _own(
     client: Client, resource: Resource[T], name: str, namespaces: Sequence[str]
-) -> tuple[dict[str, T], bool]:
-    """Headroom's own object by namespace, wherever there is one; and whether it may be read in all of these."""
+) -> tuple[dict[str, tuple[T, float]], bool]:
+    """Headroom's own object by namespace, wherever there is one, with the API server's time of that answer; and whether
+    it may be read in all of these."""
     found, allowed = {}, True
     for namespace in namespaces:
         try:
-            found[namespace] = await client.resource(resource).get(name=name, namespace=namespace)
+            obj = await client.resource(resource).get(name=name, namespace=namespace)
+            found[namespace] = obj, client.transport.server_clock()
         except NotFound:
             continue
         except Forbidden:
@@ -195,35 +197,54 @@ async def _installed(
     """What the rights that there are let find out, and what the controller published, with its namespace;
     `configurations` are all of the cluster. Raises ApiError."""
     leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    published, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
-    said = {place: found for place, each in published.items() if (found := read(each.data))}
+    maps, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
+    by_place = {where: (found, now) for where, (each, now) in maps.items() if (found := read(each.data))}
+    elected = {where: held(lease.spec, now) for where, (lease, now) in leases.items()}
+    lives = [(where, life) for where, each in by_place.items() if (life := _published(*each, elected.get(where)))]
+    where, life = _one_of([*elected.items(), *lives])
     ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
-    nothing = leases_allowed and allowed and not (leases or said or webhooks)
+    nothing = leases_allowed and allowed and not (leases or by_place or webhooks)
     unreachable, mark = await _probed(client) if webhooks else (None, "")
-    where, lease = _one_of(leases)
-    basis = (where, said[where]) if where in said else next(iter(said.items()), None)
-    is_live = lease is not None and lease.live
-    running = said.get(where) if lease is not None else basis and basis[1]
-    if running is not None and not (is_live or (lease is None and is_fresh(running, time.time()))):
-        running = None
-    problem = running.problem if running else "" if is_live else await _problem(client, namespaces)
+    place = where if life else next(iter(by_place), "")
+    is_live = life is not None and life.live
+    running = by_place[where][0] if is_live and where in by_place else None
     return Installed(
-        lease,
+        life,
         webhooks,
         unreachable,
         namespaces if nothing else (),
         _endpoint(ours),
         bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
-        problem,
+        running.problem if running else "" if is_live else await _problem(client, namespaces),
         decoded(running.refused) if running else (),
-    ), basis
+        await _unserved(client),
+    ), (place, by_place[place][0]) if place in by_place else None
+
+
+def _published(installation: Installation, now: float, lease: Held | None) -> Held | None:
+    """Returns what the ConfigMap shows of a controller without a Lease; None where an earlier version wrote it, which
+    gave no time, or the one that had the `lease` of that namespace."""
+    silent = seconds_since(installation.seen, now)
+    if silent is None or (lease and lease.silent is not None and lease.silent <= silent + lease.duration):
+        return None
+    return Held("" if installation.ended else CONFIG_MAP, silent, FRESH, elected=False)
+
+
+async def _unserved(client: Client) -> list[str]:
+    """Returns KubeVirt's kinds that the API server does not know; none where its discovery does not answer."""
+    kinds = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, KUBEVIRTS
+    try:
+        names = await served_names(client.transport, KUBEVIRTS.api_version)
+    except ApiError:
+        return []
+    return [kind.kind for kind in kinds if names is not None and kind.plural not in names]
 
 
 async def _problem(client: Client, namespaces: Sequence[str]) -> str:
     """Where no controller has the Lease: what a replica says that lacks the rights to it."""
     selector = f"involvedObject.name={CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
-    since = rfc3339(time.time() - _FRESH)
+    since = rfc3339(client.transport.server_clock() - _EVENT_FRESH)
     found = [
         (event.last_timestamp, event.message)
         for namespace in namespaces
@@ -249,13 +270,18 @@ async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, He
     """The Lease in one of these namespaces, and which that is; None where there is none, or it may not be read. Raises
     ApiError."""
     leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    return _one_of(leases)
+    return _one_of([(where, held(lease.spec, now)) for where, (lease, now) in leases.items()])
 
 
-def _one_of(leases: Mapping[str, Lease]) -> tuple[str, Held | None]:
-    """That of a controller that runs, before what an earlier one has left in another namespace."""
-    found = [(where, held(lease.spec, time.time())) for where, lease in leases.items()]
-    return max(found, key=lambda each: each[1].live) if found else ("", None)
+def _one_of(lives: Sequence[tuple[str, Held]]) -> tuple[str, Held | None]:
+    """Returns that of a controller that runs, before what an earlier one has left in another namespace; of two that do
+    not, the later one."""
+
+    def rank(found: tuple[str, Held]) -> tuple[bool, float, bool]:
+        _, life = found
+        return life.live, -inf if life.silent is None else -life.silent, life.elected
+
+    return max(lives, key=rank, default=("", None))
 
 
 def own_namespaces(client: Client, chosen: str | None) -> list[str]:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from kubeloop.api import registry
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.quantity import Quantity
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid
+from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.polling import eventually
-from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, listing, status
+from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, groups, listing, resources, status
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.cause import Cause, encoded
@@ -39,6 +41,7 @@ HERE = vmi(nodeName="node-1")
 SOURCE = launcher()
 OWN = "headroom-system"
 LEASE = registry.LEASES.path(OWN, "headroom")
+KUBEVIRT = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts"]
 REFUSED = vmim(refused=True, created="2026-01-01T11:58:00Z")
 NAMESPACE = {
     "metadata": {
@@ -62,6 +65,7 @@ def raw(obj: Object) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def version(server: ThreadedServer) -> None:
     server.server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
+    server.server.always(LIST, f"/apis/{KUBEVIRTS.api_version}", resources(KUBEVIRTS.api_version, *KUBEVIRT))
 
 
 @pytest.fixture
@@ -89,6 +93,7 @@ def cluster(server: ThreadedServer) -> None:
     for namespace in ("", NS):
         script.always(LIST, registry.RESOURCE_QUOTAS.path(namespace), listing([raw(rq)], "10"))
         script.always(LIST, VIRTUAL_MACHINE_INSTANCES.path(namespace), listing([raw(HERE)], "10"))
+        script.always(LIST, VIRTUAL_MACHINES.path(namespace), listing([], "10"))
         script.always(LIST, registry.PODS.path(namespace), listing([raw(SOURCE)], "10"))
         script.always(LIST, registry.LIMIT_RANGES.path(namespace), listing([], "10"))
     script.always(LIST, registry.NAMESPACES.path(), listing([NAMESPACE], "10"))
@@ -289,11 +294,77 @@ def test_who_refuses_is_the_first_line_of_every_command_and_a_failed_check(
     assert (answer.code, "works" in answer.out) == (1, False)
 
 
-@pytest.mark.parametrize("ago", [30, 3600])
-def test_without_a_lease_a_problem_is_believed_while_it_is_fresh(ago: int, server: ThreadedServer, call: Call) -> None:
-    server.server.always(GET, LEASE, status(404, "NotFound"))
-    published(server, "takeover", "exact", problem="pods: silent", seen=rfc3339(time.time() - ago))
-    assert call("status").out.startswith("headroom cannot do its work: pods: silent") is (ago < 60)
+def ago(seconds: float) -> str:
+    return rfc3339(time.time() - seconds)
+
+
+ConfigMapAt = tuple[float | None, dict[str, str]]
+"""How many seconds ago it was written, and what else it has."""
+GONE = "headroom has not been running for "
+LIVES: Mapping[str, tuple[float | None, dict[str, ConfigMapAt], bool | None, str]] = {
+    "a ConfigMap that was just written shows a controller": (None, {OWN: (30, {})}, True, ""),
+    "a ConfigMap that nobody writes any more shows none": (None, {OWN: (3600, {})}, False, GONE),
+    "the ConfigMap of a controller that ended properly shows none": (
+        None, {OWN: (5, {"ended": "true"})}, False, GONE,
+    ),
+    "the problem of a controller that runs is believed": (
+        None, {OWN: (30, {"problem": "pods: silent"})}, True, "headroom cannot do its work: pods: silent",
+    ),
+    "the problem of one that has ended is not": (None, {OWN: (3600, {"problem": "pods: silent"})}, False, GONE),
+    "a ConfigMap of a version that wrote no time shows nothing": (None, {OWN: (None, {})}, None, ""),
+    "of two ConfigMaps the one counts that is written": (None, {"default": (3600, {}), OWN: (20, {})}, True, ""),
+    "a Lease that ran out does not hide a controller without one": (3600, {OWN: (20, {})}, True, ""),
+    "the ConfigMap of who had the Lease says no more than the Lease": (
+        30, {OWN: (20, {})}, False, GONE,
+    ),
+}  # fmt: skip
+
+
+@sentences(LIVES)
+def test_life_is_shown_by_what_ends(
+    case: tuple[float | None, dict[str, ConfigMapAt], bool | None, str], server: ThreadedServer, call: Call
+) -> None:
+    renewed, maps, runs, first = case
+    server.server.always(GET, LEASE, status(404, "NotFound") if renewed is None else leased(ago(renewed), 15))
+    for namespace, (written, data) in maps.items():
+        seen = {} if written is None else {"seen": ago(written)}
+        published(server, "assist" if namespace == OWN else "takeover", "harvester", namespace, **seen, **data)
+    assert call("status").out.startswith(first)
+    document = json.loads(call("status", "-o", "json").out)
+    assert (document["headroom"]["running"], document["basis"]["mode"]) == (runs, "assist")
+
+
+def test_the_clock_is_the_api_servers(server: ThreadedServer, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.server.always(GET, LEASE, leased(ago(5), 15))
+    ahead = partial(ServerClock, wall=lambda: time.time() + 60)  # this machine's, before the first answer
+    monkeypatch.setattr("kubeloop.client.transport.ServerClock", ahead)
+    assert "has not been running" not in call("status").out
+
+
+UNSERVED: Mapping[str, tuple[Reply, str]] = {
+    "KubeVirt is not there": (
+        status(404, "NotFound"),
+        "VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, KubeVirt",
+    ),
+    "one kind is not there": (
+        resources(KUBEVIRTS.api_version, *KUBEVIRT[:2], *KUBEVIRT[3:]), "VirtualMachineInstanceMigration",
+    ),
+}  # fmt: skip
+
+
+@sentences(UNSERVED)
+@pytest.mark.parametrize("words", [["status"], ["status", "--check", "controller"], ["plan", "-n", NS]], ids=" ".join)
+def test_kinds_of_kubevirt_that_are_missing_are_named_first(
+    case: tuple[Reply, str], words: list[str], server: ThreadedServer, call: Call
+) -> None:
+    answer, kinds = case
+    server.server.always(LIST, f"/apis/{KUBEVIRTS.api_version}", answer)
+    server.server.always(LIST, "/apis", groups())
+    found = call(*words).out
+    assert found.startswith(
+        "KubeVirt is not installed, or not as a whole: the API server does not know "
+        f"{kinds} (kubevirt.io/v1), so that no migration is seen: apply KubeVirt's CRDs, or wait for its operator\n"
+    )
 
 
 @pytest.mark.usefixtures("dead")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kubeloop.api.meta import rfc3339
+from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.registry import CONFIG_MAPS
-from kubeloop.client.errors import NotFound
+from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, decoded
-from pkg.config.installation import FRESH, LASTS, LOOK, PERIOD, REFRESH, Installation, Publisher, is_fresh, read
+from pkg.config.installation import LAST_WRITE, LASTS, LOOK, REFRESH, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 
@@ -29,23 +29,64 @@ class Cluster(Server):
         self.faults: list[str] = []
         self.causes: list[Cause] = []
         self.publisher = Publisher(self.client(), "own", lambda: RUNS, lambda: self.faults, causes=lambda: self.causes)
+        self.publisher.client.transport.server_clock = ServerClock(monotonic=loop_time)
 
     @property
-    def published(self) -> Installation | None:
-        return read(self.config_maps.now("own/headroom").data)
+    def written(self) -> Installation:
+        installation = read(self.config_maps.now("own/headroom").data)
+        assert installation is not None
+        return installation
+
+    @property
+    def published(self) -> Installation:
+        """Without the time."""
+        return replace(self.written, seen="")
 
 
 @virtual_time
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster = Cluster()
     running = asyncio.create_task(cluster.publisher.run())
-    await asyncio.sleep(10 * LOOK)
+    await asyncio.sleep(REFRESH - LOOK)
     assert cluster.published == RUNS
     assert len(cluster.config_maps.calls) == 2, "at rest nothing is asked"
     cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
-    await asyncio.sleep(PERIOD)
+    await asyncio.sleep(2 * REFRESH)
     assert cluster.published == RUNS
     running.cancel()
+
+
+@virtual_time
+async def test_the_time_is_written_again_and_again_while_it_runs_and_the_end_at_the_end() -> None:
+    cluster = Cluster()
+    running = asyncio.create_task(cluster.publisher.run())
+    await asyncio.sleep(10 * REFRESH + 1)
+    assert 9 <= len(cluster.config_maps.asked("patch")) <= 11
+    running.cancel()
+    await cluster.publisher.end()
+    assert (cluster.written.ended, cluster.written.mode) == ("true", RUNS.mode)
+
+
+@virtual_time
+async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_not_write_ends_all_the_same() -> None:
+    cluster = Cluster()
+    await cluster.publisher.end()
+    assert not cluster.config_maps.calls
+    await cluster.publisher.look()
+    cluster.config_maps.errors["patch"] = [Forbidden("no")]
+    await cluster.publisher.end()
+    cluster.config_maps.answering.clear()
+    began = loop_time()
+    await cluster.publisher.end()
+    assert loop_time() - began == LAST_WRITE
+
+
+@virtual_time
+async def test_the_time_is_the_api_servers() -> None:
+    cluster = Cluster()
+    cluster.publisher.client.transport.server_clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
+    await cluster.publisher.look()
+    assert cluster.written.seen == "2026-01-01T00:00:00Z"
 
 
 @virtual_time
@@ -62,9 +103,7 @@ async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -
         await asyncio.sleep(seconds)
         cluster.faults = faults
         await cluster.publisher.look()
-        published = cluster.published
-        assert published is not None
-        assert (replace(published, seen=""), bool(published.seen)) == (replace(RUNS, problem=problem), bool(problem))
+        assert cluster.published == replace(RUNS, problem=problem)
 
 
 @virtual_time
@@ -75,7 +114,6 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
     cluster.faults = ["pods: silent"]
     await cluster.publisher.look()
     published = cluster.published
-    assert published is not None
     assert published.problem == (
         "webhook q.example.org refuses headroom's requests (400): not by you: ResourceQuota a/q and 1 more"
         "; and 1 more, see /readyz"
@@ -84,24 +122,6 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
     cluster.causes, cluster.faults = [], []
     await cluster.publisher.look()
     assert cluster.published == RUNS
-
-
-@virtual_time
-async def test_a_problem_that_lasts_is_written_again_and_is_fresh_for_a_reader_without_a_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster, began = Cluster(), time.time()
-    monkeypatch.setattr("pkg.config.installation.now_rfc3339", lambda: rfc3339(began + loop_time()))
-    cluster.causes = [Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
-    running = asyncio.create_task(cluster.publisher.run())
-    await asyncio.sleep(10 * REFRESH + 1)
-    assert 10 <= len(cluster.config_maps.asked("patch")) <= 11
-    running.cancel()
-    published, now = cluster.published, began + loop_time()
-    assert published is not None
-    for later, fresh in ((0.0, True), (FRESH - REFRESH - 5, True), (-FRESH + REFRESH + 5, True), (FRESH + 5, False)):
-        assert is_fresh(published, now + later) is fresh
-    assert not is_fresh(RUNS, now)
 
 
 async def test_not_where_the_namespace_is_missing() -> None:
