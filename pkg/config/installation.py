@@ -14,7 +14,6 @@ import msgspec
 
 from kubeloop.api.core import ConfigMap
 from kubeloop.api.meta import ObjectMeta, rfc3339
-from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
@@ -34,10 +33,10 @@ LOOK: Final = 2.0
 """Seconds between two looks, which ask the API server nothing."""
 LASTS: Final = 10.0
 """Seconds for which a cache has to be behind before that is published: at the start every one is for a moment."""
-REFRESH: Final = 20.0
+REFRESH: Final = 30.0
 """Seconds after which it is written again, also when that failed: without a Lease nothing else shows that a controller
 runs."""
-FRESH: Final = 3 * REFRESH
+FRESH: Final = 2.5 * REFRESH
 """Seconds for which a reader believes it, by the API server's clock."""
 NO_NAMESPACE: Final = 3600.0
 """Seconds until it is tried again where its namespace does not exist."""
@@ -140,12 +139,12 @@ class Publisher:
         self._published, self._due = installation, loop_time() + REFRESH
 
     async def _write(self, installation: Installation) -> None:
-        data = replace(installation, seen=rfc3339(self.client.transport.server_clock())).data()
-        await self.client.resource(CONFIG_MAPS).create_or_update(
-            {"metadata": {"name": CONFIG_MAP}, "data": data},
-            lambda there: edit(there, data=data),
-            namespace=self.namespace,
-        )
+        body = {"data": replace(installation, seen=rfc3339(self.client.transport.server_clock())).data()}
+        config_maps = self.client.resource(CONFIG_MAPS)
+        try:
+            await config_maps.merge_patch(body, name=CONFIG_MAP, namespace=self.namespace)
+        except NotFound:
+            await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=self.namespace)
 
     def _lasting(self) -> list[str]:
         """The faults once there has been one for long, the first in the same words until there is none."""
