@@ -130,7 +130,7 @@ class PolicyOptions:
     )
     hold_limit: float = option(
         600.0,
-        "How long after its migration a source pod that does not end keeps the added headroom.",
+        "How long after its migration a pod or claim that it left behind keeps the added headroom.",
         metavar="SECONDS",
         min=0.0,
     )

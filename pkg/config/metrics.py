@@ -49,7 +49,7 @@ METRICS: Final = table(
         "VMs that something is added for.",
         {
             "namespace": _NAMESPACE,
-            "state": "`migrating`, or `held`: no migration is under way, a pod that it left still counts",
+            "state": "`migrating`, or `held`: no migration is under way, what it left still counts",
         },
         _LEADER,
     ),

@@ -30,7 +30,7 @@ NOT_MANAGED = "none: it is not managed"
 
 
 class Addition(Document, frozen=True):
-    """An entry on a quota. `state` is the migration's phase, "held" while a pod of an old side still counts, or
+    """An entry on a quota. `state` is the migration's phase, "held" while what it left behind still counts, or
     "unexplained"; `since` (RFC 3339, None where it is unknown) is the migration's creation, or its end for a hold."""
 
     vm: str

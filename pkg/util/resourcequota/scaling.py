@@ -134,12 +134,17 @@ class Scaling:
 
     def _hold(self) -> Mapping[str, float]:
         """What a migration leaves behind, and never ends, keeps its headroom for the hold limit at most, whatever else
-        its VM does. Since when each is left over, by the uid of a side's launcher, or of a claim."""
+        its VM does; then claims do that are used by launchers that are over while a migration is under way, as these
+        do. Since when each is left over, by the uid of a side's launcher, or of a claim."""
         now, since = self.facts.now, dict[str, float]()
         for index, vm in enumerate(self.vms):
             for left in vm.leftovers:
                 since[left.uid] = min(self.facts.timers.held_since.get(left.uid, now), left.ended or now)
-            if over := [left for left in vm.leftovers if since[left.uid] + self.policy.hold_limit <= now]:
+            sides, claims = (
+                [left for left in leftovers if since[left.uid] + self.policy.hold_limit <= now]
+                for leftovers in (vm.old_sides, vm.old_claims)
+            )
+            if over := sides + claims[vm.ended.value() if vm.stage >= Stage.WANTED else 0 :]:
                 self.vms[index] = vm.without(over)
                 limit = f"{self.policy.hold_limit:g} s"
                 names = ", ".join(left.name for left in over)

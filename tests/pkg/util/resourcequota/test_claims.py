@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.core import PersistentVolumeClaim
+from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import add, format_resource_list, marshal, parse_resource_list
 from pkg.api.kubevirt import (
@@ -40,6 +40,7 @@ from tests.objects import (
     between_claims,
     by_name,
     claim,
+    ended,
     launcher,
     limits_text,
     moving,
@@ -70,6 +71,7 @@ ONE = {
     "local.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
 }
 """What a claim of 10Mi counts."""
+T = TypeVar("T", VirtualMachineInstance, VirtualMachineInstanceMigration)
 NO_CLASS = {name: amount for name, amount in ONE.items() if "storageclass" not in name}
 HOME = with_state(running_vmi())
 LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
@@ -98,7 +100,7 @@ def finished(phase: str, migration: VirtualMachineInstanceMigration) -> VirtualM
     return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
 
 
-def changed(instance: VirtualMachineInstance, **status: Any) -> VirtualMachineInstance:
+def changed(instance: T, **status: Any) -> T:
     return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, **status))
 
 
@@ -324,3 +326,25 @@ def test_a_claim_that_never_goes_keeps_its_room_for_the_hold_limit(case: tuple[f
 
 def add_text(one: Resources, other: Resources) -> dict[str, str]:
     return format_resource_list(add(parse_resource_list(dict(one)), parse_resource_list(dict(other))))
+
+
+WITH_PODS = finished("Succeeded", between_claims(vmim("Succeeded", name="first")))
+NAMES = {"source_pod": launcher(HOME).name, "target_pod": launcher(HOME, migration=MOVE).name}
+WITH_PODS = changed(
+    WITH_PODS, migration_state=msgspec.structs.replace(WITH_PODS.status.migration_state or HANDED_OVER, **NAMES)
+)
+HERE = launcher(HOME, migration=MOVE, node="node-2", created=LATER)
+AGAIN = {
+    "its launcher is over and uses it still, as before KubeVirt 1.9": ([ended(launcher(HOME)), HERE], 2),
+    "its launcher is gone: something else keeps it": ([HERE], 1),
+}
+
+
+@sentences(AGAIN)
+def test_the_next_migration_has_room_beside_an_old_claim_that_a_launcher_uses(case: tuple[list[Pod], int]) -> None:
+    pods, claims = case
+    instance = changed(MOVED, node_name="node-2")
+    migrations = [WITH_PODS, vmim(name="second", created="2026-01-02T00:00:00Z")]
+    facts = namespace(quota(HARD, MARKS), migrations, pods, [instance], limits=BASE, now=ENDED_AT + 86_400.0)
+    found, _made = after(dataclasses.replace(facts, claims={each.name: each for each in (SOURCE, TARGET)}))
+    assert by_value(entry(found.annotations[by_name()]))["persistentvolumeclaims"] == by_value({"q": str(claims)})["q"]
