@@ -91,6 +91,7 @@ class Replica:
             LeaseLock(replica, namespace, LEASE),
             self.election,
             tell=lambda what: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, what),
+            recorder=events,
         )
 
     async def _run(

@@ -8,19 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec.structs import replace
-
 from kubeloop.api.core import EventType, Namespace, ResourceQuota
-from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util import constants
-from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard
-from pkg.util.resourcequota.entries import has_migrating_vm, read
+from pkg.util.resourcequota.base import applied_to, granted_by_record
+from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import pointer
+from pkg.util.resourcequota.guard import status_too_low, too_low
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_served, switched_off
-from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of, with_request
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.options import Options, QuotaGuard
@@ -30,24 +27,6 @@ EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
 _CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"
 Tell = Callable[[ResourceQuota, EventType, str, str], None]
 """EventRecorder.event."""
-
-
-def too_low(
-    old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
-) -> ResourceList:
-    """The limits that a write lowers too far, each with the lowest allowed value: the base and what stands on it for
-    migrations; empty when it is fine. `limits` is the namespace's annotation, `granted` Rancher's grant.
-
-    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
-    limit in the same write. The base is from before the write."""
-    lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
-    added = read(new.annotations).total
-    if not lowered or not added or is_off(new.annotations):
-        return {}  # outside migrations everything is allowed, and repaired where need be
-    names = {**new.hard, **old.hard} if is_default(old) else old.hard
-    before = replace(old, spec=replace(old.spec, hard=names))
-    lowest = hard(base_of(before, limits, policy, granted).limits or {}, added)
-    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _less(new.hard[name], lowest[name])}
 
 
 def switching_off(what: str, names: Sequence[str]) -> Decision:
@@ -77,15 +56,14 @@ class Guard:
         if request.operation == "DELETE":
             return await self._refuse_while_migrating(request.old(ResourceQuota), "it can be deleted")
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
-        if request.sub_resource == "status":
-            old, quota = _as_enforced(old), _as_enforced(quota)
+        of_status = request.sub_resource == "status"
         if switched_off(quota):
             names = self.view.migrating(old) if is_served(old) else ()
             return switching_off(f"resource quota {quota.key}", names)
-        if lowest := await self._too_low(old, quota):
+        if lowest := await self._too_low(old, quota, of_status=of_status):
+            limits = (quota.status.hard or {}) if of_status else quota.hard
             wants = (
-                f"{name} can't be {quota.hard[name]}, the lowest allowed value is {value}"
-                for name, value in lowest.items()
+                f"{name} can't be {limits[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
             )
             return self._denied(quota, f"{', '.join(wants)} until they are done")
         later = self._after_the_migrations(old, quota)
@@ -133,9 +111,11 @@ class Guard:
             *self.options.passes,
         )
 
-    async def _too_low(self, old: ResourceQuota, new: ResourceQuota, *, grants: bool = False) -> Mapping[str, Quantity]:
-        """The limits that a write lowers too far, with the lowest allowed values. `grants`: it is Rancher's, and its
-        limits are a new grant.
+    async def _too_low(
+        self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
+    ) -> Mapping[str, Quantity]:
+        """The limits that a write lowers too far, with the lowest allowed values. `of_status`: it is one of the status;
+        `grants`: it is Rancher's, and its limits are a new grant.
 
         While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are
         let through."""
@@ -145,6 +125,8 @@ class Guard:
         def lowest(namespace: Namespace | None) -> ResourceList:
             if namespace is not None and (switched_off(namespace) or request_of(namespace)):
                 return {}
+            if of_status:
+                return status_too_low(old, new)
             granted = granted_to(old, namespace)
             if granted is not None and grants:
                 with suppress(QuantityError):
@@ -193,18 +175,6 @@ def _records(old: ResourceQuota, new: ResourceQuota, corrected: Mapping[str, Qua
         constants.ANNOTATION_APPLIED: marshal({**applied_to(old), **corrected}),
     }
     return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
-
-
-def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
-    try:
-        return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
-    except QuantityError:  # the API server refuses it by itself
-        return False
-
-
-def _as_enforced(quota: ResourceQuota) -> ResourceQuota:
-    """With the limits by which quota admission goes."""
-    return replace(quota, spec=replace(quota.spec, hard=quota.status.hard))
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:

@@ -190,24 +190,47 @@ def enforced(hard: Mapping[str, str]) -> ResourceQuota:
     return edited(STANDING, status={"hard": hard})
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "user", "allowed"),
-    [
-        (RAISED, HARD, ALICE, False),
-        (RAISED, HARD, RANCHER, False),
-        (HARD, RAISED, ALICE, True),
-        (HARD, HARD, ALICE, True),
-        (RAISED, HARD, "system:serviceaccount:kube-system:resourcequota-controller", True),
-        (RAISED, HARD, "system:kube-controller-manager", True),
-        (RAISED, HARD, "system:apiserver", True),
-    ],
-)
-async def test_the_limits_in_the_status_are_kept_as_well(
-    then: Mapping[str, str], now: Mapping[str, str], user: str, allowed: bool
+HIGHER = {"limits.cpu": "9", "limits.memory": "1Ti"}
+BETWEEN = {**HIGHER, "limits.cpu": "7"}
+KEPT_IN_STATUS: Mapping[str, tuple[ResourceQuota, Mapping[str, str], Mapping[str, str], str, str]] = {
+    "below spec.hard": (STANDING, RAISED, HARD, ALICE, "limits.cpu can't be 3, the lowest allowed value is 5"),
+    "below spec.hard, by Rancher": (STANDING, RAISED, HARD, RANCHER, "limits.cpu can't be 3, the lowest allowed"),
+    "down to spec.hard": (STANDING, HIGHER, RAISED, ALICE, ""),
+    "down, and above spec.hard": (STANDING, HIGHER, BETWEEN, ALICE, ""),
+    "up to spec.hard": (STANDING, HARD, RAISED, ALICE, ""),
+    "as it was before the raise": (STANDING, HARD, HARD, ALICE, ""),
+    "below what it was before the raise": (
+        STANDING, HARD, {**HARD, "limits.cpu": "2"}, ALICE, "limits.cpu can't be 2, the lowest allowed value is 3",
+    ),
+    "to a spec.hard below base and headroom, which its writer answers for": (LOWERED, RAISED, HARD, ALICE, ""),
+    "nothing migrates": (quota(dict(RAISED), MARKS), RAISED, HARD, ALICE, ""),
+    "a quota that takes no part": (quota(dict(RAISED), ONE, labels={}), RAISED, HARD, ALICE, ""),
+    "a limit without headroom": (quota({**RAISED, "pods": "9"}, ONE), {"pods": "9"}, {"pods": "1"}, ALICE, ""),
+    "by the quota controller": (
+        STANDING, RAISED, HARD, "system:serviceaccount:kube-system:resourcequota-controller", "",
+    ),
+    "by a controller manager": (STANDING, RAISED, HARD, "system:kube-controller-manager", ""),
+    "by the API server": (STANDING, RAISED, HARD, "system:apiserver", ""),
+}  # fmt: skip
+
+
+@sentences(KEPT_IN_STATUS)
+async def test_the_limits_in_the_status_are_kept_at_those_of_the_spec(
+    case: tuple[ResourceQuota, Mapping[str, str], Mapping[str, str], str, str],
 ) -> None:
     """Quota admission goes by them: kept low they refuse every target, whatever spec.hard says."""
-    asked = request(enforced(now), enforced(then), user=user, sub_resource="status")
-    assert (await guard(FakeView(RUNNING, RUNNING)).validate(asked)).allowed is allowed
+    of, before, after, user, denial = case
+    old, new = (edited(of, status={"hard": limits}) for limits in (before, after))
+    decision = await guard(FakeView(State(of), State(of))).validate(request(new, old, user=user, sub_resource="status"))
+    assert (decision.allowed, denial in decision.message) == (not denial, True)
+
+
+async def test_a_write_of_the_status_takes_no_records_off() -> None:
+    new = edited(quota(dict(RAISED), MARKS), status={"hard": RAISED})
+    old = edited(labelled({BASE: "{}"}), status={"hard": RAISED})
+    state = State(old)
+    asked = request(new, old, sub_resource="status")
+    assert not (await guard(FakeView(state, state)).validate(asked)).allowed
 
 
 async def test_a_quota_is_not_deleted_under_a_migration() -> None:

@@ -10,8 +10,8 @@ from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.entries import migrating_key
+from pkg.util.resourcequota.guard import too_low
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.resources.resourcequota.validator import too_low
 from pkg.webhook.view import migrating
 from tests.decisions import EXACT, sentences
 from tests.objects import BASE as LIMITS
