@@ -24,6 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 VERSION = version("harvester-headroom")
+NAME = f"docker.io/library/headroom:{VERSION}"
+"""By which an imported archive is found: what the reference `headroom:VERSION` means to containerd."""
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Debian's and OCI's name to the one of wheels."""
 PYTHON = "3.11"
@@ -48,7 +50,7 @@ _PASSWD = f"root:x:0:0:root:/:/nonexistent\nheadroom:x:{USER}:{USER}:headroom:/:
 
 
 def build(target: Path, architectures: tuple[str, ...] = tuple(ARCHITECTURES)) -> None:
-    """Write the archive, one manifest an architecture. Raises CalledProcessError."""
+    """Write the archive, one image with a manifest an architecture. Raises CalledProcessError."""
     blobs: dict[str, bytes] = {}
     manifests = []
     for architecture in architectures:
@@ -157,7 +159,7 @@ def _layer(root: Path) -> bytes:
 
 
 def _manifest(architecture: str, layer: bytes, blobs: dict[str, bytes]) -> dict[str, Any]:
-    """Adds the layer, its configuration and its manifest to the blobs; `descriptor` is the index's entry."""
+    """Adds the layer, its configuration and its manifest to the blobs; `descriptor` is the image index's entry."""
     compressed = _descriptor("layer.v1.tar+gzip", gzip.compress(layer, 6, mtime=0), blobs)
     labels = {
         "org.opencontainers.image.title": "headroom",
@@ -186,13 +188,15 @@ def _manifest(architecture: str, layer: bytes, blobs: dict[str, bytes]) -> dict[
     }
     descriptor = _descriptor("manifest.v1+json", _json(manifest), blobs)
     descriptor["platform"] = {"architecture": architecture, "os": "linux"}
-    descriptor["annotations"] = {"org.opencontainers.image.ref.name": VERSION}
     return {"descriptor": descriptor, "layer": compressed["digest"]}
 
 
 def _write(target: Path, manifests: list[dict[str, Any]], blobs: dict[str, bytes]) -> None:
-    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}
-    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
+    """Writes an archive whose index.json names one image, the index of its architectures: tools take several entries
+    under one name for several images, and refuse (OCI image layout, "index.json file")."""
+    named = _descriptor("index.v1+json", _json(_index(manifests)), blobs)
+    named["annotations"] = {"org.opencontainers.image.ref.name": VERSION, "io.containerd.image.name": NAME}
+    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(_index([named]))}
     files |= {f"blobs/sha256/{digest.removeprefix('sha256:')}": content for digest, content in blobs.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w") as tar:
@@ -215,7 +219,8 @@ def layers(archive: Path, architecture: str) -> Iterator[bytes]:
 
         index = tar.extractfile("index.json")
         assert index is not None
-        for entry in json.load(index)["manifests"]:
+        (image,) = json.load(index)["manifests"]
+        for entry in json.loads(blob(image["digest"]))["manifests"]:
             if entry["platform"]["architecture"] == architecture:
                 for layer in json.loads(blob(entry["digest"]))["layers"]:
                     yield blob(layer["digest"])
@@ -248,6 +253,10 @@ def try_out(archive: Path, architecture: str) -> None:
         Path(root).chmod(0o755)
         print(run(Path(root), "version"), end="")
         print(run(Path(root), "delta", "-f", "-", given=json.dumps(_INSTANCE)), end="")
+
+
+def _index(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}
 
 
 def _descriptor(kind: str, content: bytes, blobs: dict[str, bytes]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -25,6 +26,24 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(image, "assemble", assemble)
     image.build(tmp_path / "image.tar")
     return tmp_path / "image.tar"
+
+
+def test_the_archive_names_one_image_and_holds_all_that_it_names(archive: Path) -> None:
+    """OCI image layout: of several entries under one name tools take none, or the first."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: content.read() for member in tar if (content := tar.extractfile(member))}
+    (entry,) = json.loads(files["index.json"])["manifests"]
+    assert entry["mediaType"] == "application/vnd.oci.image.index.v1+json"
+    assert entry["annotations"]["org.opencontainers.image.ref.name"] == image.VERSION
+    described = [entry]
+    while described:
+        descriptor = described.pop()
+        blob = files[f"blobs/sha256/{descriptor['digest'].removeprefix('sha256:')}"]
+        assert (len(blob), f"sha256:{hashlib.sha256(blob).hexdigest()}") == (descriptor["size"], descriptor["digest"])
+        if "layer" not in descriptor["mediaType"]:
+            document = json.loads(blob)
+            described += [*document.get("manifests", ()), *document.get("layers", ())]
+            described += [document["config"]] if "mediaType" in document.get("config", ()) else []
 
 
 @pytest.mark.parametrize("architecture", image.ARCHITECTURES)
