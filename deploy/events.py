@@ -77,6 +77,12 @@ EVENTS: Final = (
         "The quota carries entries that only Rancher may remove, and that no longer count.",
         "Run the command that the event names",
     ),
+    Event(
+        "ResourceQuotaReverted",
+        _QUOTA,
+        "Another writer, which the event names by its field manager, lowers spec.hard again and again.",
+        "Stop it, or register the webhooks: [Another writer](troubleshooting.md#another-writer-lowers-the-quota)",
+    ),
     Event("MaxExtraCapsNothing", _QUOTA, "`max-extra` names a resource that is not limited there.", "Correct the name"),
     Event(
         "TooManyMigrations",

@@ -150,6 +150,7 @@ class Replica:
             return
         recorder, own = management.recorder("headroom"), about(self.options.namespace)
         troubles = Troubles(management.troubles, recorder, own, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
+        troubles.others = management.reverts.causes
         publisher = Publisher(
             management.client,
             self.options.namespace,

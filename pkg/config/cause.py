@@ -11,8 +11,9 @@ class Cause(msgspec.Struct, frozen=True):
     """One reason for which headroom cannot do its work, and what waits because of it.
 
     `by` names who refuses ("webhook X", "ValidatingAdmissionPolicy X (binding Y)", "RBAC"; "" where nobody answers),
-    `status` is the HTTP status, `reason` the sentence that was given. `objects` are "Kind namespace/name", or a
-    plural for a kind that may not be read: the first of `count`.
+    or who undoes what was written ("field manager X"). `status` is the HTTP status, 0 where no request was refused,
+    `reason` the sentence that was given. `objects` are "Kind namespace/name", or a plural for a kind that may not be
+    read: the first of `count`.
     """
 
     by: str
@@ -26,7 +27,7 @@ class Cause(msgspec.Struct, frozen=True):
         """Who refuses, and the sentence."""
         if not self.by:
             return self.reason
-        if self.status >= 500:
+        if not self.status or self.status >= 500:
             return f"{self.by}: {self.reason}"
         return f"{self.by} refuses headroom's requests ({self.status}): {self.reason}"
 

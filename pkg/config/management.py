@@ -30,6 +30,7 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.rancher_quotas import RancherWrites
+from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.config.slim import Slim
 from pkg.util import constants
 from pkg.util.resourcequota.observe import Listed, Source
@@ -67,6 +68,7 @@ class Management(ControllerFactory):
         super().__init__(client, workers=workers, selects=selects, rate_limiter=_rate_limiter)
         self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
+        self.reverts = Reverts(client.resource(MANAGED_QUOTAS), self.clock)
         self.kubernetes = kubernetes or KubernetesVersion()
         self.policy_in_force = False
         """Whether deploy/policy.yaml is, as `upkeep` has found out."""

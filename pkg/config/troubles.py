@@ -1,6 +1,6 @@
 """What keeps the controllers from their work, told where people look: an event on what waits, the metric, the log, and
-the ConfigMap that the reports read. Somebody else has to act: a webhook, a policy or RBAC refuses requests, or there is
-no answer."""
+the ConfigMap that the reports read. Somebody else has to act: a webhook, a policy or RBAC refuses requests, there is no
+answer, or another writer undoes what was written."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ class Troubles:
     """What events about the installation are written on."""
     silent: Sequence[str] = ()
     """Handlers that write events of their own about what is refused."""
+    others: Callable[[], Sequence[Cause]] = tuple
+    """Causes that no request has met, of which their finders write the events."""
     causes: Sequence[Cause] = field(default=(), init=False)
     """What is told now."""
     _seen: dict[tuple[str, str, str], _Seen] = field(default_factory=dict, init=False)
@@ -95,7 +97,7 @@ class Troubles:
             if not seen.is_told:
                 seen.is_told = True
                 self._tell(seen)
-        self.causes = _grouped(told)
+        self.causes = [*_grouped(told), *self.others()]
         self._measure()
 
     def _measure(self) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually
 from tests.e2e.accounts import ADMISSION, NAMESPACE, RBAC, forget
+from tests.e2e.admin import HARD
 from tests.e2e.api import Api, Raw
 from tests.e2e.conftest import MakeTenant
 from tests.e2e.denying_webhook import denying_webhook
@@ -214,3 +216,29 @@ async def test_a_webhook_that_does_not_answer_is_named(
     document = json.loads(commands.said("status", "-o", "json"))
     eventually(lambda: json.loads(commands.said("status", "-o", "json"))["headroom"]["refused"] == [])
     assert document["headroom"]["running"] is True
+
+
+async def test_a_writer_that_reverts_again_and_again_is_named(
+    headroom: Program, api: Api, tenant: MakeTenant, commands: Commands
+) -> None:
+    namespace = await waiting(tenant)
+    quota = f"/api/v1/namespaces/{namespace.name}/resourcequotas/default-abc"
+    await namespace.refused()
+    await namespace.until_hard(RAISED, seconds=REPAIRED)
+
+    def named() -> bool:
+        """A write every tenth of a second, until it is named."""
+        api.patch(quota + "?fieldManager=gitops", {"spec": {"hard": HARD}})
+        time.sleep(0.1)
+        return 'headroom_requests_refused{by="field manager gitops"} 1.0' in headroom.get("/metrics")[1]
+
+    eventually(named, timeout=TOLD)
+    assert "field manager gitops lowers spec.hard" in (await namespace.told("ResourceQuotaReverted")).message
+    start = "headroom cannot do its work: field manager gitops: lowers spec.hard again and again"
+    for words in (("status",), ("explain", f"{namespace.name}/vm1"), ("status", "--check", "controller")):
+        eventually(partial(_starts, commands, words, start), timeout=TOLD)
+    await namespace.until_hard(RAISED, seconds=REPAIRED)
+
+
+def _starts(commands: Commands, words: Sequence[str], start: str) -> bool:
+    return commands.first(*words).startswith(start)

@@ -49,6 +49,7 @@ def register(
         management.client.resource(EVENTS),
         management.client.resource(PROJECTS),
         rancher,
+        management.reverts,
         Observer(management.source(), options.profile, rancher.asks),
         events,
         options.policy,

@@ -26,6 +26,7 @@ from kubeloop.metrics import LateGauge
 from pkg.api.rancher import Project
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
+from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_FAILED_CREATE
@@ -33,7 +34,7 @@ from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import keys_of, read, standing
-from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
@@ -88,6 +89,7 @@ class Handler:
     event_reader: ResourceClient[Event]
     projects: ResourceClient[Project]
     rancher: RancherWrites
+    reverts: Reverts
     observer: Observer
     events: EventRecorder
     policy: Policy
@@ -157,6 +159,8 @@ class Handler:
         if self.before_raise is not None and _raises(quota, decided):
             await self.before_raise(quota.namespace)
         if decided.annotations or (decided.hard and not decided.asks):
+            if lowered := _lowered_by_others(quota, kept.written, decided):
+                await self._say(observed, kept, await self._reverted(quota, lowered))
             await self._write(quota, kept, decided, used)
         if decided.namespace:
             await self._request(observed, kept, decided)
@@ -285,6 +289,11 @@ class Handler:
             more = await self._room_of_project(observed) if problem.reason == EVENT_PROJECT_FULL else ""
             self.events.event(about, problem.kind, problem.reason, f"{problem}{more}")
 
+    async def _reverted(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[ResourceQuotaError]:
+        """Returns what has to be known of another writer that lowered these limits again, once it does so often."""
+        manager = await self.reverts.note(quota, lowered)
+        return [ResourceQuotaError(f"field manager {manager} {LOWERS}", EVENT_REVERTED)] if manager else []
+
     async def _room_of_project(self, observed: Facts) -> str:
         """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
         in the cluster of Rancher's server."""
@@ -301,6 +310,17 @@ class Handler:
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
     """Whether the plan adds headroom somewhere."""
     return any(Quantity.parse(to) > quantity_of(quota.hard, name) for name, to in decided.hard.items())
+
+
+def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, decided: Plan) -> list[str]:
+    """Returns the limits that another client has set below our last patch, and that the plan sets to the same again."""
+    if written is None or written.uid != quota.uid:
+        return []
+    return [
+        name
+        for name, to in decided.hard.items()
+        if written.hard.get(name) == to and quantity_of(quota.hard, name) < Quantity.parse(to)
+    ]
 
 
 def _exceeds(used: RawResourceList, decided: Plan) -> bool:

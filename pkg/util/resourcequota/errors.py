@@ -16,6 +16,7 @@ EVENT_NOT_GRANTED = "ResourceQuotaNotGranted"
 EVENT_PROJECT_FULL = "ProjectQuotaExceeded"
 EVENT_STUCK = "MigratingEntryStuck"
 EVENT_NO_ANSWER = "RancherDoesNotAnswer"
+EVENT_REVERTED = "ResourceQuotaReverted"
 
 
 class ResourceQuotaError(Exception):

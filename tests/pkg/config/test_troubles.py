@@ -54,6 +54,20 @@ def waiting(by: str) -> float | None:
     return REGISTRY.get_sample_value("headroom_requests_refused", {"by": by})
 
 
+async def test_causes_that_no_request_met_are_measured_and_shown_with_the_others() -> None:
+    rig = Rig()
+    reverting = Cause("field manager kubectl-edit", 0, "lowers it", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
+    rig.troubles.others = lambda: [reverting]
+    rig.refuse("a/q", BadRequest(DENIED))
+    await rig.looks(LASTS + 1.5)
+    assert [cause.by for cause in rig.troubles.causes] == ["webhook q.example.org", "field manager kubectl-edit"]
+    assert reverting.line("b") == "field manager kubectl-edit: lowers it: ResourceQuota b/q and 1 more"
+    assert waiting("field manager kubectl-edit") == 2
+    rig.troubles.others = tuple
+    await rig.looks(1.5)
+    assert waiting("field manager kubectl-edit") is None
+
+
 CODES: dict[str, tuple[ApiError, str, str]] = {
     "400 of a webhook": (
         BadRequest(DENIED), "webhook q.example.org",

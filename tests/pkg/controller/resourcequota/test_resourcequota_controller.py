@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.cause import Cause
+from pkg.config.reverts import LOWERS, MANY, WINDOW
 from pkg.controller.options import Options
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
@@ -75,6 +77,11 @@ class Cluster:
     @property
     def now(self) -> ResourceQuota:
         return self.quotas.now(KEY)
+
+    @property
+    def causes(self) -> Sequence[Cause]:
+        """What the reports name, of other writers."""
+        return self._management.reverts.causes()
 
     @property
     def patches(self) -> int:
@@ -368,6 +375,65 @@ class TestCompany:
         cluster.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
         assert await cluster.look() is None
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 103
+
+
+def lowered(by: str, **fields: Any) -> dict[str, Any]:
+    """An edit by which a client sets the limits of before; its entry in managedFields, as the API server keeps it."""
+    owned: dict[str, Any] = {f"f:{limit}": {} for limit in HARD}
+    entries = [
+        {"manager": by, "time": "2026-01-01T00:00:02Z", "fieldsV1": {"f:spec": {"f:hard": owned}}},
+        {"manager": "earlier", "time": "2026-01-01T00:00:01Z", "fieldsV1": {"f:spec": {"f:hard": owned}}},
+        {"manager": "later", "time": "2026-01-01T00:00:03Z", "fieldsV1": {"f:status": {"f:used": {}}}},
+    ]
+    return {"metadata": {"managedFields": entries}, "spec": {"hard": dict(HARD)}, **fields}
+
+
+class TestAnotherWriterLowersTheQuota:
+    SENTENCE = f"field manager kubectl-edit {LOWERS}"
+
+    async def war(self, cluster: Cluster, times: int, *, every: float = 1.0) -> None:
+        for _ in range(times):
+            cluster.quotas.edited(KEY, lowered("kubectl-edit"))
+            cluster.clock.now += every
+            await cluster.look()
+            assert cluster.now.hard == RAISED, "it is repaired each time"
+
+    async def test_who_does_it_again_and_again_is_named_once_and_as_long(self, cluster: Cluster) -> None:
+        cluster.migrate("vm1")
+        await cluster.look()
+        await self.war(cluster, MANY - 1)
+        assert (cluster.causes, cluster.events.told) == ([], [])
+        await self.war(cluster, 5)
+        assert cluster.causes == [Cause("field manager kubectl-edit", 0, LOWERS, [f"ResourceQuota {KEY}"], 1)]
+        assert cluster.causes[0].line() == f"field manager kubectl-edit: {LOWERS}: ResourceQuota {KEY}"
+        assert cluster.events.told == [(KEY, "ResourceQuotaReverted", self.SENTENCE)]
+        cluster.clock.now += WINDOW + 1
+        assert cluster.causes == []
+
+    async def test_a_sync_now_and_then_is_no_war(self, cluster: Cluster) -> None:
+        cluster.migrate("vm1")
+        await cluster.look()
+        await self.war(cluster, 2 * MANY, every=WINDOW / (MANY - 2))
+        assert (cluster.causes, cluster.events.told) == ([], [])
+
+    async def test_migrations_that_come_and_go_are_none_either(self, cluster: Cluster) -> None:
+        for _ in range(2 * MANY):
+            cluster.migrate("vm1")
+            await cluster.look()
+            assert cluster.now.hard == RAISED
+            cluster.migrate("vm1", phase="Failed")
+            for _ in range(2):
+                cluster.clock.now += 3.0
+                await cluster.look()
+            assert by_value(cluster.now.hard) == by_value(HARD)
+        assert (cluster.causes, cluster.events.told) == ([], [])
+
+    async def test_where_the_managers_cannot_be_read_it_is_told_without_a_name(self, cluster: Cluster) -> None:
+        cluster.migrate("vm1")
+        await cluster.look()
+        cluster.quotas.errors["get"] = [ServiceUnavailable("no")]
+        await self.war(cluster, MANY)
+        assert [cause.by for cause in cluster.causes] == ["field manager unknown"]
 
 
 Happens = Callable[[Cluster], object] | None

@@ -1,0 +1,107 @@
+"""Other writers that lower a quota again and again while headroom raises it: the quota's field managers name them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import ObjectMeta, Struct
+from kubeloop.api.registry import RESOURCE_QUOTAS, Resource
+from kubeloop.client.errors import ApiError
+from kubeloop.client.resource_client import ResourceClient
+from pkg.config.cause import Cause
+
+log = logging.getLogger(__name__)
+
+MANY: Final = 10
+"""Reverts in WINDOW from which on somebody has to be named: Rancher's sync makes one or two a migration."""
+WINDOW: Final = 60.0
+LOWERS: Final = "lowers spec.hard again and again while VMs migrate, against what headroom raises"
+_UNKNOWN: Final = "unknown"
+
+
+class FieldsEntry(Struct):
+    """metav1.ManagedFieldsEntry."""
+
+    manager: str = ""
+    time: str = ""
+    fields_v1: dict[str, Any] | None = None
+
+    def owns(self, limit: str) -> bool:
+        """Whether its manager wrote this limit last."""
+        found: Any = self.fields_v1
+        for name in ("f:spec", "f:hard", f"f:{limit}"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found is not None
+
+
+class _ManagedMeta(ObjectMeta):
+    managed_fields: list[FieldsEntry] | None = None
+
+
+class ManagedQuota(ResourceQuota):
+    """A ResourceQuota with its field managers, which no cache keeps."""
+
+    metadata: _ManagedMeta = _ManagedMeta()
+
+
+MANAGED_QUOTAS: Final = Resource(
+    RESOURCE_QUOTAS.group, RESOURCE_QUOTAS.version, RESOURCE_QUOTAS.plural, RESOURCE_QUOTAS.kind, ManagedQuota,
+    status_subresource=True,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Reverted:
+    times: deque[float] = field(default_factory=deque)
+    manager: str = ""
+
+
+@dataclass(eq=False)
+class Reverts:
+    """What is noted of each quota in the last WINDOW seconds."""
+
+    quotas: ResourceClient[ManagedQuota]
+    clock: Callable[[], float]
+    _quotas: dict[str, _Reverted] = field(default_factory=dict, init=False)
+
+    async def note(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
+        """Note that another writer has lowered these limits, before they are raised again. Returns the field manager
+        that did once it is MANY times in WINDOW, else ""."""
+        self._forget()
+        reverted = self._quotas.setdefault(quota.key, _Reverted())
+        reverted.times.append(self.clock())
+        if len(reverted.times) < MANY:
+            return ""
+        reverted.manager = reverted.manager or await self._manager(quota, list(lowered))
+        return reverted.manager
+
+    async def _manager(self, quota: ResourceQuota, lowered: list[str]) -> str:
+        try:
+            found = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+        except ApiError as exc:
+            log.debug("%s: its field managers are not read: %s", quota.key, exc)
+            return _UNKNOWN
+        owners = [entry for entry in found.metadata.managed_fields or () if any(map(entry.owns, lowered))]
+        return max(owners, key=lambda entry: entry.time, default=FieldsEntry(manager=_UNKNOWN)).manager
+
+    def causes(self) -> list[Cause]:
+        """Who has to be stopped, one cause for each manager."""
+        self._forget()
+        by_manager: dict[str, list[str]] = {}
+        for key, reverted in sorted(self._quotas.items()):
+            if reverted.manager:
+                by_manager.setdefault(reverted.manager, []).append(f"{RESOURCE_QUOTAS.kind} {key}")
+        return [Cause(f"field manager {manager}", 0, LOWERS, keys, len(keys)) for manager, keys in by_manager.items()]
+
+    def _forget(self) -> None:
+        before = self.clock() - WINDOW
+        for key, reverted in list(self._quotas.items()):
+            while reverted.times and reverted.times[0] < before:
+                reverted.times.popleft()
+            if not reverted.times:
+                del self._quotas[key]
