@@ -37,6 +37,12 @@ METRICS: Final = table(
     Metric("headroom_quotas_managed", "gauge", "Quotas that are managed.", exported=_LEADER),
     Metric("headroom_quotas_raised", "gauge", "Quotas that something is added to now.", exported=_LEADER),
     Metric(
+        "headroom_quotas_not_enforced",
+        "gauge",
+        "Of these: status.hard, by which quota admission goes, is not spec.hard.",
+        exported=_LEADER,
+    ),
+    Metric(
         "headroom_quota_added",
         "gauge",
         "What is added to the quotas of a namespace now: cores, bytes or a count.",

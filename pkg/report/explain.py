@@ -58,6 +58,7 @@ class Verdict(StrEnum):
     COULD_NOT_MIGRATE = "could not migrate"
     WAITS_FOR_QUOTA = "waits for quota"
     WAITS_FOR_HEADROOM = "waits for headroom"
+    WAITS_FOR_KUBERNETES = "waits for Kubernetes"
     WAITS_FOR_KUBEVIRT = "waits for KubeVirt"
     BEING_ABORTED = "is being aborted"
     UNDER_WAY = "is under way"
@@ -141,11 +142,7 @@ def _reason(
         return (Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}")
     short = [fit for fit in found if not fit.fits]
     if short:
-        notes = causes.of_instance(snapshot, instance)
-        lacks = f"{name} does not fit: {_missing(short)}"
-        if refusals := dict.fromkeys(fit.refusal for fit in short if fit.refusal):
-            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{lacks}, and headroom may not raise it", *refusals, *notes])
-        return Verdict.WAITS_FOR_QUOTA, "; ".join([lacks, *notes])
+        return _lacking(name, short, causes.of_instance(snapshot, instance))
     in_the_way = _in_the_way(snapshot, instance, migration)
     if in_the_way:
         return in_the_way
@@ -164,6 +161,16 @@ def _reason(
     busy = [limit, ahead, *causes.of_instance(snapshot, instance)]
     said = "; ".join(filter(None, busy))
     return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {said}" if said else "")
+
+
+def _lacking(name: str, short: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
+    """Returns what a migration waits for that does not fit into these quotas."""
+    lacks = f"{name} does not fit: {_missing(short)}"
+    if refusals := dict.fromkeys(fit.refusal for fit in short if fit.refusal):
+        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{lacks}, and headroom may not raise it", *refusals, *notes])
+    if behind := dict.fromkeys(fit.not_enforced for fit in short if fit.not_enforced and fit.fits_then):
+        return Verdict.WAITS_FOR_KUBERNETES, "; ".join([lacks, *behind, *notes])
+    return Verdict.WAITS_FOR_QUOTA, "; ".join([lacks, *notes])
 
 
 def _in_the_way(

@@ -26,7 +26,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationStatus,
 )
 from pkg.report.snapshot import Document, Snapshot
-from pkg.report.status import kept_by
+from pkg.report.status import kept_by, not_enforced
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.migration import is_finished
@@ -45,6 +45,9 @@ from pkg.util.resourcequota.vms import vms_of
 _NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """The VMs that a problem's sentence is about."""
 
+_WAITS = re.compile(r"^migration of VM \S+ waits: ")
+"""How a problem begins that is about a migration's cap."""
+
 
 class Need(Document, frozen=True):
     """What a quota counts of the pods to come, of one resource. `missing` is zero where it fits."""
@@ -60,7 +63,8 @@ class Fit(Document, frozen=True):
 
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
     `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
-    controller's writes of the quota, and why, "" where nobody does.
+    controller's writes of the quota, and why, "" where nobody does; `not_enforced` is why quota admission, which `fits`
+    is about, goes by other limits than spec.hard, "" where it does not.
     """
 
     quota: str = field(name="name")
@@ -71,6 +75,7 @@ class Fit(Document, frozen=True):
     fits_then: bool
     action: str
     refusal: str = ""
+    not_enforced: str = field(default="", name="notEnforced")
 
 
 def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
@@ -111,7 +116,8 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     decided = Plan() if refusal else would_be
     then = _applied(quota, decided)
     raised = _more(quota, decided)
-    needs = _needs(quota, to_come)
+    needs = _needs(_enforced(quota), to_come)
+    behind = not_enforced(quota)
     short = _missing(_needs(then, to_come))
     served = _missing(_needs(_applied(quota, plan(observed, EXACT)), to_come)) if policy.mode is Mode.ASSIST else short
     left = (
@@ -132,8 +138,10 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
         action=_left_alone(observed)
         or (f"nothing: {refusal}" if refusal else "")
         or _does(raises if raised else "", said, left, would=would)
+        or (f"nothing: {behind}" if behind and _missing(needs) else "")
         or _nothing(observed, needs, vms),
         refusal=refusal,
+        not_enforced=behind,
     )
 
 
@@ -172,6 +180,13 @@ def _more(quota: ResourceQuota, decided: Plan) -> ResourceList:
 def _applied(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
     """With the limits that a plan writes."""
     hard = {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
+    return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
+
+
+def _enforced(quota: ResourceQuota) -> ResourceQuota:
+    """With the limits that quota admission goes by."""
+    enforced = quota.status.hard or {}
+    hard = {name: enforced.get(name, limit) for name, limit in quota.hard.items()}
     return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
 
 
@@ -222,7 +237,7 @@ def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[Vm]) -> s
 
 def _said(decided: Plan, vms: Collection[str]) -> list[str]:
     """What the plan complains of, without what is about other VMs alone."""
-    texts = [str(problem) for problem in decided.problems]
+    texts = [_WAITS.sub("", str(problem)) for problem in decided.problems]
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 

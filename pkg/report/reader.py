@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -34,6 +35,7 @@ from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.installation import Held, Installed, held, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
+from pkg.report.status import not_enforced
 from pkg.util.constants import (
     CONFIG_MAP,
     EVENT_FAILED_CREATE,
@@ -56,6 +58,9 @@ _FULL_PROJECTS: Final = f"reason={EVENT_PROJECT_FULL}"
 
 _EVENT_FRESH: Final = 600.0
 """Seconds for which an event is believed: those of an outage that goes on come at least every five minutes."""
+
+_ENFORCED_WITHIN: Final = 1.0
+"""Seconds until limits that are not enforced yet are looked at again: kube-controller-manager takes tenths."""
 
 
 class Absent(ReportedError):
@@ -84,6 +89,9 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
         namespaces = await _list(client, registry.NAMESPACES)
     configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    if any(map(not_enforced, quotas)):  # for a moment that is so after every write
+        await asyncio.sleep(_ENFORCED_WITHIN)
+        quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
     basis = await _basis(client, assumed, said)

@@ -24,7 +24,7 @@ from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import moment, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, read
-from pkg.util.resourcequota.managed import is_managed
+from pkg.util.resourcequota.managed import is_managed, unenforced
 from pkg.util.resourcequota.observe import Reader, Source
 
 T = TypeVar("T")
@@ -83,6 +83,7 @@ class StateMetrics(Collector):
         added: dict[str, list[ResourceList]] = defaultdict(list)
         ages: dict[str, list[float]] = defaultdict(list)
         states: dict[str, list[str]] = defaultdict(list)
+        behind = 0
         for quota in quotas:
             if not any(key.startswith(_MARKS) for key in quota.annotations):
                 continue
@@ -94,9 +95,11 @@ class StateMetrics(Collector):
                 states[namespace].append("migrating" if key in begun else "held")
             if amounts or keys:
                 added[namespace].append(amounts)
+                behind += bool(unenforced(quota))
         self._seen = seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
         yield _gauge("headroom_quotas_raised", [((), sum(map(len, added.values())))])
+        yield _gauge("headroom_quotas_not_enforced", [((), behind)])
         yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
         yield _gauge("headroom_quota_entries", _by_namespace(states, _states))
         yield _gauge("headroom_quota_added", _by_namespace(added, _amounts))

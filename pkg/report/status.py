@@ -17,7 +17,7 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off, unenforced
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
@@ -98,6 +98,7 @@ def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
         *map(str, base.problems),
         *map(str, said.invalid.values()),
         *_contradictions(rows),
+        *filter(None, [not_enforced(quota)]),
     ]
     if "headroom" in keeper:
         problems += map(str, plan(observed, policy).problems)
@@ -111,6 +112,20 @@ def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
         additions=_additions(observed, [each for each in entries(annotations) if each.key not in said.invalid]),
         compensation=said.compensation,
         problems=list(dict.fromkeys(problems)),
+    )
+
+
+def not_enforced(quota: ResourceQuota) -> str:
+    """Returns by which limits quota admission still goes, and why; "" where it goes by spec.hard, or by nothing yet."""
+    enforced = parse_resource_list(quota.status.hard or {})
+    limits = parse_resource_list(quota.hard)
+    both = [name for name in (unenforced(quota) if enforced else ()) if name in limits and name in enforced]
+    if not both:
+        return ""
+    amounts = ("{} {} of {}".format(name, *compared(name, enforced[name], limits[name])) for name in both)
+    return (
+        f"quota admission goes by status.hard, which is not spec.hard: {', '.join(amounts)}: kube-controller-manager "
+        "has not copied it: see whether it runs, and whether something refuses its writes of resourcequotas/status"
     )
 
 

@@ -42,6 +42,7 @@ UNREACHABLE = f"headroom_webhook_unreachable{LEADER}"
 EXPIRY = f"headroom_webhook_certificate_expiry_seconds{LEADER}"
 LOCK = f"headroom_mtq_oldest_lock_seconds{LEADER}"
 REQUESTS = 'headroom_requests_refused{job="headroom-metrics",pod="a",by="webhook q.example.org"}'
+NOT_ENFORCED = f"headroom_quotas_not_enforced{LEADER}"
 POLICY = f"headroom_pod_policy_in_force{LEADER}"
 DAY = 86400
 
@@ -50,6 +51,7 @@ HEALTHY: Series = {
     MASTER + STANDBY: always(0),
     REFUSED: "0 60 120 180 240 299 _x50",
     OLDEST: always(DAY - 1),
+    NOT_ENFORCED: "0 1 0 1 0 0 1 0x53",
     REGISTERED: always(1),
     UNREACHABLE: always(0),
     EXPIRY: always(15 * DAY + 3600),
@@ -69,6 +71,7 @@ FAULTS: dict[str, tuple[Series, str]] = {
     "no replica is there": ({MASTER + LEADER: GONE, MASTER + STANDBY: GONE}, "HeadroomNoLeader"),
     "a migration has been refused for long": ({REFUSED: f"0+60x{MINUTES}"}, "HeadroomMigrationRefused"),
     "a quota has been raised for long": ({OLDEST: always(DAY + 60)}, "HeadroomQuotaRaised"),
+    "raised limits are not enforced": ({NOT_ENFORCED: always(1)}, "HeadroomQuotaNotEnforced"),
     "nothing serves what is registered": ({EXPIRY: GONE, UNREACHABLE: always(1)}, "HeadroomWebhookDown"),
     "the API server does not reach it, and the probes fail": (
         {UNREACHABLE: always(1), wrote("500", "POST"): f"0+60x{MINUTES}"},

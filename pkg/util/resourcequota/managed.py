@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.api.resource_list import parse_resource_list
 from pkg.util import constants
 
 RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
@@ -47,3 +48,10 @@ def is_served(quota: ResourceQuota) -> bool:
 def is_ours(quota: ResourceQuota) -> bool:
     """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
     return not ({constants.ANNOTATION_OWNER} if is_default(quota) else RECORDS).isdisjoint(quota.annotations)
+
+
+def unenforced(quota: ResourceQuota) -> list[str]:
+    """Returns the limits by which quota admission does not go yet: it reads status.hard, to which
+    kube-controller-manager copies spec.hard (resource_quota_controller.go). Raises QuantityError."""
+    limits, enforced = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard or {})
+    return [name for name in sorted({**limits, **enforced}) if limits.get(name) != enforced.get(name)]

@@ -283,7 +283,8 @@ class Scaling:
                 most = total([added, each.value, stands])
                 what = f"migration of VM {each.vm.name}"
                 if refusal := refuse(self.caps, what, most, then) or denied(self.facts, what, most):
-                    self.problems.append(refusal)
+                    if each.vm.stage > Stage.ANNOUNCED and not each.vm.target:  # else nothing waits for it any more
+                        self.problems.append(refusal)
                     value = minimum(each.value, each.stands) if each.stands is not None else None
             if value is None:
                 self._remove(each.key)

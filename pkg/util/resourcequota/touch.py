@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import QuantityError
-from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.resourcequota.entries import has_migrating_vm, keys_of
 from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.managed import unenforced
 
 FIRST = 0.25
 """Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
@@ -98,7 +98,7 @@ def has_entry(facts: Facts, migration: VirtualMachineInstanceMigration) -> bool:
 def _shown(quota: ResourceQuota) -> bool:
     """Whether the quota controller has copied spec.hard to status.hard."""
     try:
-        return parse_resource_list(quota.status.hard or {}) == parse_resource_list(quota.hard)
+        return not unenforced(quota)
     except QuantityError:
         return False
 

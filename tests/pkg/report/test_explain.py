@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
+from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.rancher import Project
 from pkg.config.cause import Cause
@@ -113,7 +114,7 @@ ASKED = {
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
         migrations=[REFUSED],
-        action="waits: migration of VM vm1 waits: limits.memory would be raised by 4.5Gi, max-extra is 1Gi",
+        action="waits: limits.memory would be raised by 4.5Gi, max-extra is 1Gi",
         caps='{"limits.memory":"1Gi"}',
     ),
     "refused, headroom has made room, and does not run any more": Asked(
@@ -251,6 +252,21 @@ def test_explain(case: Asked) -> None:
     found = explain(seen, HERE)
     assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
     assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
+
+
+def test_limits_that_are_raised_and_not_enforced_are_kubernetes_to_copy() -> None:
+    """Quota admission goes by status.hard: what spec.hard says lets no pod in."""
+    seen = settled(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]))
+    lagging = replace(seen, quotas=[edited(each, status={"hard": dict(HARD)}) for each in seen.quotas])
+    found = explain(lagging, HERE)
+    assert found.verdict is Verdict.WAITS_FOR_KUBERNETES
+    assert found.summary.startswith("migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu")
+    assert "limits.cpu 3 of 5015m" in found.summary
+    (fit,) = found.fits
+    assert (fit.fits, fit.fits_then, fit.needs["limits.cpu"].limited) == (False, True, Quantity.parse("3"))
+    assert fit.action.startswith("nothing: quota admission goes by status.hard")
+    enforced = replace(seen, quotas=[edited(each, status={"hard": each.hard}) for each in seen.quotas])
+    assert explain(enforced, HERE).verdict is Verdict.WAITS_FOR_KUBEVIRT
 
 
 def test_every_number_of_a_refusal() -> None:

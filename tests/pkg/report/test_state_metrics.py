@@ -145,6 +145,16 @@ def test_an_entry_that_cannot_be_read_adds_nothing() -> None:
     assert samples(metrics, "headroom_quota_entries") == HELD
 
 
+@pytest.mark.parametrize(
+    ("enforced", "behind"),
+    [({"limits.cpu": "5", "limits.memory": "9980344313"}, 0), ({"limits.cpu": "3", "limits.memory": "5000Mi"}, 1)],
+)
+def test_raised_quotas_are_counted_whose_limits_are_not_enforced(enforced: dict[str, str], behind: int) -> None:
+    limits = {"limits.cpu": "5", "limits.memory": "9980344313"}
+    metrics = state(edited(raised(hard=limits), status={"hard": enforced}), quota(name="at-rest"))
+    assert samples(metrics, "headroom_quotas_not_enforced") == {(): behind}
+
+
 def test_what_a_lock_window_adds() -> None:
     originals = Record({"limits.cpu": "3"}, {"limits.cpu": "2"}).text("default-abc")
     metrics = state(quota({"limits.cpu": "5"}, {"headroom.harvesterhci.io/originals": originals}))

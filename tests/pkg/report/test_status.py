@@ -208,6 +208,33 @@ def test_a_migration_that_waits_for_a_cap_is_a_problem(capped: bool) -> None:
     assert any("VM vm1 waits" in problem for problem in found.problems) is capped
 
 
+@sentences({"it runs": "Running", "it has succeeded": "Succeeded"})
+def test_a_migration_whose_target_is_there_waits_for_no_cap(case: str) -> None:
+    caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"1Gi"}'}
+    seen = cluster([quota(HARD, MARKS)], [vmim(case)], [SOURCE, TARGET], [HERE], annotations=caps)
+    assert not any("waits" in problem for problem in one(status(settled(seen))).problems)
+
+
+LAGGING = {
+    "the quota controller has not copied the limits": (
+        {"limits.cpu": "3", "limits.memory": "5000Mi"},
+        "quota admission goes by status.hard, which is not spec.hard: limits.cpu 3 of 5015m, "
+        "limits.memory 4.9Gi of 9.4Gi: kube-controller-manager has not copied it",
+    ),
+    "it has": ({"limits.cpu": "5015m", "limits.memory": "10040344313"}, ""),
+    "it has never seen the quota": ({}, ""),
+}
+
+
+@sentences(LAGGING)
+def test_limits_that_quota_admission_does_not_go_by_are_a_problem(case: tuple[dict[str, str], str]) -> None:
+    enforced, problem = case
+    (raised,) = settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE])).quotas
+    raised = edited(raised, status={"hard": enforced})
+    found = one(status(cluster([raised], [vmim()], [SOURCE], [HERE]))).problems
+    assert [text[: len(problem)] for text in found] == [problem] * bool(problem)
+
+
 def test_quotas_are_in_order() -> None:
     found = status(cluster([quota(HARD, MARKS), quota(HARD, MARKS, name="another")]))
     assert [each.name for each in found] == ["another", "default-abc"]
