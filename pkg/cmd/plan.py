@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.registry import NODES
+from kubeloop.api.resource_list import ResourceList, total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.client.resource_reader import list_installed
@@ -21,14 +22,18 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
+from pkg.report.evacuation import Evacuation, Violation, evacuation, evacuations
 from pkg.report.fit import Fit
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
-from pkg.report.reader import require, take
+from pkg.report.reader import require, room, take
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import listed, shown
 
+EVERY_NODE = "all"
 _AT_ONCE = 2
+_WIDE = 96
+"""Columns of a terminal from which on a table has reasons in a column of its own."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,10 @@ class PlanOptions(NamespaceOptions):
         metavar="RATIO",
     )
     evacuate: str | None = option(
-        None, "All VMs of this node, each and together; of every namespace unless one is given.", metavar="NODE"
+        None,
+        "All VMs of this node, each and together, and those that would stay; of every namespace unless one is given. "
+        "`all`: each node in turn, and exit 1 where a VM would stay.",
+        metavar="NODE|all",
     )
     size: bool = option(
         False,
@@ -54,9 +62,9 @@ class PlanOptions(NamespaceOptions):
     )
 
 
-def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> None:
-    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add; with --size how large
-    a namespace's quotas must be. Writes nothing.
+def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
+    """Show which VMs could migrate now or at another overhead ratio, and what headroom would add; with --evacuate which
+    would not leave a node; with --size how large a namespace's quotas must be. Writes nothing.
     """
     where = reports.check_namespace(chosen.namespace)
     _check(chosen)
@@ -66,12 +74,18 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
         snapshot = await take(client, report.assumed(), where)
         if chosen.size:
             return _Sized(snapshot, await _sizes(client, snapshot, chosen, growth))
+        if chosen.evacuate == EVERY_NODE:
+            return _Evacuated(snapshot, evacuations(snapshot, await room(client), chosen.overhead_ratio))
         if chosen.evacuate:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
                 await require(client, NODES, chosen.evacuate)
-        return _Planned(snapshot, plan_migrations(snapshot, chosen.overhead_ratio, chosen.evacuate or ""))
+            found = evacuation(snapshot, await room(client), chosen.evacuate, chosen.overhead_ratio)
+            return _Planned(snapshot, found.plan, found.violations)
+        return _Planned(snapshot, plan_migrations(snapshot, chosen.overhead_ratio))
 
-    reports.ask(cluster.kubeconfig, look).print(report.output)
+    answer = reports.ask(cluster.kubeconfig, look)
+    answer.print(report.output)
+    return 1 if isinstance(answer, _Evacuated) and any(node.violations for node in answer.found.nodes) else 0
 
 
 async def _sizes(client: Client, snapshot: Snapshot, chosen: PlanOptions, growth: Growth | None) -> Sizes:
@@ -112,15 +126,22 @@ class _Sized(Answer):
         if not found.quotas:
             return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
         several = f"{found.at_once} at once#"
-        columns = ["resource", "limited#", "used#", "by others#", "all VMs run#", "the largest migrates#", several]
+        columns = ["resource", "base#", "used#", "others#", "all VMs run#", "largest migrates#", several]
         parts: list[RenderableType] = []
         for quota in found.quotas:
             rows = [
                 [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
             ]
             parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
-        base = "where headroom manages the quota it adds what migrations need: the base has to let all VMs run"
-        return [*parts, reports.line(base)]
+            parts += map(reports.line, quota.verdicts)
+            if quota.ratios:
+                rows = [
+                    [each.ratio, *(shown(amount, "limits.memory") for amount in (each.run, each.largest, each.at_once))]
+                    for each in quota.ratios
+                ]
+                columns_at = ["overhead ratio", "all VMs run#", "largest migrates#", several]
+                parts += reports.table("limits.memory at other ratios", columns_at, rows)
+        return parts
 
 
 def _check(chosen: PlanOptions) -> None:
@@ -137,11 +158,46 @@ def _check(chosen: PlanOptions) -> None:
 
 
 @dataclass(frozen=True)
-class _Planned(Answer):
-    plan: MigrationPlan
+class _Evacuated(Answer):
+    """Every node in turn."""
+
+    found: Evacuation
 
     def document(self) -> dict[str, Any]:
-        return {**self.plan.document(), **self.about()}
+        return {**self.found.document(), **self.about()}
+
+    def parts(self) -> list[RenderableType]:
+        nodes = self.found.nodes
+        if not nodes:
+            return [reports.line("no VM runs on any node")]
+        rows = [
+            [node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(_added(node.plan)) or "-"]
+            for node in nodes
+        ]
+        parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
+        stays = [_stays(node.node, violation) for node in nodes for violation in node.violations]
+        worst = max(nodes, key=lambda node: node.node == self.found.worst)
+        last = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
+        verdict = last if stays else "every node can be evacuated"
+        return [*parts, *map(reports.line, [*stays, verdict, *self.found.remarks])]
+
+
+def _added(plan: MigrationPlan) -> ResourceList:
+    return total(fit.raised for _namespace, fit in plan.together)
+
+
+def _stays(node: str, violation: Violation) -> str:
+    return f"! {violation.namespace}/{violation.vm} would stay on {node}: {violation.why}"
+
+
+@dataclass(frozen=True)
+class _Planned(Answer):
+    plan: MigrationPlan
+    violations: Sequence[Violation] = ()
+
+    def document(self) -> dict[str, Any]:
+        stays = {"violations": [violation.document() for violation in self.violations]} if self.plan.node else {}
+        return {**self.plan.document(), **stays, **self.about()}
 
     def parts(self) -> list[RenderableType]:
         found = self.plan
@@ -150,15 +206,23 @@ class _Planned(Answer):
         ratio = found.ratio or "1.0"
         title = f"VMs of node {found.node}" if found.node else "VMs"
         columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
-        parts = reports.table(title, columns, map(_row, found.vms))
+        parts = _with_reasons(title, columns, [_row(vm) for vm in found.vms])
         if found.together:
             rows = [
                 [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
                 for namespace, fit in found.together
             ]
             columns = ["quota", "with headroom", "headroom adds", "why"]
-            parts += reports.table("all of them at once", columns, rows)
-        return parts
+            parts += _with_reasons("all of them at once", columns, rows)
+        return [*parts, *(reports.line(_stays(found.node or "", violation)) for violation in self.violations)]
+
+
+def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
+    """A table whose last column are reasons, which are lines below it where the terminal has no room for the column."""
+    if reports.width() >= _WIDE:
+        return reports.table(title, columns, rows)
+    reasons = [f"{row[0]}: {row[-1]}" for row in rows if row[-1] not in ("", "-")]
+    return [*reports.table(title, columns[:-1], [row[:-1] for row in rows]), *map(reports.line, reasons)]
 
 
 def _row(vm: VmPlan) -> list[str]:

@@ -220,6 +220,11 @@ def line(text: str) -> RenderableType:
     return Text(printable(text))
 
 
+def width() -> int:
+    """Returns how many columns the output has."""
+    return _console().width
+
+
 def _console() -> Console:
     if sys.stdout.isatty():
         return Console()

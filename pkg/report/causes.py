@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.amounts import shown
 from pkg.util.kubevirt.claims import Move, doubled, moves
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
+from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
 from pkg.util.resourcequota.base import counts_of_devices
 
 _PAGE = "docs/limits.md"
@@ -35,8 +35,6 @@ _REFUSALS = (
     (("violates PodSecurity",), "Pod Security refuses its target pod", ADMISSION),
 )
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
-_PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
-"""KubeVirt's (pkg/util/migrations); a migration without one has 0."""
 _LIVE_MIGRATABLE = "LiveMigratable"
 _REQUESTS_STORAGE = "requests.storage"
 
@@ -57,9 +55,9 @@ def kubevirt_waits(migration: VirtualMachineInstanceMigration) -> str:
 
 def of_queue(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
     """How many of the migrations that wait as well KubeVirt starts first by their priority; "": none."""
-    own = _PRIORITIES.get(migration.spec.priority or "", 0)
+    own = PRIORITIES.get(migration.spec.priority or "", 0)
     waiting = [m for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
-    ahead = sum(_PRIORITIES.get(m.spec.priority or "", 0) > own for m in waiting)
+    ahead = sum(PRIORITIES.get(m.spec.priority or "", 0) > own for m in waiting)
     return f"{ahead} that wait have a higher priority" if ahead else ""
 
 
@@ -94,15 +92,20 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
 
 def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """What else is known of a VM: KubeVirt does not migrate it, its volumes move."""
-    found = []
-    migratable = _condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
-    if migratable is not None and migratable.status == "False":
-        why = migratable.message or migratable.reason or "no reason is given"
-        found.append(f"KubeVirt does not migrate it: {why}: {PLACEMENT}")
+    found = [text for text in [hinders_migration(vmi)] if text]
     moving = moves(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
     if moving:
         found.append(_volumes(snapshot, vmi.namespace, moving))
     return found
+
+
+def hinders_migration(vmi: VirtualMachineInstance) -> str:
+    """Why KubeVirt does not migrate a VM; "" where it does."""
+    migratable = _condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
+    if migratable is None or migratable.status != "False":
+        return ""
+    why = migratable.message or migratable.reason or "no reason is given"
+    return f"KubeVirt does not migrate it: {why}: {PLACEMENT}"
 
 
 def of_halted(printable_status: str) -> str:

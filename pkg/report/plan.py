@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from msgspec import field
+from msgspec import field, structs
 
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import of_instance
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
+from pkg.util.amounts import listed
 from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.managedtenantquota.record import readable
+
+_WINDOWS: Final = "one VM after another, under a lock each"
 
 
 class VmPlan(Document, frozen=True):
@@ -59,11 +65,40 @@ def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = ""
     asked = ratio
     for namespace in namespaces:
         here = [vmi for vmi in instances if vmi.namespace == namespace]
-        vms += _vms(_of_namespace(snapshot, namespace), namespace, here, ratio)
+        planned = list(_vms(_of_namespace(snapshot, namespace), namespace, here, ratio))
+        vms += planned
         asked = snapshot.rendering(namespace, ratio).ratio
         if node:
-            together += [(namespace, fit) for fit in _together(snapshot, namespace, here, ratio)]
+            found = _together(snapshot, namespace, here, ratio)
+            if snapshot.source.budgets.list(namespace):  # a window at a time: none has to fit beside another
+                served = all(vm.fits_with_headroom for vm in planned)
+                found = [structs.replace(fit, fits_then=served, action=_WINDOWS) for fit in found]
+            together += [(namespace, fit) for fit in found]
     return MigrationPlan(asked or None, node or None, vms, together)
+
+
+def by_budget(snapshot: Snapshot, namespace: str, found: Sequence[Fit]) -> list[Fit]:
+    """The same in a namespace that managed tenant quota looks after: what its budget may add to a quota under a lock.
+    Two budgets in one namespace add nothing."""
+    budgets = snapshot.source.budgets.list(namespace)
+    if not budgets:
+        return list(found)
+    if len(budgets) > 1:
+        names = ", ".join(sorted(budget.name for budget in budgets))
+        action = f"nothing: the namespace has more than one VirtualMachineMigrationResourceQuota ({names})"
+        return [fit if fit.fits_then else structs.replace(fit, action=action) for fit in found]
+    most = parse_resource_list(readable(budgets[0].additional)[0])
+    return [fit if fit.fits_then else _added_by(fit, budgets[0].name, most) for fit in found]
+
+
+def _added_by(fit: Fit, budget: str, most: ResourceList) -> Fit:
+    missing = {name: need.missing for name, need in fit.needs.items() if need.missing}
+    lacking = {name: amount for name, amount in missing.items() if amount > most.get(name, ZERO)}
+    if lacking:
+        action = f"nothing: {budget} may add {listed(most) or 'nothing'}, {listed(missing)} are missing"
+        return structs.replace(fit, action=action)
+    action = f"{budget} would add {listed(missing)} under a lock"
+    return structs.replace(fit, fits_then=True, raised=missing, action=action)
 
 
 def _of_namespace(snapshot: Snapshot, namespace: str) -> Snapshot:
@@ -91,7 +126,7 @@ def _vms(
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
         asked = with_migrations(_only(snapshot, busy.keys() | held | {name}), [instance])
-        at_ratio = fits(asked, namespace, [name], then, would=True)
+        at_ratio = by_budget(snapshot, namespace, fits(asked, namespace, [name], then, would=True))
         now = at_ratio if ratio is None else fits(asked, namespace, [name], today, would=True)
         yield VmPlan(
             namespace,

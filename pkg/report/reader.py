@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import Node, Pod
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -33,6 +35,7 @@ from pkg.config.cause import decoded
 from pkg.config.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
 from pkg.config.kubernetes_version import ask
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
+from pkg.report.evacuation import Room
 from pkg.report.installation import Held, Installed, held, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import not_enforced
@@ -123,6 +126,17 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
         failures=failures,
         projects=projects,
     )
+
+
+async def room(client: Client) -> Room:
+    """What the nodes offer and all pods of the cluster, as far as they may be listed. Raises ApiError."""
+    nodes: list[Node] | None = None
+    pods: list[Pod] | None = None
+    with suppress(Forbidden):
+        nodes = await _list(client, registry.NODES)
+    with suppress(Forbidden):
+        pods = await _list(client, registry.PODS)
+    return Room(nodes, pods)
 
 
 async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation] | None) -> Basis:

@@ -8,27 +8,36 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 from msgspec import field
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, total
+from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
+from pkg.util.amounts import listed
 from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
+from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.base import base_of, counts_of_claims, is_scaled
+from pkg.util.resourcequota.entries import parse_resources
+from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import EXACT
+
+_RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")
+"""Overhead ratios that are shown beside the one that is asked for: KubeVirt's default to Harvester's largest advice."""
+_MEMORY: Final = "limits.memory"
 
 
 class NotSized(ValueError):
@@ -57,11 +66,23 @@ class Need(Document, frozen=True):
     at_once: Quantity
 
 
+class AtRatio(Document, frozen=True):
+    """What of a quota's memory all VMs need to run, the largest to migrate, and several, at an overhead ratio."""
+
+    ratio: str = field(name="overheadRatio")
+    run: Quantity = field(name="allRun")
+    largest: Quantity = field(name="largestMigrates")
+    at_once: Quantity
+
+
 class Sized(Document, frozen=True):
-    """What a quota needs, by resource."""
+    """What a quota needs, by resource; `verdicts` say for what its base, and what headroom may add, is enough, and
+    which VMs would not start again; `ratios` is the need of `limits.memory` at other ratios."""
 
     name: str
     needs: Mapping[str, Need] = field(name="resources")
+    verdicts: Sequence[str] = ()
+    ratios: Sequence[AtRatio] = ()
 
 
 class Sizes(Document, frozen=True):
@@ -96,8 +117,7 @@ def sizes(
     grown = growth.vm if growth else ""
     try:
         found = [
-            Sized(quota.name, _needs(snapshot, quota, every, grown, pods, rendering, at_once))
-            for quota in snapshot.quotas_of(namespace)
+            _sized(snapshot, quota, every, grown, pods, rendering, at_once) for quota in snapshot.quotas_of(namespace)
         ]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
@@ -105,35 +125,127 @@ def sizes(
     return Sizes(namespace, rendering.ratio or None, at_once, sorted(every), quotas)
 
 
-def _needs(
+@dataclass(frozen=True)
+class _Vm:
+    """What a quota counts of a VM: now, when it is started anew, at least to run, and of a second side."""
+
+    name: str
+    now: ResourceList
+    anew: ResourceList
+    side: ResourceList
+    second: ResourceList
+
+
+def _sized(
     snapshot: Snapshot,
     quota: ResourceQuota,
-    vms: Mapping[str, VirtualMachineInstance],
+    every: Mapping[str, VirtualMachineInstance],
     grown: str,
     pods: Sequence[Pod],
     rendering: Rendering,
     at_once: int,
-) -> dict[str, Need]:
+) -> Sized:
+    vms = _vms(snapshot, quota, every, grown, pods, rendering)
+    needs = _needs(snapshot, quota, vms, pods, rendering, at_once)
+    verdicts = [*_too_small(needs), *_not_again(vms, needs), *_not_at_once(snapshot, quota, needs, at_once)]
+    enough = f"large enough: all VMs run, and {at_once} can migrate at once"
+    ratios = []
+    for ratio in _RATIOS if _MEMORY in needs else ():
+        then = replace(rendering, ratio=ratio, harvester_ratio=ratio)
+        of = _needs(snapshot, quota, _vms(snapshot, quota, every, grown, pods, then), pods, then, at_once)[_MEMORY]
+        ratios.append(AtRatio(ratio, of.run, of.largest, of.at_once))
+    return Sized(quota.name, needs, verdicts or [enough], ratios)
+
+
+def _too_small(needs: Mapping[str, Need]) -> Iterator[str]:
+    if lacking := _beyond({name: need.run for name, need in needs.items()}, needs):
+        yield f"the base is too small for all VMs to run: it lacks {listed(lacking)}"
+
+
+def _not_again(vms: Sequence[_Vm], needs: Mapping[str, Need]) -> Iterator[str]:
+    """Those that run and would not start again if they were stopped: the quota, or the overhead ratio, has changed."""
+    for vm in vms:
+        without = subtract({name: need.used for name, need in needs.items()}, vm.now)
+        short = _beyond(add(without, {name: vm.anew.get(name, ZERO) for name in needs}), needs) if vm.now else {}
+        if short := {name: amount for name, amount in short.items() if vm.anew.get(name)}:
+            yield f"VM {vm.name} would not start again: {listed(short)} are missing"
+
+
+def _not_at_once(snapshot: Snapshot, quota: ResourceQuota, needs: Mapping[str, Need], at_once: int) -> Iterator[str]:
+    """Which migrations cannot be: headroom adds nothing, or less than they ask for."""
+    observed = snapshot.observe(quota)
+    scales = is_served(quota) and not observed.namespace_off and not observed.mtq
+    try:
+        caps = list(_caps(snapshot, observed)) if scales or observed.mtq else []
+    except InvalidEntry as exc:
+        yield f"{exc}: nothing is added"
+        return
+    if scales and not caps:
+        return
+    for number, vms in ((1, "the largest VM"), (at_once, f"the {at_once} largest VMs at once")):
+        asked = {name: need.largest if number == 1 else need.at_once for name, need in needs.items()}
+        more = {name: asked[name] - need.run for name, need in needs.items()} if scales else _beyond(asked, needs)
+        over = {name: more[name] for cap in caps for name in cap if more.get(name, ZERO) > cap[name]} if caps else more
+        if over:
+            why = "less may be added" if caps else "headroom does not scale this quota"
+            yield f"too small for {vms} to migrate: {listed(over)} more are needed, and {why}"
+            return
+
+
+def _caps(snapshot: Snapshot, observed: Facts) -> Iterator[ResourceList]:
+    """What headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
+    if observed.mtq:
+        for budget in snapshot.source.budgets.list(observed.quota.namespace):
+            yield parse_resource_list(readable(budget.additional)[0])
+        return
+    for text in (observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra):
+        if text:
+            yield parse_resources(constants.ANNOTATION_MAX_EXTRA, text)
+
+
+def _beyond(asked: Mapping[str, Quantity], needs: Mapping[str, Need]) -> ResourceList:
+    """What is asked for beyond the base."""
+    return {name: asked[name] - need.limited for name, need in needs.items() if asked.get(name, ZERO) > need.limited}
+
+
+def _vms(
+    snapshot: Snapshot,
+    quota: ResourceQuota,
+    every: Mapping[str, VirtualMachineInstance],
+    grown: str,
+    pods: Sequence[Pod],
+    rendering: Rendering,
+) -> list[_Vm]:
     controlled = ControlledPods(pods, snapshot.now)
-    sides: list[ResourceList] = []
-    seconds: list[ResourceList] = []
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == quota.namespace}
-    for name, vmi in vms.items():
+    found = []
+    for name, vmi in every.items():
         migrations = snapshot.migrations_of(quota.namespace, name)
         home = sides_of(vmi, migrations, controlled).home[:1]
         now = usage_of(home[0].pods, quota.spec, rendering.kubernetes) if home else {}
         like: Side | None = home[0] if home and name != grown else None
-        then = target_usage(vmi, like, rendering, quota.spec)
-        sides.append(then if name == grown else maximum(now, then))
-        seconds.append(add(sides[-1], claim_to_come(vmi, claims, rendering)))
+        anew = target_usage(vmi, like, rendering, quota.spec)
+        side = anew if name == grown else maximum(now, anew)
+        found.append(_Vm(name, now, anew, side, add(side, claim_to_come(vmi, claims, rendering))))
+    return found
+
+
+def _needs(
+    snapshot: Snapshot,
+    quota: ResourceQuota,
+    vms: Sequence[_Vm],
+    pods: Sequence[Pod],
+    rendering: Rendering,
+    at_once: int,
+) -> dict[str, Need]:
     hard, used = _base(snapshot, quota), parse_resource_list(quota.used)
-    of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(sides)
+    of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(vm.side for vm in vms)
 
     def need(name: str, limit: Quantity) -> Need:
         in_use = used.get(name, ZERO)
         others = max(ZERO, in_use - of_vms.get(name, ZERO))
         run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
-        largest = sorted((second.get(name, ZERO) for second in seconds), reverse=True) or [ZERO]
+        largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True) or [ZERO]
         several = total([{name: amount} for amount in largest[:at_once]])[name]
         return Need(limit, in_use, others, run, run + largest[0], run + several)
 

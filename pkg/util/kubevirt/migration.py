@@ -49,6 +49,10 @@ class Stage(IntEnum):
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
 
 
+PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
+"""By what KubeVirt orders migrations that wait, the greatest first (pkg/util/migrations); one without has 0."""
+
+
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
     """Succeeded or Failed: nothing happens to it any more."""
     return migration.phase in constants.FINAL_PHASES

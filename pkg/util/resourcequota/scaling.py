@@ -2,7 +2,7 @@
 
     base → VMs → entries → spec.hard
 
-A migration that a cap leaves out waits; the first in line is served first.
+A migration that a cap leaves out waits; the first in line is served first: by KubeVirt's priority, then by age.
 Source of Harvester's rules: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go.
 """
 
@@ -100,7 +100,7 @@ class Scaling:
         now, held_since = self.facts.now, self._hold() if self.follows else {}
         self.problems += self.base.problems
         found = self._followed() if self.follows else self._written_once()
-        wanted = sorted(found, key=lambda each: (each.stands is None, each.vm.since))
+        wanted = sorted(found, key=lambda each: (each.stands is None, -each.vm.priority, each.vm.since))
         before = len(self.annotations)
         unexplained = self._drop({each.key for each in wanted})
         if not self.follows or constants.ANNOTATION_RESYNC_NEEDED in self.annotations:

@@ -27,7 +27,7 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import NOTHING, Labelled, Move, doubled, state_claims
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
-from pkg.util.kubevirt.migration import Leftover, Stage, left_at, may_attach, stage_of
+from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, left_at, may_attach, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, ended_launchers, sides_of
@@ -79,6 +79,8 @@ class Vm:
         self._sides = sides = sides_of(self.vmi, migrations, pods)
         stages = [stage_of(each) for each in migrations]
         self._active = [each for each, stage in zip(migrations, stages, strict=True) if stage > Stage.FINISHED]
+        self.priority = max((PRIORITIES.get(each.spec.priority or "", 0) for each in self._active), default=0)
+        """By what KubeVirt starts it before others."""
         self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
         """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
         # KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case.

@@ -182,6 +182,46 @@ def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server
     assert "quota default-abc   kept by headroom" in lines
 
 
+def test_every_node_is_planned_and_a_vm_that_would_stay_is_a_failure(server: ThreadedServer, call: Call) -> None:
+    server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    taken = {
+        "status": {"allocatable": {"cpu": "8", "memory": "1Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    }
+    nodes = [{"metadata": {"name": name}, **taken} for name in ("node-1", "node-2")]
+    server.server.always(LIST, registry.NODES.path(), listing(nodes, "10"))
+    found = call("plan", "--evacuate", "all")
+    assert found.code == 1
+    assert "! ns1/vm1 would stay on node-1: no other node has room for its target pod: requests.cpu" in found.out
+    assert "worst: node-1, 1 of 1 VMs would stay\n" in found.out
+    document = json.loads(call("plan", "--evacuate", "all", "-o", "json").out)
+    assert (document["evacuate"], document["worst"], document["nodes"][0]["violations"][0]["vm"]) == (
+        "all",
+        "node-1",
+        "vm1",
+    )
+    of_one = call("plan", "--evacuate", "node-1")
+    assert (of_one.code, "! ns1/vm1 would stay on node-1: no other node" in of_one.out) == (0, True)
+    server.server.always(LIST, registry.NODES.path(), status(403, "Forbidden"))
+    found = call("plan", "--evacuate", "all")
+    assert (found.code, "every node can be evacuated\nnodes may not be listed: whether other" in found.out) == (0, True)
+
+
+@sentences({"of a node": ["--evacuate", "node-1"], "of sizes": ["--size", "-n", NS], "of VMs": ["-n", NS]})
+def test_at_eighty_columns_no_heading_and_no_reason_is_lost(
+    case: list[str], server: ThreadedServer, call: Call
+) -> None:
+    server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
+    rq = charged(quota(HARD, labels={"a": "b"}), [SOURCE])
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(rq)], "10"))
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(), listing([raw(rq)], "10"))
+    out = call("plan", *case, COLUMNS="80").out
+    headings = ["largest migrates", "2 at once"] if "--size" in case else ["with headroom", "headroom adds"]
+    assert all(heading in out for heading in headings)
+    reason = "does not scale this quota" if "--size" in case else "it is not Rancher's default quota and has no label"
+    assert reason in out
+    assert max(len(line) for line in out.splitlines() if "────" in line) <= 80
+
+
 def test_how_large_a_quota_must_be(call: Call) -> None:
     out = call("plan", "--size", "-n", NS, "--at-once", "3").out
     (row,) = [line for line in out.splitlines() if line.startswith("limits.cpu")]

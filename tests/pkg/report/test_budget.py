@@ -13,6 +13,7 @@ from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
 from pkg.report.budget import explained, report, reports, why_it_waits
 from pkg.report.explain import Verdict, explain
+from pkg.report.plan import plan_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, Timers
@@ -192,3 +193,37 @@ def test_a_lock_without_a_budget_is_shown_and_a_namespace_that_was_not_asked_for
     assert [found.lock is not None for found in reports(snapshot(budgets=[], locks=[locked()]))] == [True]
     assert reports(snapshot(namespaces=[])) == []
     assert reports(snapshot(budgets=[])) == []
+
+
+PLANNED = {
+    "the budget suffices": (snapshot(), True, "budget would add limits.cpu 2015m, limits.memory 4.5Gi under a lock"),
+    "the budget does not": (
+        snapshot(budgets=[budget({"limits.cpu": "1"})]),
+        False,
+        "nothing: budget may add limits.cpu 1, limits.cpu 2015m, limits.memory 4.5Gi are missing",
+    ),
+    "two budgets add nothing": (
+        snapshot(budgets=[budget(), budget(name="b2")]),
+        False,
+        "nothing: the namespace has more than one",
+    ),
+    "it fits anyway": (snapshot(quotas=[quota(TWICE)]), True, "nothing"),
+}
+
+
+@sentences(PLANNED)
+def test_the_plan_of_a_vm_under_a_budget(case: tuple[Snapshot, bool, str]) -> None:
+    seen, fits, action = case
+    (vm,) = plan_migrations(seen).vms
+    assert (vm.fits_with_headroom, vm.fits[0].action.startswith(action)) == (fits, True), vm.fits[0].action
+
+
+def test_of_a_node_one_vm_after_another_has_the_budget() -> None:
+    """Together they ask for more than the budget may add at once."""
+    instances = [running_vmi(name, node="node-1") for name in ("vm1", "vm2")]
+    pods = [source(instance.name) for instance in instances]
+    full = quota({"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}, TWICE)
+    found = plan_migrations(snapshot(instances=instances, pods=pods, quotas=[full]), node="node-1")
+    ((_namespace, fit),) = found.together
+    assert [vm.fits_with_headroom for vm in found.vms] == [True, True]
+    assert (fit.fits_then, fit.action) == (True, "one VM after another, under a lock each")

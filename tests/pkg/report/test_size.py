@@ -121,3 +121,72 @@ def test_what_headroom_has_added_is_no_limit_to_plan_with() -> None:
     raised = charged(quota(RAISED, {**MARKS, by_name(): ENTRY}), pods)
     (found,) = sizes(cluster([raised], [vmim("Running")], pods, [instance]), "ns1").quotas
     assert str(found.needs["limits.cpu"].limited) == "3"
+
+
+BIG = {"limits.cpu": "30", "limits.memory": "50Gi"}
+CAPPED = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
+VERDICTS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "a base for all VMs": (BIG, MARKS, "large enough: all VMs run, and 2 can migrate at once"),
+    "a base that is too small for them": (
+        HARD, MARKS, "the base is too small for all VMs to run: it lacks limits.cpu 2030m, limits.memory 5.1Gi",
+    ),
+    "a cap under which one migrates, and not two": (
+        BIG, {**MARKS, **CAPPED},
+        "too small for the 2 largest VMs at once to migrate: limits.memory 8.9Gi more are needed, and less may",
+    ),
+    "a cap under which none does": (
+        BIG, {**MARKS, "headroom.harvesterhci.io/max-extra": '{"limits.memory":"1Gi"}'},
+        "too small for the largest VM to migrate: limits.memory 4.5Gi more are needed, and less may be added",
+    ),
+    "a cap that is none": (BIG, {**MARKS, "headroom.harvesterhci.io/max-extra": "1Gi"}, "annotation headroom"),
+}  # fmt: skip
+
+
+@sentences(VERDICTS)
+def test_whether_a_quota_is_large_enough(case: tuple[dict[str, str], dict[str, str], str]) -> None:
+    hard, annotations, verdict = case
+    found = [running_vmi("vm1"), running_vmi("vm2")]
+    pods = [launcher(each) for each in found]
+    full = charged(quota(hard, annotations), [*pods, pod("1", "1Gi", name="other")])
+    limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
+    (sized,) = sizes(cluster([full], [], pods, found, limits=limits), "ns1").quotas
+    assert any(text.startswith(verdict) for text in sized.verdicts), sized.verdicts
+
+
+def test_where_nothing_is_added_the_limit_itself_has_to_suffice() -> None:
+    found = [running_vmi("vm1")]
+    pods = [launcher(each) for each in found]
+    foreign = charged(quota(HARD, labels={"a": "b"}), pods)
+    (sized,) = sizes(cluster([foreign], [], pods, found), "ns1").quotas
+    assert sized.verdicts == [
+        "too small for the largest VM to migrate: limits.cpu 1030m, limits.memory 4.1Gi more are needed, "
+        "and headroom does not scale this quota"
+    ]
+
+
+def test_a_vm_that_would_not_start_again_under_a_smaller_quota_is_named() -> None:
+    found = [running_vmi("vm1"), running_vmi("vm2")]
+    pods = [launcher(each) for each in found]
+    shrunk = charged(quota(HARD, MARKS), pods)
+    (sized,) = sizes(cluster([shrunk], [], pods, found), "ns1").quotas
+    assert [text for text in sized.verdicts if "start again" in text] == [
+        "VM vm1 would not start again: limits.cpu 1030m, limits.memory 4.1Gi are missing",
+        "VM vm2 would not start again: limits.cpu 1030m, limits.memory 4.1Gi are missing",
+    ]
+
+
+def test_a_vm_that_would_not_start_again_at_a_larger_ratio_is_named() -> None:
+    limits = '{"limit":{"limitsCpu":"3","limitsMemory":"4800Mi"}}'
+    found, pods = [running_vmi("vm1")], [launcher(running_vmi("vm1"))]
+    tight = charged(quota({"limits.cpu": "3", "limits.memory": "4800Mi"}, MARKS), pods)
+    seen = cluster([tight], [], pods, found, limits=limits)
+    for ratio, named in (("1.5", False), ("4.5", True)):
+        (sized,) = sizes(seen, "ns1", ratio=ratio).quotas
+        assert any("VM vm1 would not start again" in text for text in sized.verdicts) is named
+
+
+def test_what_other_ratios_would_need() -> None:
+    (sized,) = sizes(namespace(), "ns1").quotas
+    needs = {each.ratio: int(each.run.value()) - 1024**3 for each in sized.ratios}
+    assert list(needs) == ["1.0", "1.5", "2.0", "3.0", "4.5"]
+    assert (needs["1.5"], needs["4.5"]) == (ONE, AT_4_5)

@@ -14,6 +14,7 @@ from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.scaling import MAX_ANNOTATION_BYTES, idle, refuse
 from tests.decisions import EXACT, after, by_value, namespace, sentences
+from tests.kinds import edited
 from tests.objects import (
     AT_4_5,
     COMPENSATION,
@@ -164,6 +165,27 @@ def test_max_extra(case: tuple[str, str, Sequence[str]]) -> None:
     found, made = after(namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=on_namespace))
     assert sorted(entry.vm for entry in entries(found.annotations)) == entered
     assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(entered))
+
+
+PRIORITIES: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "an evacuation before what a person asked for earlier": (
+        {"vm0": "system-critical", "vm2": "user-triggered"},
+        "vm0",
+    ),
+    "a person before a workload update": ({"vm0": "user-triggered", "vm2": "system-maintenance"}, "vm0"),
+    "maintenance before one without a priority": ({"vm1": "system-maintenance"}, "vm1"),
+    "a priority that KubeVirt does not have counts as none": ({"vm0": "most-urgent"}, "vm2"),
+}
+
+
+@sentences(PRIORITIES)
+def test_under_a_cap_kubevirts_priority_comes_before_age(case: tuple[Mapping[str, str], str]) -> None:
+    priorities, first = case
+    migrations, instances, pods = moving(3)
+    migrations = [edited(each, spec={"priority": priorities.get(each.spec.vmi_name)}) for each in migrations]
+    facts = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
+    found, _made = after(facts)
+    assert [entry.vm for entry in entries(found.annotations)] == [first]
 
 
 def test_what_an_entry_says_of_a_resource_that_the_base_does_not_limit_fills_no_cap() -> None:

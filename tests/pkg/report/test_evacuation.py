@@ -1,0 +1,138 @@
+"""`headroom plan --evacuate all`: which VMs would stay where they are, and on which node most would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from kubeloop.api.core import Node, Pod
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.report.evacuation import Evacuation, Room, evacuations
+from pkg.report.snapshot import Snapshot
+from tests.decisions import charged, sentences
+from tests.kinds import edited
+from tests.objects import HARD, MARKS, build, launcher, quota, vmi
+from tests.pkg.util.resourcequota.snapshots import cluster
+
+ROOMY = {"limits.cpu": "60", "limits.memory": "100Gi"}
+GRANTS_MUCH = '{"limit":{"limitsCpu":"60","limitsMemory":"100Gi"}}'
+
+
+def node(name: str, cpu: str = "8", memory: str = "16Gi", ready: str = "True", **spec: Any) -> Node:
+    body = {
+        "metadata": {"name": name, "labels": {"kubevirt.io/schedulable": "true"}},
+        "spec": spec,
+        "status": {"allocatable": {"cpu": cpu, "memory": memory}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return msgspec.convert(body, Node)
+
+
+def seen(instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = ROOMY, **more: Any) -> Snapshot:
+    pods = [launcher(instance, node=instance.status.node_name or "") for instance in instances]
+    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=GRANTS_MUCH, **more)
+
+
+def on(name: str, *names: str) -> list[VirtualMachineInstance]:
+    return [vmi(each, nodeName=name) for each in names]
+
+
+def planned(
+    instances: Sequence[VirtualMachineInstance], nodes: Sequence[Node] | None, *others: Pod, **more: Any
+) -> Evacuation:
+    snapshot = seen(instances, **more)
+    pods = None if nodes is None else [*snapshot.pods, *others]
+    return evacuations(snapshot, Room(nodes, pods))
+
+
+def stays(found: Evacuation) -> list[tuple[str, str, str]]:
+    return [(each.node, violation.vm, violation.why) for each in found.nodes for violation in each.violations]
+
+
+def other(phase: str) -> Pod:
+    """A large pod on node-2 that is no VM's."""
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "100m", "memory": "14Gi"}}}]
+    return build(Pod, "other", {"containers": containers, "nodeName": "node-2"}, {"phase": phase})
+
+
+NO_ROOM = "no other node has room for its target pod: requests.cpu "
+PLACES: Mapping[str, tuple[Sequence[Node], Sequence[Pod], int]] = {
+    "another node has room": ([node("node-1"), node("node-2")], [], 0),
+    "there is no other node": ([node("node-1")], [], 1),
+    "the other one is cordoned": ([node("node-1"), node("node-2", unschedulable=True)], [], 1),
+    "the other one is not ready": ([node("node-1"), node("node-2", ready="Unknown")], [], 1),
+    "the other one is tainted": (
+        [node("node-1"), node("node-2", taints=[{"key": "a", "effect": "NoSchedule"}])], [], 1,
+    ),
+    "a taint that only prefers others": (
+        [node("node-1"), node("node-2", taints=[{"key": "a", "effect": "PreferNoSchedule"}])], [], 0,
+    ),
+    "KubeVirt places nothing there": (
+        [node("node-1"), edited(node("node-2"), metadata={"labels": {"kubevirt.io/schedulable": "false"}})], [], 1,
+    ),
+    "it is too small": ([node("node-1"), node("node-2", memory="1Gi")], [], 1),
+    "other pods fill it": (
+        [node("node-1"), node("node-2")],
+        [other(phase="Running")],
+        1,
+    ),
+    "a pod that has ended fills nothing": (
+        [node("node-1"), node("node-2")],
+        [other(phase="Succeeded")],
+        0,
+    ),
+}  # fmt: skip
+
+
+@sentences(PLACES)
+def test_whether_the_targets_have_room_on_the_other_nodes(case: tuple[Sequence[Node], Sequence[Pod], int]) -> None:
+    nodes, others, count = case
+    found = planned(on("node-1", "vm1"), nodes, *others)
+    assert [(name, vm, why.startswith(NO_ROOM)) for name, vm, why in stays(found)] == [("node-1", "vm1", True)] * count
+
+
+def test_two_that_fit_one_by_one_may_not_fit_together() -> None:
+    """Room for one target on each of two nodes; for the third VM there is none."""
+    nodes = [node("node-1"), node("node-2", memory="4Gi"), node("node-3", memory="4Gi")]
+    assert stays(planned(on("node-1", "vm1", "vm2"), nodes)) == []
+    third = stays(planned(on("node-1", "vm1", "vm2", "vm3"), nodes))
+    assert [(name, why.startswith(NO_ROOM)) for name, _vm, why in third] == [("node-1", True)]
+
+
+def test_every_node_in_turn_and_the_worst() -> None:
+    nodes = [node("node-1"), node("node-2", memory="4Gi")]
+    found = planned([*on("node-1", "vm1", "vm2"), *on("node-2", "vm3")], nodes)
+    assert [each.node for each in found.nodes] == ["node-1", "node-2"]
+    assert ({name for name, _vm, _why in stays(found)}, found.worst) == ({"node-1"}, "node-1")
+
+
+def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
+    bound = edited(
+        vmi("vm2", nodeName="node-1"),
+        status={"conditions": [{"type": "LiveMigratable", "status": "False", "message": "its disk is not shared"}]},
+    )
+    snapshot = seen([*on("node-1", "vm1"), bound])
+    stuck = replace(snapshot, quotas=[charged(quota(dict(HARD), labels={"a": "b"}), snapshot.pods)])
+    found = evacuations(stuck, Room([node("node-1"), node("node-2")], stuck.pods))
+    assert [(vm, "no label" in why, "its disk is not shared" in why) for _name, vm, why in stays(found)] == [
+        ("vm1", True, False),
+        ("vm2", True, True),
+    ]
+
+
+def test_where_nodes_may_not_be_read_that_is_said() -> None:
+    found = planned(on("node-1", "vm1"), None)
+    assert stays(found) == []
+    assert found.remarks == ["nodes and pods may not be listed: whether other nodes have room is not known"]
+
+
+def test_the_document() -> None:
+    document = planned(on("node-1", "vm1"), [node("node-1")]).document()
+    (of_node,) = document["nodes"]
+    assert (document["evacuate"], document["worst"], of_node["node"]) == ("all", "node-1", "node-1")
+    (violation,) = of_node["violations"]
+    assert (violation["namespace"], violation["vm"], violation["why"].startswith(NO_ROOM)) == ("ns1", "vm1", True)
+    assert [vm["vm"] for vm in of_node["vms"]] == ["vm1"]
+    assert of_node["together"][0]["raisedBy"] == {"limits.cpu": "2015m", "limits.memory": "4797464313"}
