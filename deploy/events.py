@@ -215,6 +215,12 @@ EVENTS: Final = (
         "Stop one of the two",
     ),
     Event("NamespaceLocked", _BUDGET, "The namespace is locked for a migration.", kind="Normal"),
-    Event("ResourceQuotaRaised", _BUDGET, "A quota was raised under the lock.", kind="Normal"),
+    Event(
+        "ResourceQuotaRaised",
+        f"{_VMI}, {_BUDGET}",
+        "A quota was raised for its migration, with a VMMRQ under the lock.",
+        kind="Normal",
+    ),
+    Event("ResourceQuotaGivenBack", _VMI, "What was added for its migration has been given back.", kind="Normal"),
     Event("NamespaceUnlocked", _BUDGET, "The lock has ended.", kind="Normal"),
 )

@@ -163,6 +163,11 @@ class Events:
         return [(key, reason, message) for key, _type, reason, message in self.recorded]
 
     @property
+    def warnings(self) -> list[tuple[str, str, str]]:
+        """The same, without what only says what was done."""
+        return [(key, reason, message) for key, kind, reason, message in self.recorded if kind == "Warning"]
+
+    @property
     def reasons(self) -> list[str]:
         return [reason for _key, _type, reason, _message in self.recorded]
 

@@ -116,6 +116,7 @@ JSON (`pkg.util.resourcequota.rancher.Request`)."""
 ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
 ANNOTATION_STORAGE_MIGRATION: Final = "headroom.harvesterhci.io/storage-migration"
 """On a namespace, "true": what a volume migration doubles is added, too."""
+ANNOTATION_SUMMARY: Final = "headroom.harvesterhci.io/summary"
 ANNOTATION_TOUCHED: Final = "headroom.harvesterhci.io/touched"
 """On an RQ: when it was last touched to have KubeVirt try again, and when the next touch is due, as JSON."""
 
@@ -165,7 +166,8 @@ EVENT_RESTORE_REFUSED: Final = "ResourceQuotaNotRestored"
 EVENT_UNLOCK_REFUSED: Final = "NamespaceNotUnlocked"
 EVENT_LOCKED: Final = "NamespaceLocked"
 EVENT_UNLOCKED: Final = "NamespaceUnlocked"
-EVENT_RELEASED: Final = "ResourceQuotaRaised"
+EVENT_RAISED: Final = "ResourceQuotaRaised"
+EVENT_GIVEN_BACK: Final = "ResourceQuotaGivenBack"
 
 # core/v1
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"

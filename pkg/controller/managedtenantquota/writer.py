@@ -19,7 +19,7 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachin
 from pkg.config.configuration_writes import written
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.util.constants import EVENT_LOCKED, EVENT_RELEASED, EVENT_UNLOCKED
+from pkg.util.constants import EVENT_LOCKED, EVENT_RAISED, EVENT_UNLOCKED
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.sequence import Write
@@ -35,7 +35,7 @@ _RELEASED = METRICS["headroom_mtq_quota_released_total"].counter()
 _WRITES = METRICS["headroom_mtq_writes_total"].counter()
 
 _NANO = 1e-9
-_EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RELEASED, "Unlock": EVENT_UNLOCKED}
+_EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RAISED, "Unlock": EVENT_UNLOCKED}
 """By the name of a write; the others are only logged."""
 
 

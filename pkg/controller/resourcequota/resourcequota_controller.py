@@ -7,7 +7,7 @@ key, and the more migrations are under way the longer the next patch waits for m
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
@@ -28,20 +28,22 @@ from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
+from pkg.controller.resourcequota.devices import lacking_devices
 from pkg.util import constants
-from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_FAILED_CREATE
-from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
+from pkg.util.amounts import listed
+from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.entries import keys_of, read, standing
-from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
+from pkg.util.resourcequota.entries import entry_keys, parse_resources
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.managed import RECORDS
+from pkg.util.resourcequota.managed import RECORDS, is_default
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_project import left_in, text_of
+from pkg.util.resourcequota.summary import names_of, summarized
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
 
 log = logging.getLogger(__name__)
@@ -161,11 +163,16 @@ class Handler:
         if decided.annotations or (decided.hard and not decided.asks):
             if lowered := _lowered_by_others(quota, kept.written, decided):
                 await self._say(observed, kept, await self._reverted(quota, lowered))
+            names = names_of(entry_keys([*quota.annotations, *decided.annotations]), observed.instances)
+            # Beside Harvester, which ends entries too, it would outlive them.
+            shows = self.policy.mode is Mode.TAKEOVER or not is_default(quota)
+            decided = summarized(decided, quota, names if shows else None)
             await self._write(quota, kept, decided, used)
+            self._tell(observed, decided, names)
         if decided.namespace:
             await self._request(observed, kept, decided)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            await self._say(observed, kept, await _lacking_devices(self.event_reader, observed))
+            await self._say(observed, kept, await lacking_devices(self.event_reader, observed))
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, kept: _Remembered) -> Facts:
@@ -268,6 +275,20 @@ class Handler:
             _TOUCHES.inc()
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
+    def _tell(self, observed: Facts, decided: Plan, names: Mapping[str, str]) -> None:
+        """An event on a VM's VMI when something was added for it, and when that has been given back."""
+        quota = observed.quota
+        for key, name in names.items():
+            if key not in decided.annotations or name not in observed.instances:
+                continue
+            before, after = quota.annotations.get(key), decided.annotations[key]
+            if before is None and after is not None:
+                what = f"quota {quota.name} is raised by {listed(parse_resources(key, after))} for its migration"
+                self.events.event(observed.instances[name], "Normal", EVENT_RAISED, what)
+            elif before is not None and after is None:
+                what = f"quota {quota.name}: what was added for its migration has been given back"
+                self.events.event(observed.instances[name], "Normal", EVENT_GIVEN_BACK, what)
+
     def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
         """With --dry-run: what would be written, once until it changes."""
         if self.dry_run and kept.would_write != (would_write := _summary(quota, decided)):
@@ -333,30 +354,3 @@ def _summary(quota: ResourceQuota, decided: Plan) -> str:
     if decided.annotations.get(ANNOTATION_TOUCHED):
         changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"
-
-
-async def _lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[ResourceQuotaError]:
-    """For each VM that is refused although it has an entry: the devices that the quota's base lacks, which KubeVirt's
-    events tell. Asked for only where a quota is touched once more; no decision goes by the answer, for a tenant may
-    write events, too."""
-    quota = observed.quota
-    refused = {each.spec.vmi_name: each for each in observed.migrations if is_refused(each)}
-    try:
-        found = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
-    except ApiError as exc:
-        log.debug("%s: events are not read: %s", quota.key, exc)
-        return []
-    problems = []
-    entries = read(quota.annotations).said
-    for name, migration in sorted(refused.items()):
-        entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
-        said = _said_last(found, name, migration.metadata.creation_timestamp or "")
-        if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
-            problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))
-    return problems
-
-
-def _said_last(events: Iterable[Event], vmi: str, since: str) -> str:
-    """What KubeVirt said last about a pod of the VMI that it could not create."""
-    told = ((each.last_timestamp or "", each.message) for each in events if each.involved_object.name == vmi)
-    return max((one for one in told if one[0] >= since), default=("", ""))[1]

@@ -107,7 +107,7 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
-def entry_keys(annotations: Mapping[str, str]) -> list[str]:
+def entry_keys(annotations: Iterable[str]) -> list[str]:
     """The keys of all migrating entries, in order."""
     return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
 

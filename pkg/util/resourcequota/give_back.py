@@ -14,7 +14,8 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
 from pkg.util.resourcequota.policy import EXACT
 
-_WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_TOUCHED)
+_FOR_ENTRIES = (constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SUMMARY)
+_WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, *_FOR_ENTRIES)
 _MARKS = (constants.ANNOTATION_RESYNC_NEEDED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
 
 
@@ -44,7 +45,7 @@ def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
     Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
     before = read(annotations).total
     _keep_under_way(facts, annotations)
-    marks = constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
+    marks = *_FOR_ENTRIES, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
     remove(annotations, *marks, *RECORDS)
     kept = read(annotations)
     if kept.invalid:  # Harvester leaves spec.hard alone too

@@ -122,8 +122,8 @@ async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_
     there.rancher_writes()
     await there.look()
     assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
-    assert [reason for _key, reason, _text in there.events.told] == ["MigratingEntryStuck"]
-    text = there.events.told[0][2]
+    assert [reason for _key, reason, _text in there.events.warnings] == ["MigratingEntryStuck"]
+    text = there.events.warnings[0][2]
     assert "kubectl --as=system:serviceaccount:cattle-system:rancher-webhook-sudo --as-group=system:masters" in text
     there.migrate(phase="Failed")
     await there.look()

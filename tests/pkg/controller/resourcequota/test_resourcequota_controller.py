@@ -93,6 +93,40 @@ def cluster() -> Cluster:
     return Cluster()
 
 
+async def test_a_ui_shows_what_was_added_for_whom_and_when_it_is_given_back() -> None:
+    cluster = Cluster(Mode.TAKEOVER)
+    cluster.migrate("vm1")
+    await cluster.look()
+    summary = "limits.cpu 3 + 2, limits.memory 4.9Gi + 4.4Gi for vm1 until its old pod ends"
+    assert cluster.now.annotations["headroom.harvesterhci.io/summary"] == summary
+    cluster.migrate("vm1", phase="Failed")
+    for _ in range(2):
+        cluster.clock.now += 3.0
+        await cluster.look()
+    assert by_value(cluster.now.hard) == by_value(HARD)
+    assert "headroom.harvesterhci.io/summary" not in cluster.now.annotations
+    assert cluster.events.told == [
+        (
+            "ns1/vm1",
+            "ResourceQuotaRaised",
+            "quota default-abc is raised by limits.cpu 2, limits.memory 4.4Gi for its migration",
+        ),
+        (
+            "ns1/vm1",
+            "ResourceQuotaGivenBack",
+            "quota default-abc: what was added for its migration has been given back",
+        ),
+    ]
+    assert cluster.patches == 2, "in the same patches"
+
+
+async def test_beside_harvester_which_ends_entries_too_there_is_no_summary(cluster: Cluster) -> None:
+    cluster.migrate("vm1")
+    await cluster.look()
+    assert cluster.now.hard == RAISED
+    assert "headroom.harvesterhci.io/summary" not in cluster.now.annotations
+
+
 async def test_a_migration_is_served_with_one_patch(cluster: Cluster) -> None:
     cluster.migrate("vm1")
     assert await cluster.look() is None
@@ -402,11 +436,11 @@ class TestAnotherWriterLowersTheQuota:
         cluster.migrate("vm1")
         await cluster.look()
         await self.war(cluster, MANY - 1)
-        assert (cluster.causes, cluster.events.told) == ([], [])
+        assert (cluster.causes, cluster.events.warnings) == ([], [])
         await self.war(cluster, 5)
         assert cluster.causes == [Cause("field manager kubectl-edit", 0, LOWERS, [f"ResourceQuota {KEY}"], 1)]
         assert cluster.causes[0].line() == f"field manager kubectl-edit: {LOWERS}: ResourceQuota {KEY}"
-        assert cluster.events.told == [(KEY, "ResourceQuotaReverted", self.SENTENCE)]
+        assert cluster.events.warnings == [(KEY, "ResourceQuotaReverted", self.SENTENCE)]
         cluster.clock.now += WINDOW + 1
         assert cluster.causes == []
 
@@ -414,7 +448,7 @@ class TestAnotherWriterLowersTheQuota:
         cluster.migrate("vm1")
         await cluster.look()
         await self.war(cluster, 2 * MANY, every=WINDOW / (MANY - 2))
-        assert (cluster.causes, cluster.events.told) == ([], [])
+        assert (cluster.causes, cluster.events.warnings) == ([], [])
 
     async def test_migrations_that_come_and_go_are_none_either(self, cluster: Cluster) -> None:
         for _ in range(2 * MANY):
@@ -426,7 +460,7 @@ class TestAnotherWriterLowersTheQuota:
                 cluster.clock.now += 3.0
                 await cluster.look()
             assert by_value(cluster.now.hard) == by_value(HARD)
-        assert (cluster.causes, cluster.events.told) == ([], [])
+        assert (cluster.causes, cluster.events.warnings) == ([], [])
 
     async def test_where_the_managers_cannot_be_read_it_is_told_without_a_name(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
@@ -648,7 +682,7 @@ class TestTime:
         for _ in range(8):
             cluster.quotas.edited(KEY, {"status": {"hard": dict(cluster.now.hard)}})
             cluster.clock.now += await cluster.look() or 0.0
-        ((about, reason, message),) = cluster.events.told
+        ((about, reason, message),) = cluster.events.warnings
         assert (about, reason) == ("ns1/vm1", "DeviceNotInBase")
         assert "its target asks for requests.intel.com/nic, which its source does not have" in message
 

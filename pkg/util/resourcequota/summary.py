@@ -1,0 +1,61 @@
+"""What has been added to a raised quota, for people who look at it in a UI: one annotation, gone at rest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import RawResourceList
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import parse_resource_list
+from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.util.amounts import compared
+from pkg.util.constants import ANNOTATION_SUMMARY
+from pkg.util.resourcequota.entries import Entry, entries, migrating_keys, read
+from pkg.util.resourcequota.facts import Plan
+
+_MOST_NAMES: Final = 5
+
+
+def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str] | None) -> Plan:
+    """Returns the plan with the summary of what it leaves on the quota; unchanged where it writes nothing there.
+    `names`: VMs by the keys of their entries; None: there shall be no
+    summary."""
+    if not decided.annotations and not decided.hard:
+        return decided
+    changed = {**quota.annotations, **decided.annotations}
+    annotations = {key: text for key, text in changed.items() if text is not None}
+    text = "" if names is None else _summary(annotations, {**quota.hard, **decided.hard}, names)
+    if text == quota.annotations.get(ANNOTATION_SUMMARY, ""):
+        return decided
+    return replace(decided, annotations={**decided.annotations, ANNOTATION_SUMMARY: text or None})
+
+
+def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Mapping[str, str]) -> str:
+    """As "limits.cpu 6500m + 1025m for web-2 until its old pod ends"."""
+    added = read(annotations).total
+    hard = parse_resource_list(limits)
+    amounts = [
+        "{} {} + {}".format(name, *compared(name, hard[name] - amount, amount))
+        for name, amount in sorted(added.items())
+        if name in hard and amount > ZERO
+    ]
+    names = sorted(by_key.get(entry.key, entry.vm) for entry in entries(annotations))
+    if not amounts or not names:
+        return ""
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    ends = "its old pod ends" if len(names) == 1 else "their old pods end"
+    return f"{', '.join(amounts)} for {shown}{more} until {ends}"
+
+
+def names_of(keys: Iterable[str], instances: Mapping[str, VirtualMachineInstance]) -> dict[str, str]:
+    """Returns the VMs by the keys of their entries, of those whose VMIs are there."""
+    wanted = {key: Entry(key, "").vm for key in keys}
+    found = {key: vm for key, vm in wanted.items() if vm in instances}
+    if hashed := wanted.keys() - found.keys():
+        for name, vmi in instances.items():
+            found |= dict.fromkeys(hashed.intersection(migrating_keys(name, vmi.uid)), name)
+    return found
