@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -18,14 +19,17 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
 from pkg.cmd.flags import option
+from pkg.cmd.html import write_page
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, files, merged, restored
 from pkg.report.reader import Absent, Assumed, own_namespaces, take
 from pkg.report.snapshot import Snapshot
+from pkg.report.status import status
 from pkg.util.constants import COLLECTED
 
 _ARCHIVE = ".tar.gz"
+_STREAM = "-"
 _LOG_LINES = "2000"
 
 
@@ -35,7 +39,7 @@ class CollectOptions:
 
     output: str = option(
         "headroom-collect.tar.gz",
-        "Archive (.tar.gz) or folder to write; it must not exist.",
+        "Archive (.tar.gz) or folder to write; it must not exist. `-`: the archive to standard output.",
         "--output",
         "-o",
         metavar="DIR|FILE",
@@ -54,6 +58,7 @@ class CollectOptions:
         metavar="NAMESPACE",
         envvar="HEADROOM_NAMESPACE",
     )
+    html: str | None = option(None, "Write a page of its own to this file, too.", metavar="FILE")
 
 
 def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
@@ -62,7 +67,7 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
     Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents.
     """
     target = Path(chosen.output)
-    if target.exists():
+    if chosen.output != _STREAM and target.exists():
         raise WrongCall(f"{target} exists: name another file or folder, or remove it")
     namespaces = [reports.check_namespace(each) for each in chosen.namespace or ()]
     about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
@@ -73,8 +78,14 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
         return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
-    write(target, {**files(snapshot, about, namespaces), **logs})
-    print(target)
+    contents = {**files(snapshot, about, namespaces), **logs}
+    if chosen.output == _STREAM:
+        _pack(sys.stdout.buffer, "headroom-collect", contents)
+    else:
+        write(target, contents)
+        print(target)
+    if chosen.html:
+        write_page(Path(chosen.html), snapshot, status(snapshot), told=chosen.output != _STREAM)
 
 
 def write(target: Path, contents: Mapping[str, bytes]) -> None:
@@ -86,9 +97,13 @@ def write(target: Path, contents: Mapping[str, bytes]) -> None:
             (target / name).write_bytes(content)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder = target.name.removesuffix(_ARCHIVE)
-    with tarfile.open(target, "x:gz") as archive:
+    with target.open("xb") as stream:
         target.chmod(0o600)
+        _pack(stream, target.name.removesuffix(_ARCHIVE), contents)
+
+
+def _pack(stream: BinaryIO, folder: str, contents: Mapping[str, bytes]) -> None:
+    with tarfile.open(fileobj=stream, mode="w|gz") as archive:
         for name, content in contents.items():
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600

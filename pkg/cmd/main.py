@@ -77,6 +77,9 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
     own = [name for name in OWN if name in arguments[:1]]
+    if arguments[:1] == ["--version"]:
+        arguments = ["version", *arguments[1:]]
+        own = ["version"]
     app = application(own or OWN)
     if not own:
         add_lab(app)

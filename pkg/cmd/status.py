@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.quantity import ZERO
 from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import option
+from pkg.cmd.html import write_page
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
 from pkg.report.budget import Report
 from pkg.report.budget import reports as with_budgets
-from pkg.report.installation import Installed
-from pkg.report.reader import take
+from pkg.report.installation import Installed, lasting
+from pkg.report.reader import room, take
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus
+from pkg.report.status import QuotaStatus, head
 from pkg.report.status import status as of
-from pkg.util.amounts import listed, shown
+from pkg.report.totals import Total, Totals, totals
+from pkg.util.amounts import compared, listed, shown
+from pkg.util.resourcequota.policy import EXACT
 
 
 class Part(StrEnum):
@@ -43,12 +50,27 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
+class ShownOptions:
+    """What is shown, and where."""
+
+    all: bool = option(
+        False, "Quotas that are not raised and have no problem, too; so it is with --namespace.", "--all"
+    )
+    cluster: bool = option(
+        False, "Bases, added and used of all quotas together, against what the nodes offer.", "--cluster"
+    )
+    html: str | None = option(None, "Write a page of its own to this file, instead.", metavar="FILE")
+
+
+@dataclass(frozen=True)
 class Answer(reports.Answer):
-    """`where`: the namespace that was asked about, "" for all."""
+    """`where`: the namespace that was asked about, "" for all; `whole`: quiet quotas are shown, too."""
 
     where: str
     quotas: list[QuotaStatus]
     budgets: list[Report]
+    whole: bool = True
+    totals: Totals | None = None
 
     @property
     def namespace(self) -> str:
@@ -60,13 +82,21 @@ class Answer(reports.Answer):
             "rancherQuotas": self.snapshot.basis.rancher_quotas.value,
             "quotas": [quota.document() for quota in self.quotas],
             "budgets": [found.document() for found in self.budgets],
+            **({"cluster": self.totals.document()} if self.totals else {}),
         }
 
     def parts(self) -> list[RenderableType]:
         installed = self.snapshot.installed
-        parts = [part for quota in self.quotas for part in _parts(quota, installed)]
-        parts += [part for found in self.budgets for part in _budget_parts(found)]
-        parts = parts or [reports.line(f"no managed quota in {self.where or 'any namespace'}")]
+        parts = [reports.line(head(self.snapshot, self.quotas))]
+        if self.totals:
+            parts += _total_parts(self.totals)
+        elif self.whole:
+            parts += [part for quota in self.quotas for part in _parts(quota, installed)]
+        else:
+            parts += [part for quota in self.quotas if not quota.is_quiet for part in _short(quota, self.snapshot.now)]
+        parts += [part for found in self.budgets if self.whole or found.raised for part in _budget_parts(found)]
+        if not (self.quotas or self.budgets):
+            parts.append(reports.line(f"no managed quota in {self.where or 'any namespace'}"))
         remarks = self.snapshot.basis.of_rancher, installed.registration
         return [*parts, *(reports.line(remark) for remark in remarks if remark)]
 
@@ -79,20 +109,26 @@ class Answer(reports.Answer):
 def status(
     chosen: NamespaceOptions,
     checking: CheckOptions,
+    showing: ShownOptions,
     watching: WatchOptions,
     report: ReportOptions,
     cluster: ClusterOptions,
 ) -> int:
-    """Show each managed quota: its base, what is added to it, for which VMs and since when. Writes nothing."""
+    """Show whether headroom works, and the quotas that are raised or have a problem: the base, what is added, for which
+    VMs and since when. Writes nothing to the cluster."""
 
     where = reports.check_namespace(chosen.namespace)
     watching.check(report.output)
     if watching.watch and checking.check:
         raise WrongCall("--check and --watch exclude each other")
+    if showing.html and (watching.watch or checking.check):
+        raise WrongCall("--html goes without --check and --watch")
 
     async def read(client: Client) -> Answer:
-        snapshot = await take(client, report.assumed(), where)
-        return Answer(snapshot, where, of(snapshot), with_budgets(snapshot))
+        snapshot = await take(client, report.assumed(), where, events="" if showing.html else None)
+        nodes = (await room(client)).nodes if showing.cluster else None
+        summed = totals(snapshot, nodes) if showing.cluster else None
+        return Answer(snapshot, where, of(snapshot), with_budgets(snapshot), bool(showing.all or where), summed)
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, read)
@@ -100,8 +136,48 @@ def status(
     answer = reports.ask(cluster.kubeconfig, read)
     if checking.check:
         return _check(answer.snapshot, checking.check)
-    answer.print(report.output)
+    if showing.html:
+        write_page(Path(showing.html), answer.snapshot, answer.quotas)
+    else:
+        answer.print(report.output)
     return 0
+
+
+def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
+    """A quota that is raised or has a problem, in a line, its entries and its problems."""
+    amounts = (
+        "{} {} of {} (base {} + {})".format(
+            name, *compared(name, row.used, row.hard), *compared(name, row.base or ZERO, row.added)
+        )
+        for name, row in quota.resources.items()
+        if row.added
+    )
+    yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]))
+    for entry in quota.additions:
+        since = f" for {lasting(now - from_rfc3339(entry.since))}" if entry.since else ""
+        left = ""
+        if entry.left:
+            until = from_rfc3339(entry.since) + EXACT.hold_limit if entry.since else None
+            latest = f", until {time.strftime('%H:%M:%S', time.gmtime(until))} UTC at the latest" if until else ""
+            left = f": {', '.join(entry.left)} still counts{latest}"
+        yield reports.line(f"  {entry.vm}   {entry.state}{since}{left}")
+    if quota.compensation:
+        yield reports.line(f"  refused pods   compensation {listed(quota.compensation)}")
+    yield from (reports.line(f"  ! {problem}") for problem in quota.problems)
+
+
+def _total_parts(found: Totals) -> list[RenderableType]:
+    rows = [
+        [name, *(shown(amount, name) for amount in (row.bases, row.added, row.hard, row.used)), _of(name, row)]
+        for name, row in found.resources.items()
+    ]
+    columns = ["resource", "bases#", "added#", "hard#", "used#", "nodes offer#"]
+    title = f"all quotas: {found.quotas}, of namespaces: {found.namespaces}"
+    return [*reports.table(title, columns, rows), *(reports.line(text) for text in found.verdicts)]
+
+
+def _of(name: str, row: Total) -> str:
+    return "-" if row.allocatable is None else shown(row.allocatable, name)
 
 
 def _said(quota: QuotaStatus) -> Iterator[str]:

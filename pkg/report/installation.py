@@ -108,6 +108,20 @@ class Installed:
         return f"{runs}, its webhooks {answer}"
 
     @property
+    def leader(self) -> str:
+        """Who runs, as words; "" where nobody does, or that is not known."""
+        if self.lease is None or not self.lease.live:
+            return ""
+        return f"leader {self.lease.holder}" if self.lease.elected else "without election"
+
+    @property
+    def answering(self) -> str:
+        """Whether the webhooks do, as words; "" without webhooks."""
+        if not self.webhooks:
+            return ""
+        return {None: "webhooks registered", "": "webhooks answer"}.get(self.unreachable, "webhooks do not answer")
+
+    @property
     def registration(self) -> str:
         """A sentence, "" without webhooks."""
         if not self.webhooks:
@@ -128,7 +142,7 @@ class Installed:
                 f"{', '.join(self.absent)} (--headroom-namespace names another namespace)"
             )
         if self.lease is not None and not self.lease.live:
-            since = "" if self.lease.silent is None else f" for {_lasting(self.lease.silent)}"
+            since = "" if self.lease.silent is None else f" for {lasting(self.lease.silent)}"
             said.append(f"headroom has not been running{since}: nothing is raised or given back")
         if self.unserved:
             said.append(
@@ -180,7 +194,7 @@ class Installed:
         }
 
 
-def _lasting(seconds: float) -> str:
+def lasting(seconds: float) -> str:
     """The largest unit that holds two of it: 35 s, 119 s, 2 min, 47 h."""
     unit, size = next((each for each in _UNITS if seconds >= 2 * each[1]), _UNITS[-1])
     return f"{int(seconds // size)} {unit}"

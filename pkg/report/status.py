@@ -9,11 +9,11 @@ import msgspec
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
-from kubeloop.api.resource_list import ResourceList, parse_resource_list
+from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import compared
-from pkg.util.kubevirt.migration import Stage
+from pkg.util.amounts import compared, shown
+from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
@@ -31,13 +31,15 @@ NOT_MANAGED = "none: it is not managed"
 
 class Addition(Document, frozen=True):
     """An entry on a quota. `state` is the migration's phase, "held" while what it left behind still counts, or
-    "unexplained"; `since` (RFC 3339, None where it is unknown) is the migration's creation, or its end for a hold."""
+    "unexplained"; `since` (RFC 3339, None where it is unknown) is the migration's creation, or its end for a hold;
+    `left` are the pods, with their nodes, and claims that a hold is for."""
 
     vm: str
     key: str = msgspec.field(name="annotation")
     state: str
     since: str | None
     resources: ResourceList
+    left: Sequence[str] = msgspec.field(default_factory=list)
 
 
 class Amounts(Document, frozen=True):
@@ -61,6 +63,16 @@ class QuotaStatus(Document, frozen=True):
     compensation: Mapping[str, Quantity]
     problems: Sequence[str]
 
+    @property
+    def added(self) -> ResourceList:
+        """All that is added to it, by resource."""
+        return {name: row.added for name, row in self.resources.items() if row.added}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is added to it, and nothing is wrong."""
+        return not (self.added or self.additions or self.compensation or self.problems)
+
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Every quota that is managed, or that something was added to, by namespace and name."""
@@ -70,6 +82,27 @@ def status(snapshot: Snapshot) -> list[QuotaStatus]:
         _status(snapshot.observe(quota), policy, installed.refusal(RESOURCE_QUOTAS.kind, quota.key))
         for quota in sorted(quotas, key=lambda quota: quota.key)
     ]
+
+
+def head(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
+    """Returns whether headroom works, who leads, and how much is raised, in a line."""
+    installed = snapshot.installed
+    faults = [*installed.alarms(), *installed.missing(controller=True, webhooks=False)]
+    raised = [quota for quota in quotas if quota.added]
+    added = total(quota.added for quota in raised)
+    more = ", ".join(f"+{shown(amount, name)} {name}" for name, amount in sorted(added.items()))
+    amounts = f" ({more})" if more else ""
+    waiting = sum(is_refused(migration) and not is_finished(migration) for migration in snapshot.migrations)
+    works = (
+        "headroom works" if not faults else "headroom does not work" if installed.alarms() else "headroom is not known"
+    )
+    return " · ".join(
+        [
+            works,
+            *filter(None, [installed.leader, installed.answering]),
+            f"{len(quotas)} quota{'s' * (len(quotas) != 1)}, {len(raised)} raised{amounts}, {waiting} waiting",
+        ]
+    )
 
 
 def kept_by(observed: Facts, mode: Mode) -> str:
@@ -152,10 +185,17 @@ def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
     base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
     for vm in vms_of(observed, EXACT, base)[0]:
         by_key |= dict.fromkeys(vm.keys, vm)
-    return [_addition(entry, by_key.get(entry.key)) for entry in readable]
+    nodes = {f"pod {pod.name}": pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
+    found = []
+    for entry in readable:
+        owner = by_key.get(entry.key)
+        names = [leftover.name for leftover in owner.leftovers] if owner else []
+        left = [f"{name} on {nodes[name]}" if name in nodes else name for name in names]
+        found.append(_addition(entry, owner, left))
+    return found
 
 
-def _addition(entry: Entry, vm: Vm | None) -> Addition:
+def _addition(entry: Entry, vm: Vm | None, left: Sequence[str]) -> Addition:
     if vm is not None and vm.doubled and vm.stage < Stage.ANNOUNCED:
         return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
     if vm is None or (vm.stage is Stage.FINISHED and not vm.left_over):
@@ -163,7 +203,7 @@ def _addition(entry: Entry, vm: Vm | None) -> Addition:
         return Addition(name, entry.key, "unexplained", None, entry.resources)
     if vm.stage < Stage.ANNOUNCED:
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
-        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources)
+        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources, list(left))
     active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
     oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
     state = oldest.phase or "not begun"

@@ -16,9 +16,11 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from tests.decisions import charged
+from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, Result, ThreadedServer
 from tests.pkg.cmd.test_reports import raw as fields
+from tests.program import environment
 
 NS = "ns1"
 SECRET = "hunter2"
@@ -191,6 +193,19 @@ def test_it_can_be_read_by_its_owner_alone(call: Call, tmp_path: Path) -> None:
     for name in ("collected", "collected.tar.gz"):
         assert call("collect", "-o", str(tmp_path / name)).code == 0
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
+
+
+def test_it_leaves_a_pod_as_a_stream_with_a_page_beside_it(kubeconfig: str, tmp_path: Path) -> None:
+    """`kubectl exec … -- headroom collect -o - > file`: nothing else is in it."""
+    page, out, err = tmp_path / "page.html", tmp_path / "out.tar.gz", tmp_path / "err"
+    own = ("--headroom-namespace", OWN, "--kubeconfig", kubeconfig)
+    arguments = ("collect", "-o", "-", "--html", str(page), *own)
+    with out.open("wb") as stream, err.open("wb") as errors:
+        process = ForkedProcess(arguments, stream, errors, environment())
+        assert process.wait() == 0, err.read_text()
+    with tarfile.open(out) as archive:
+        assert "headroom-collect/about.json" in archive.getnames()
+    assert page.read_text("utf-8").startswith("<!doctype html>")
 
 
 def test_explain_says_the_same_of_the_folder_as_of_the_cluster(call: Call, tmp_path: Path) -> None:

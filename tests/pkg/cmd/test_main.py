@@ -283,3 +283,7 @@ def test_with_the_lab_they_are_there() -> None:
     listed = CliRunner().invoke(app, ["--help"]).output
     assert all(name in listed for name in main.LAB_COMMANDS)
     assert "not installed" not in listed
+
+
+def test_the_version_is_what_people_try_first(call: Call) -> None:
+    assert (call("--version").code, call("--version").out) == (0, call("version").out)

@@ -30,7 +30,7 @@ from pkg.config.cause import Cause, encoded
 from pkg.util.amounts import compared, listed, shown
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
-from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
+from tests.objects import HARD, MARKS, by_name, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, ThreadedServer
 from tests.program import environment
 
@@ -133,10 +133,62 @@ def test_they_only_read_and_every_list_once(case: list[str], server: ThreadedSer
 
 
 def test_status_as_a_table(call: Call) -> None:
-    out = call("status").out
+    out = call("status", "--all").out
     assert "ns1/default-abc   kept by headroom" in out
     (row,) = [line.split() for line in out.splitlines() if line.startswith("limits.memory")]
     assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi"]
+
+
+def test_status_is_its_head_and_what_is_raised_or_wrong(server: ThreadedServer, call: Call) -> None:
+    quiet = call("status").out
+    assert quiet.startswith("headroom works · leader pod-0 · 1 quota, 0 raised, 1 waiting\n")
+    assert "default-abc" not in quiet
+    entry = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
+    limits = {"limits.cpu": "5015m", "limits.memory": "10040344313"}
+    raised = charged(quota(limits, {**MARKS, by_name(): entry}), [SOURCE])
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(), listing([raw(raised)], "10"))
+    lines = call("status").out.splitlines()
+    assert lines[0].startswith(
+        "headroom works · leader pod-0 · 1 quota, 1 raised (+2015m limits.cpu, +4.5Gi limits.memory)"
+    )
+    assert lines[1].split("   ") == [
+        "ns1/default-abc",
+        "limits.cpu 2015m of 5015m (base 3 + 2015m)",
+        "limits.memory 4.5Gi of 9.4Gi (base 4.9Gi + 4.5Gi)",
+    ]
+    assert lines[2].startswith("  vm1   Pending for ")
+    wrong = charged(quota({**limits, "limits.cpu": "9"}, {**MARKS, by_name(): entry}), [SOURCE])
+    server.server.always(LIST, registry.RESOURCE_QUOTAS.path(), listing([raw(wrong)], "10"))
+    assert "  ! limits.cpu is 9, base and additions give 5015m\n" in call("status").out
+
+
+def test_status_of_the_cluster_compares_with_what_the_nodes_offer(server: ThreadedServer, call: Call) -> None:
+    nodes = [{"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "memory": "4Gi"}}}]
+    server.server.always(LIST, registry.NODES.path(), listing(nodes, "10"))
+    out = call("status", "--cluster").out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("limits.memory  ")]
+    assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi", "4.0Gi"]
+    assert "limits.memory: the bases grant 904.0Mi more than the nodes offer" in out
+    document = json.loads(call("status", "--cluster", "-o", "json").out)["cluster"]
+    assert document["resources"]["limits.cpu"] == {
+        "bases": "3", "added": "0", "hard": "3", "used": "2015m", "unused": "985m", "allocatable": "8",
+    }  # fmt: skip
+    server.server.always(LIST, registry.NODES.path(), status(403, "Forbidden"))
+    assert (
+        json.loads(call("status", "--cluster", "-o", "json").out)["cluster"]["resources"]["limits.cpu"]["allocatable"]
+        is None
+    )
+
+
+def test_a_page_is_written_and_its_name_printed(call: Call, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    assert call("status", "--html", str(target)).out == f"{target}\n"
+    text = target.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "ns1/default-abc" in text
+    refused = call("status", "--html", str(tmp_path))
+    assert (refused.code, "is a folder: name a file" in refused.err) == (2, True)
+    assert call("status", "--html", str(target), "--watch").code == 2
 
 
 def test_explain_as_a_table(call: Call) -> None:
@@ -236,7 +288,7 @@ def test_plan_says_which_vm_migrates_already(call: Call) -> None:
     assert row[2:] == ["migrates", "already", "waits", "for", "quota"]
 
 
-@sentences({"status": ["status"], "plan of a node": ["plan", "--evacuate", "node-1"]})
+@sentences({"status": ["status", "--all"], "plan of a node": ["plan", "--evacuate", "node-1"]})
 def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call) -> None:
     """There HEADROOM_NAMESPACE is set: to headroom's own namespace, where no VM runs."""
     inside = call(*case, HEADROOM_NAMESPACE="headroom-system", POD_NAME="headroom-controller-0")
@@ -467,7 +519,8 @@ def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(404, "NotFound"))
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([], "10"))
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCES.path(NS), listing([], "10"))
-    assert call("status", "-n", NS).out == f"{NOWHERE}no managed quota in ns1\n{ASSUMED}"
+    head = "headroom does not work · 0 quotas, 0 raised, 1 waiting\n"
+    assert call("status", "-n", NS).out == f"{NOWHERE}{head}no managed quota in ns1\n{ASSUMED}"
     assert call("plan", "-n", NS).out == f"{NOWHERE}no VM runs there\n{ASSUMED}"
 
 
@@ -732,7 +785,8 @@ def test_a_watch_shows_what_changes(
     with out.open("wb") as file, (tmp_path / "err").open("wb") as err, os.fdopen(follower, "wb", 0) as screen:
         process = ForkedProcess(arguments, screen if terminal else file, err, env)
         try:
-            eventually(lambda: ("kept by headroom" if terminal else SAID_FIRST[command[0]]) in text(), why=text)
+            first = "headroom works" if command == ["status"] else "kept by headroom"
+            eventually(lambda: (first if terminal else SAID_FIRST[command[0]]) in text(), why=text)
             path = registry.RESOURCE_QUOTAS.path("" if command == ["status"] else NS)
             server.server.always(LIST, path, status(403, "Forbidden", "not now"))
             eventually(lambda: "not now, trying again" in text() + (tmp_path / "err").read_text(), why=text)

@@ -75,7 +75,7 @@ def test_a_migration_that_runs() -> None:
     found = one(status(settled(cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE]))))
     document = found.document()
     assert document["additions"] == [
-        {"vm": "vm1", "annotation": by_name(), "state": "Running", "since": BEGUN, "resources": POD}
+        {"vm": "vm1", "annotation": by_name(), "state": "Running", "since": BEGUN, "resources": POD, "left": []}
     ]
     assert document["resources"]["limits.cpu"] == {"base": "3", "added": "2015m", "hard": "5015m", "used": "4030m"}
     assert not found.problems

@@ -1,0 +1,140 @@
+"""One HTML page of its own from a snapshot: quotas as bars, what waits, and what was raised lately. Pure.
+
+No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark as the browser has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Final
+
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.quantity import ZERO, Quantity
+from pkg.report.budget import explained
+from pkg.report.installation import lasting
+from pkg.report.snapshot import Snapshot
+from pkg.report.status import Addition, Amounts, QuotaStatus
+from pkg.util.amounts import compared, listed
+from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
+from pkg.util.kubevirt.migration import is_finished, is_refused
+
+_LATELY: Final = 3600.0
+_MOST_WAITING, _MOST_EVENTS = 100, 200
+OF_RAISES: Final = (EVENT_RAISED, EVENT_GIVEN_BACK)
+"""The reasons of events that say what was added for a VM, and that it was given back."""
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #fff; --line: #d9dee5;
+  --base: #cfd8e3; --added: #3b82c4; --used: #1c2430; --wrong: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --page: #14181e; --line: #2d3540;
+  --base: #38434f; --added: #5aa2e0; --used: #e6e9ee; --wrong: #ff8a80; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto;
+  max-width: 68rem; padding: 0 1rem; }
+h1 { font-size: 1.35rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+.alarm, .problem { color: var(--wrong); } .soft { color: var(--soft); }
+section { border-top: 1px solid var(--line); padding: .6rem 0; content-visibility: auto; contain-intrinsic-size: 5rem; }
+.name { font-weight: 600; overflow-wrap: anywhere; }
+.row { display: grid; grid-template-columns: 14rem 1fr 19rem; gap: .8rem; align-items: center; }
+.bar { position: relative; height: .9rem; display: flex; background: none; border-radius: 3px; overflow: hidden; }
+.bar i { display: block; height: 100%; } .b { background: var(--base); } .a { background: var(--added); }
+.bar u { position: absolute; bottom: 0; left: 0; height: 4px; background: var(--used); }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .2rem .8rem .2rem 0;
+  border-top: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+td:not(:last-child) { min-width: 9rem; }
+@media (max-width: 50rem) { td:not(:last-child) { min-width: 0; } .row { grid-template-columns: 1fr; gap: .1rem; } }
+"""
+
+
+def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
+    """Returns the document. `head` is whether headroom works, in a line; raised quotas and those with a problem come
+    first. `snapshot.failures` has the events of OF_RAISES."""
+    ordered = sorted(quotas, key=lambda quota: (quota.is_quiet, quota.namespace, quota.name))
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>headroom</title><style>{_STYLE}</style></head><body>",
+        f'<h1>{escape(head)}</h1><p class="soft">{at}</p>',
+        *(f'<p class="alarm">{escape(alarm)}</p>' for alarm in snapshot.installed.alarms()),
+        *_waiting(snapshot),
+        "<h2>Quotas</h2>",
+        '<p class="soft">Grey: the base. Blue: added for migrations. Dark line: used.</p>',
+        *(part for quota in ordered for part in _quota(quota, snapshot.now)),
+        *_lately(snapshot),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
+    yield f'<section><div class="name">{escape(quota.namespace)}/{escape(quota.name)} '
+    yield f'<span class="soft">kept by {escape(quota.kept_by)}</span></div>'
+    for name, row in quota.resources.items():
+        yield _bar(name, row)
+    yield from (f"<div>{escape(_entry(entry, now))}</div>" for entry in quota.additions)
+    if quota.compensation:
+        yield f"<div>refused pods: compensation {escape(listed(quota.compensation))}</div>"
+    yield from (f'<div class="problem">{escape(problem)}</div>' for problem in quota.problems)
+    yield "</section>"
+
+
+def _bar(name: str, row: Amounts) -> str:
+    base = row.hard - row.added if row.base is None else row.base
+    whole = max(row.hard, row.used, base + row.added)
+    used, hard = compared(name, row.used, row.hard)
+    words = f"{used} of {hard}"
+    if row.added:
+        words += " (base {} + {})".format(*compared(name, base, row.added))
+    return (
+        f'<div class="row"><span>{escape(name)}</span><span class="bar">'
+        f'<i class="b" style="width:{_share(base, whole)}%"></i>'
+        f'<i class="a" style="width:{_share(row.added, whole)}%"></i>'
+        f'<u style="width:{_share(row.used, whole)}%"></u></span><span>{escape(words)}</span></div>'
+    )
+
+
+def _share(part: Quantity, whole: Quantity) -> float:
+    """Per cent, to a tenth."""
+    return round(100 * max(0, part.nanos) / whole.nanos, 1) if whole > ZERO else 0.0
+
+
+def _entry(entry: Addition, now: float) -> str:
+    since = f" for {lasting(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
+    left = f": {', '.join(entry.left)}" if entry.left else ""
+    return f"{entry.vm} {entry.state}{since}{left}, {listed(entry.resources)}"
+
+
+def _waiting(snapshot: Snapshot) -> Iterator[str]:
+    """Migrations that quota refused, and what is missing."""
+    waiting = [each for each in snapshot.migrations if is_refused(each) and not is_finished(each)]
+    if not waiting:
+        return
+    yield "<h2>Waiting</h2><table><tr><th>VM</th><th>migration</th><th>why</th></tr>"
+    for migration in waiting[:_MOST_WAITING]:
+        name, namespace = migration.spec.vmi_name, migration.namespace
+        instance = snapshot.source.instances.get(namespace=namespace, name=name)
+        why = explained(snapshot, instance) if instance is not None else None
+        text = f"{why.verdict}: {why.summary}" if why else "its VM does not run, or may not be read"
+        cells = (f"{namespace}/{name}", migration.name, text)
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    yield "</table>"
+    if len(waiting) > _MOST_WAITING:
+        yield f'<p class="soft">and {len(waiting) - _MOST_WAITING} more</p>'
+
+
+def _lately(snapshot: Snapshot) -> Iterator[str]:
+    """What was raised and given back in the last hour, the latest first."""
+    found = []
+    for event in snapshot.failures:
+        at = event.last_timestamp or ""
+        if event.reason in OF_RAISES and at and from_rfc3339(at) > snapshot.now - _LATELY:
+            found.append((at, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
+    if not found:
+        return
+    yield "<h2>The last hour</h2><table><tr><th>at</th><th>VM</th><th></th></tr>"
+    for cells in sorted(found, reverse=True)[:_MOST_EVENTS]:
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    yield "</table>"
