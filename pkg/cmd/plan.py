@@ -126,7 +126,7 @@ class _Sized(Answer):
         if not found.quotas:
             return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
         several = f"{found.at_once} at once#"
-        columns = ["resource", "base#", "used#", "others#", "all VMs run#", "largest migrates#", several]
+        columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", several]
         parts: list[RenderableType] = []
         for quota in found.quotas:
             rows = [
@@ -139,7 +139,7 @@ class _Sized(Answer):
                     [each.ratio, *(shown(amount, "limits.memory") for amount in (each.run, each.largest, each.at_once))]
                     for each in quota.ratios
                 ]
-                columns_at = ["overhead ratio", "all VMs run#", "largest migrates#", several]
+                columns_at = ["overhead ratio", "all run#", "one migrates#", several]
                 parts += reports.table("limits.memory at other ratios", columns_at, rows)
         return parts
 
@@ -218,11 +218,15 @@ class _Planned(Answer):
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
-    """A table whose last column are reasons, which are lines below it where the terminal has no room for the column."""
+    """A table whose last columns are what is added and why; these are lines below it where the terminal has no room for
+    the columns."""
     if reports.width() >= _WIDE:
         return reports.table(title, columns, rows)
-    reasons = [f"{row[0]}: {row[-1]}" for row in rows if row[-1] not in ("", "-")]
-    return [*reports.table(title, columns[:-1], [row[:-1] for row in rows]), *map(reports.line, reasons)]
+    lines = []
+    for name, *_, added, reason in rows:
+        adds = [f"headroom adds {added}"] if added not in ("", "-") else []
+        lines.append(f"{name}: {'; '.join(adds + [reason] * (reason not in ('', '-'))) or 'nothing is added'}")
+    return [*reports.table(title, columns[:-2], [row[:-2] for row in rows]), *map(reports.line, lines)]
 
 
 def _row(vm: VmPlan) -> list[str]:

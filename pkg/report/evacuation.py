@@ -123,7 +123,7 @@ def _kept_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Violatio
     """Those that the quotas, or KubeVirt, let not go."""
     for vm in plan.vms:
         instance = _instance(snapshot, vm)
-        reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not fit.fits_then]
+        reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
         reasons += filter(None, [hinders_migration(instance)] if instance else [])
         if reasons:
             yield Violation(vm.namespace, vm.vm, "; ".join(reasons))

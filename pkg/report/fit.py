@@ -64,7 +64,8 @@ class Fit(Document, frozen=True):
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
     `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
     controller's writes of the quota, and why, "" where nobody does; `not_enforced` is why quota admission, which `fits`
-    is about, goes by other limits than spec.hard, "" where it does not.
+    is about, goes by other limits than spec.hard, "" where it does not; `waits_for_leftover`: the pods of an earlier
+    migration are in the way, which end by themselves.
     """
 
     quota: str = field(name="name")
@@ -76,6 +77,7 @@ class Fit(Document, frozen=True):
     action: str
     refusal: str = ""
     not_enforced: str = field(default="", name="notEnforced")
+    waits_for_leftover: bool = field(default=False, name="waitsForLeftover")
 
 
 def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
@@ -142,6 +144,7 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
         or _nothing(observed, needs, vms),
         refusal=refusal,
         not_enforced=behind,
+        waits_for_leftover=bool(_lingering(short, vms)),
     )
 
 

@@ -163,10 +163,12 @@ def _too_small(needs: Mapping[str, Need]) -> Iterator[str]:
 
 
 def _not_again(vms: Sequence[_Vm], needs: Mapping[str, Need]) -> Iterator[str]:
-    """Those that run and would not start again if they were stopped: the quota, or the overhead ratio, has changed."""
+    """Those that run and would not start again if they were stopped: the quota, or the overhead ratio, has changed.
+    What migrations have left behind goes by itself."""
+    run = total(vm.now for vm in vms)
     for vm in vms:
-        without = subtract({name: need.used for name, need in needs.items()}, vm.now)
-        short = _beyond(add(without, {name: vm.anew.get(name, ZERO) for name in needs}), needs) if vm.now else {}
+        others = add({name: need.others for name, need in needs.items()}, subtract(run, vm.now))
+        short = _beyond(add(others, vm.anew), needs) if vm.now else {}
         if short := {name: amount for name, amount in short.items() if vm.anew.get(name)}:
             yield f"VM {vm.name} would not start again: {listed(short)} are missing"
 

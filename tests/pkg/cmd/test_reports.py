@@ -267,10 +267,11 @@ def test_at_eighty_columns_no_heading_and_no_reason_is_lost(
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(rq)], "10"))
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(), listing([raw(rq)], "10"))
     out = call("plan", *case, COLUMNS="80").out
-    headings = ["largest migrates", "2 at once"] if "--size" in case else ["with headroom", "headroom adds"]
+    headings = ["one migrates", "2 at once"] if "--size" in case else ["fits now", "with headroom"]
     assert all(heading in out for heading in headings)
     reason = "does not scale this quota" if "--size" in case else "it is not Rancher's default quota and has no label"
     assert reason in out
+    assert not [line for line in out.splitlines() if "…" in line]
     assert max(len(line) for line in out.splitlines() if "────" in line) <= 80
 
 
