@@ -42,7 +42,7 @@ image: $(STAMP)
 # dist/: wheel, chart, image, kubectl plugin, SBOM, checksums. The same commit gives the same bytes. Needs Debian 12, as `make image`.
 release: build
 	test -x .venv/release/bin/cyclonedx-py || $(PYTHON) -m venv .venv/release
-	.venv/release/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	.venv/release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
 	$(BIN)/python -m deploy.release .venv/release/bin/cyclonedx-py
 
 bench: build
@@ -107,6 +107,7 @@ lock:
 	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
 	$(COMPILE) --extra test --output-file requirements.lock setup.cfg
 	$(COMPILE) --no-annotate --constraint requirements.lock --output-file requirements-run.lock setup.cfg
+	$(COMPILE) --no-annotate --output-file requirements-release.lock requirements-release.in
 	rm -rf .venv/lock
 
 clean:

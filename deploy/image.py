@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,10 +116,21 @@ def _unpack(package: Path, root: Path) -> None:
 
 
 def _note(package: Path, folder: Path) -> None:
-    """What scanners and `make release` read: the package's name and version, as in images without a dpkg database."""
-    shown = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True).stdout
+    """What scanners and `make release` read: the package's name and version, as in images without a dpkg database; its
+    checksum, and the licences that its copyright file names (DEP-5)."""
+    shown = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True, text=True).stdout
+    name = package.name.partition("_")[0]
+    files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], check=True, capture_output=True).stdout
+    licenses: set[str] = set()
+    with tarfile.open(fileobj=io.BytesIO(files)) as content:
+        for member in content:
+            if member.isfile() and member.name == f"./usr/share/doc/{name}/copyright":
+                found = content.extractfile(member)
+                assert found is not None
+                licenses |= set(re.findall(r"^License: *(\S.*)$", found.read().decode(errors="replace"), re.M))
+    more = f"SHA256: {hashlib.sha256(package.read_bytes()).hexdigest()}\nLicenses: {'; '.join(sorted(licenses))}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / package.name.partition("_")[0]).write_bytes(shown)
+    (folder / name).write_text(shown + more, "utf-8")
 
 
 def _wheels(site: Path, architecture: str) -> None:
@@ -137,10 +149,20 @@ def _wheels(site: Path, architecture: str) -> None:
     subprocess.run(own, check=True)
     for folder in [site / "bin", *site.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
+    for origin in site.rglob("*.dist-info/direct_url.json"):
+        forget_origin(origin)
     if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
         # The root file system is read-only: what is not compiled here is compiled at every start.
         compile_all = [sys.executable, "-m", "compileall", "-q", "-j0", "--invalidation-mode=unchecked-hash"]
         subprocess.run([*compile_all, "-s", str(site), "-p", f"/{SITE}", str(site)], check=True)
+
+
+def forget_origin(direct_url: Path) -> None:
+    """Remove what pip notes of the folder that a package was built in, which differs from machine to machine."""
+    record = direct_url.parent / "RECORD"
+    lines = record.read_text("utf-8").splitlines(keepends=True)
+    record.write_text("".join(line for line in lines if "/direct_url.json," not in line), "utf-8")
+    direct_url.unlink()
 
 
 def _layer(root: Path) -> bytes:

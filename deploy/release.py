@@ -7,6 +7,7 @@ here: docs/install.md has the commands.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -18,7 +19,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from deploy.image import ROOT, VERSION
 from deploy.render import CHART, helm
 
 PLUGIN = ROOT / "deploy" / "krew"
+_LONGEST = 100
+"""Characters of a licence's name; some wheels have its text in that place."""
 _DATE = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
 
 
@@ -83,42 +88,67 @@ def archive(target: Path, files: Mapping[str, bytes], when: int) -> Path:
     return target
 
 
-def sbom(target: Path, tool: Path, archive: Path) -> Path:
-    """CycloneDX, of the wheels (cyclonedx-py, from the lock file) and of the image's Debian packages."""
+def sbom(target: Path, tool: Path, archive: Path, when: int) -> Path:
+    """CycloneDX, of the wheels (cyclonedx-py, from the lock file, with the licences of those installed here) and of the
+    image's Debian packages. `when`: seconds since 1970."""
     locked = str(ROOT / "requirements-run.lock")
     command = [str(tool), "requirements", "--output-reproducible", "--of", "JSON", locked]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     document: dict[str, Any] = json.loads(done.stdout)
+    document["metadata"]["timestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
     document["metadata"]["component"] = {
         "type": "application",
         "name": "headroom",
         "version": VERSION,
         "licenses": [{"license": {"id": "Apache-2.0"}}],
     }
-    document["components"] += [
-        {
-            "type": "library",
-            "name": name,
-            "version": version,
-            "bom-ref": f"pkg:deb/debian/{name}@{version}",
-            "purl": f"pkg:deb/debian/{name}@{version}?distro=debian-12",
-        }
-        for name, version in sorted(debian_packages(archive).items())
-    ]
+    document["components"] = [component | _of_wheel(component) for component in document["components"]]
+    document["components"] += [_of_package(fields) for _, fields in sorted(debian_packages(archive).items())]
     made = target / f"headroom-{VERSION}.cdx.json"
     made.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", "utf-8")
     return made
 
 
-def debian_packages(archive: Path) -> dict[str, str]:
-    """Versions by name, from what dpkg's status in the image says."""
-    found: dict[str, str] = {}
+def _of_wheel(component: Mapping[str, Any]) -> dict[str, Any]:
+    """What the wheel says of itself, and its hashes, which the lock file has."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(PackageNotFoundError):
+        about = metadata(component["name"])
+        terms = about["License-Expression"] or about["License"] or ""
+        classified = [each.split(" :: ")[-1] for each in about.get_all("Classifier", ()) if "License ::" in each]
+        names = [terms] if terms and len(terms) < _LONGEST else classified
+        found["licenses"] = [{"license": {"name": name}} for name in names]
+        if supplier := about["Author"] or about["Author-email"] or about["Maintainer-email"]:
+            found["supplier"] = {"name": supplier}
+    hashes = [each for reference in component.get("externalReferences", ()) for each in reference.get("hashes", ())]
+    return found | ({"hashes": hashes[:1]} if hashes else {})
+
+
+def _of_package(fields: Mapping[str, str]) -> dict[str, Any]:
+    name, version = fields["Package"], fields["Version"]
+    purl = f"pkg:deb/debian/{name}@{version}"
+    return {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "bom-ref": purl,
+        "purl": f"{purl}?distro=debian-12",
+        "supplier": {"name": "Debian"},
+        "hashes": [{"alg": "SHA-256", "content": fields["SHA256"]}] if "SHA256" in fields else [],
+        "licenses": [{"license": {"name": each}} for each in fields.get("Licenses", "").split("; ") if each],
+    }
+
+
+def debian_packages(archive: Path) -> dict[str, dict[str, str]]:
+    """Fields by the package's name, from what dpkg's status in the image says."""
+    found: dict[str, dict[str, str]] = {}
     for layer in image.layers(archive, "amd64"):
         with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
             for member in tar:
                 if member.isfile() and member.name.startswith("var/lib/dpkg/status.d/"):
-                    fields = dict(re.findall(r"^(Package|Version): (.+)$", _content(tar, member).decode(), re.M))
-                    found[fields["Package"]] = fields["Version"]
+                    text = _content(tar, member).decode()
+                    fields = dict(re.findall(r"^(Package|Version|SHA256|Licenses): *(.+)$", text, re.M))
+                    found[fields["Package"]] = fields
     return found
 
 
@@ -148,7 +178,7 @@ def build(target: Path, tool: Path) -> None:
         print(make(target, when).name)
     packed = target / f"headroom-{VERSION}.oci.tar"
     image.build(packed)
-    print(sbom(target, tool, packed).name)
+    print(sbom(target, tool, packed, when).name)
     checksums(target)
     print((target / "SHA256SUMS").read_text("utf-8"), end="")
 

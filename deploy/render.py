@@ -79,9 +79,15 @@ def policy() -> str:
 
 def rules() -> str:
     """The PrometheusRule."""
-    title = "# Alerts, for the Prometheus Operator. `kubectl apply -f deploy/monitoring/rules.yaml`\n"
+    title = "# Alerts, for the Prometheus Operator. `kubectl apply -f deploy/monitoring/prometheusrule.yaml`\n"
     shown = ("--show-only", "templates/monitoring.yaml")
     return title + template("--set", "prometheusRule.enabled=true", *shown)
+
+
+def plain_rules() -> str:
+    """The same as a rule file of Prometheus itself."""
+    title = "# Alerts, as a rule file of Prometheus: rule_files: [rules.yaml]\n"
+    return title + (CHART / "files" / "alerts.yaml").read_text("utf-8").partition("\n")[2]
 
 
 def everything() -> str:
@@ -163,7 +169,8 @@ FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "rancher-impersonation.yaml": rancher_impersonation,
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,
-    DEPLOY / "monitoring" / "rules.yaml": rules,
+    DEPLOY / "monitoring" / "rules.yaml": plain_rules,
+    DEPLOY / "monitoring" / "prometheusrule.yaml": rules,
     CHART / "README.md": readme,
     DEPLOY.parent / "docs" / "metrics.md": metrics,
     DEPLOY.parent / "docs" / "reference.md": reference,

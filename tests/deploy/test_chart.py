@@ -117,6 +117,39 @@ def test_a_value_that_is_unknown_or_of_the_wrong_type_is_refused(value: str) -> 
     assert "values don't meet the specifications of the schema" in refused.value.stderr
 
 
+@pytest.mark.parametrize("deadline", ["15", "20"])
+def test_a_leader_that_would_outlive_its_lease_is_refused(deadline: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(f"controller.leaderElection.renewDeadline={deadline}")
+    assert "renewDeadline must be less than leaseDuration" in refused.value.stderr
+
+
+def test_user_and_group_can_be_left_to_the_platform() -> None:
+    for values, user in (((), 65532), (("user=null",), None), (("user=1000",), 1000)):
+        found = pods(rendered(*values))
+        assert found
+        for pod in found.values():
+            context = pod["securityContext"]
+            assert [context.get(name) for name in ("runAsUser", "runAsGroup", "fsGroup")] == [user] * 3
+            assert context["runAsNonRoot"] is True
+
+
+def test_a_catalog_finds_all_that_it_shows() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert all(about[name] for name in ("home", "icon", "sources", "maintainers", "description", "keywords"))
+    assert about["annotations"]["catalog.cattle.io/namespace"] == "headroom-system"
+    for manifest in rendered():
+        labels = manifest["metadata"].get("labels", {})
+        if labels.get("app.kubernetes.io/name") == "headroom":
+            assert labels["app.kubernetes.io/part-of"] == "headroom"
+            assert labels["app.kubernetes.io/instance"]
+
+
+def test_a_failed_test_leaves_its_job_for_an_hour_alone() -> None:
+    (job,) = [each for each in rendered() if each["metadata"]["name"] == "headroom-test"]
+    assert job["spec"]["ttlSecondsAfterFinished"] == 3600
+
+
 def test_each_webhook_may_have_a_failure_policy_of_its_own() -> None:
     arguments = pods(rendered("webhook.failurePolicies.pods=Fail"))["headroom-webhook"]["containers"][0]["args"]
     expected = ["--failure-policy=Ignore", "--failure-policy=pods=Fail"]
@@ -249,7 +282,7 @@ def test_only_two_files_applied_by_hand_hold_the_namespace() -> None:
     kinds = {
         file.name: {manifest["kind"] for manifest in yaml.safe_load_all(file.read_text("utf-8"))}
         for file in (*FILES, CHART.parents[1] / "harvester-addon.yaml")
-        if file.suffix == ".yaml"
+        if file.suffix == ".yaml" and file.name != "rules.yaml"  # of Prometheus itself
     }
     assert {name for name, kinds_in_file in kinds.items() if "Namespace" in kinds_in_file} == {
         "namespace.yaml",

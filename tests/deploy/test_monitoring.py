@@ -71,7 +71,7 @@ def rules() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_every_alert_says_how_bad_it_is_and_has_a_page(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
+    assert rule["annotations"]["runbook_url"] == f"https://headroom.example.org/runbooks/{rule['alert']}.md"
     page = (RUNBOOKS / f"{rule['alert']}.md").read_text("utf-8")
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     assert headings == [rule["alert"], "Meaning", "Impact", "Diagnosis", "Mitigation"]
@@ -82,9 +82,11 @@ def test_no_page_is_about_an_alert_that_is_not_there() -> None:
 
 
 def test_the_rules_for_the_operator_are_the_same() -> None:
-    shipped = yaml.safe_load((CHART.parents[1] / "monitoring" / "rules.yaml").read_text("utf-8"))
+    folder = CHART.parents[1] / "monitoring"
+    shipped = yaml.safe_load((folder / "prometheusrule.yaml").read_text("utf-8"))
     assert shipped["kind"] == "PrometheusRule"
     assert shipped["spec"] == yaml.safe_load(ALERTS.read_text("utf-8"))
+    assert yaml.safe_load((folder / "rules.yaml").read_text("utf-8")) == shipped["spec"]
 
 
 def test_panels_do_not_overlap_and_have_a_title() -> None:

@@ -76,7 +76,8 @@ def test_the_plugin_runs_the_command_in_headrooms_pod(tmp_path: Path) -> None:
 
 TOOL = """#!/bin/sh
 test "$1" = requirements
-echo '{"metadata": {}, "components": [{"name": "aiohttp", "purl": "pkg:pypi/aiohttp@3"}]}'
+echo '{"metadata": {}, "components": [{"name": "aiohttp", "purl": "pkg:pypi/aiohttp@3",
+"externalReferences": [{"hashes": [{"alg": "SHA-256", "content": "cd"}]}]}]}'
 """
 
 
@@ -87,19 +88,38 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
         (root / "tmp").mkdir(parents=True)
         noted = root / "var/lib/dpkg/status.d"
         noted.mkdir(parents=True)
-        (noted / "libc6").write_text("Package: libc6\nVersion: 2.36-9\nDescription: C\n")
+        (noted / "libc6").write_text(
+            "Package: libc6\nVersion: 2.36-9\nDescription: C\nSHA256: ab\nLicenses: GPL-2; LGPL-2.1\n"
+        )
 
     monkeypatch.setattr(image, "assemble", assemble)
     image.build(tmp_path / "image.tar")
     tool = tmp_path / "tool"
     tool.write_text(TOOL)
     tool.chmod(0o755)
-    document = json.loads(release.sbom(tmp_path, tool, tmp_path / "image.tar").read_text("utf-8"))
+    document = json.loads(release.sbom(tmp_path, tool, tmp_path / "image.tar", WHEN).read_text("utf-8"))
     assert [component["purl"] for component in document["components"]] == [
         "pkg:pypi/aiohttp@3",
         "pkg:deb/debian/libc6@2.36-9?distro=debian-12",
     ]
     assert document["metadata"]["component"]["version"] == VERSION
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    wheel, package = document["components"]
+    assert wheel["hashes"] == [{"alg": "SHA-256", "content": "cd"}]
+    assert [each["license"]["name"] for each in wheel["licenses"]] == ["Apache-2.0 AND MIT"]
+    assert package["supplier"] == {"name": "Debian"}
+    assert package["hashes"] == [{"alg": "SHA-256", "content": "ab"}]
+    assert [each["license"]["name"] for each in package["licenses"]] == ["GPL-2", "LGPL-2.1"]
+
+
+def test_nothing_of_the_folder_that_it_was_built_in_is_in_the_image(tmp_path: Path) -> None:
+    info = tmp_path / "headroom.dist-info"
+    info.mkdir()
+    (info / "direct_url.json").write_text('{"url": "file:///home/me/headroom"}')
+    (info / "RECORD").write_text("pkg/a.py,sha256=x,1\nheadroom.dist-info/direct_url.json,sha256=y,2\n")
+    image.forget_origin(info / "direct_url.json")
+    assert [path.name for path in info.iterdir()] == ["RECORD"]
+    assert (info / "RECORD").read_text() == "pkg/a.py,sha256=x,1\n"
 
 
 def test_every_file_names_the_same_version() -> None:

@@ -1,6 +1,8 @@
 {{/* Names are fixed: the Lease, the ConfigMap and the webhook configurations exist once a cluster. */}}
 {{- define "headroom.labels" -}}
 app.kubernetes.io/name: headroom
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: headroom
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
@@ -93,9 +95,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
+  {{- with .root.Values.user }}
+  runAsUser: {{ . }}
+  runAsGroup: {{ . }}
+  fsGroup: {{ . }}
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 nodeSelector: {{- toYaml .root.Values.nodeSelector | nindent 2 }}
 {{- with .root.Values.tolerations }}
