@@ -7,6 +7,7 @@ image of another architecture is made alike. Needs Debian 12 (apt-get, dpkg-deb)
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import io
@@ -149,20 +150,22 @@ def _wheels(site: Path, architecture: str) -> None:
     subprocess.run(own, check=True)
     for folder in [site / "bin", *site.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
-    for origin in site.rglob("*.dist-info/direct_url.json"):
-        forget_origin(origin)
+    for info in site.glob("*.dist-info"):
+        forget_origin(info)
     if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
         # The root file system is read-only: what is not compiled here is compiled at every start.
         compile_all = [sys.executable, "-m", "compileall", "-q", "-j0", "--invalidation-mode=unchecked-hash"]
         subprocess.run([*compile_all, "-s", str(site), "-p", f"/{SITE}", str(site)], check=True)
 
 
-def forget_origin(direct_url: Path) -> None:
-    """Remove what pip notes of the folder that a package was built in, which differs from machine to machine."""
-    record = direct_url.parent / "RECORD"
+def forget_origin(info: Path) -> None:
+    """Remove what pip notes of the machine: the folder that a package was built in, and the hashes of commands, which
+    begin with a path of this machine and are not in the image."""
+    (info / "direct_url.json").unlink(missing_ok=True)
+    record = info / "RECORD"
     lines = record.read_text("utf-8").splitlines(keepends=True)
-    record.write_text("".join(line for line in lines if "/direct_url.json," not in line), "utf-8")
-    direct_url.unlink()
+    kept = (line for line in lines if (info.parent / next(csv.reader([line]))[0]).exists())
+    record.write_text("".join(kept), "utf-8")
 
 
 def _layer(root: Path) -> bytes:

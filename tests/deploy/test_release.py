@@ -112,14 +112,20 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
     assert [each["license"]["name"] for each in package["licenses"]] == ["GPL-2", "LGPL-2.1"]
 
 
-def test_nothing_of_the_folder_that_it_was_built_in_is_in_the_image(tmp_path: Path) -> None:
+def test_nothing_of_the_machine_that_it_was_built_on_is_in_the_image(tmp_path: Path) -> None:
     info = tmp_path / "headroom.dist-info"
     info.mkdir()
+    (tmp_path / "a,b.py").write_text("")
     (info / "direct_url.json").write_text('{"url": "file:///home/me/headroom"}')
-    (info / "RECORD").write_text("pkg/a.py,sha256=x,1\nheadroom.dist-info/direct_url.json,sha256=y,2\n")
-    image.forget_origin(info / "direct_url.json")
+    installed = [
+        '"a,b.py",sha256=x,1',
+        "headroom.dist-info/direct_url.json,sha256=y,2",
+        "../../bin/headroom,sha256=z,3",
+    ]
+    (info / "RECORD").write_text("\n".join([*installed, "headroom.dist-info/RECORD,,", ""]))
+    image.forget_origin(info)
     assert [path.name for path in info.iterdir()] == ["RECORD"]
-    assert (info / "RECORD").read_text() == "pkg/a.py,sha256=x,1\n"
+    assert (info / "RECORD").read_text() == '"a,b.py",sha256=x,1\nheadroom.dist-info/RECORD,,\n'
 
 
 def test_every_file_names_the_same_version() -> None:
