@@ -21,7 +21,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
-from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
+from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, Tone
 from pkg.report.evacuation import Evacuation, Violation, evacuation, evacuations
 from pkg.report.fit import Fit
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
@@ -175,11 +175,11 @@ class _Evacuated(Answer):
             for node in nodes
         ]
         parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
-        stays = [_stays(node.node, violation) for node in nodes for violation in node.violations]
+        stays = [reports.problem(_stays(node.node, violation)) for node in nodes for violation in node.violations]
         worst = max(nodes, key=lambda node: node.node == self.found.worst)
         last = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
-        verdict = last if stays else "every node can be evacuated"
-        return [*parts, *map(reports.line, [*stays, verdict, *self.found.remarks])]
+        verdict = reports.line(last) if stays else reports.line("every node can be evacuated", Tone.GOOD)
+        return [*parts, *stays, verdict, *map(reports.line, self.found.remarks)]
 
 
 def _added(plan: MigrationPlan) -> ResourceList:
@@ -187,7 +187,7 @@ def _added(plan: MigrationPlan) -> ResourceList:
 
 
 def _stays(node: str, violation: Violation) -> str:
-    return f"! {violation.namespace}/{violation.vm} would stay on {node}: {violation.why}"
+    return f"{violation.namespace}/{violation.vm} would stay on {node}: {violation.why}"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class _Planned(Answer):
             ]
             columns = ["quota", "with headroom", "headroom adds", "why"]
             parts += _with_reasons("all of them at once", columns, rows)
-        return [*parts, *(reports.line(_stays(found.node or "", violation)) for violation in self.violations)]
+        return [*parts, *(reports.problem(_stays(found.node or "", violation)) for violation in self.violations)]
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:

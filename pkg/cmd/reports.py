@@ -10,12 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from shutil import get_terminal_size
 from typing import Any, TypeVar
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +41,15 @@ _COLUMNS = 120
 _PERIOD = 1.0
 """Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
 server."""
+
+
+class Tone(StrEnum):
+    """The meaning of a line, as its colour on a terminal."""
+
+    PLAIN = ""
+    GOOD = "green"
+    RAISED = "yellow"
+    WRONG = "red"
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ class Answer(ABC):
         """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
         assumes."""
         return [
-            *map(line, self.snapshot.installed.alarms(self.namespace)),
+            *(line(alarm, Tone.WRONG) for alarm in self.snapshot.installed.alarms(self.namespace)),
             *self.parts(),
             *map(line, self.snapshot.basis.remarks),
         ]
@@ -158,12 +169,32 @@ def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer
         with Live(console=_console(), auto_refresh=False) as live:
 
             def update(answer: Answer) -> None:
-                at = line(f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends")
-                live.update(Group(*answer.framed(), at), refresh=True)
+                live.update(Screenful(answer.framed(), f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends"), refresh=True)
 
             await _again(client, question, update)
 
     ask(kubeconfig, asked)
+
+
+@dataclass(frozen=True)
+class Screenful:
+    """As much of a report as the terminal has room for, how much that leaves out, and a last line."""
+
+    parts: Sequence[RenderableType]
+    last: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders it; called by rich."""
+        rows = console.render_lines(Group(*self.parts), options.reset_height(), pad=False)
+        room = max(console.height - 2, 1)  # the last line, and the cursor's
+        if len(rows) > room:
+            left_out = len(rows) - room + 1
+            rows = rows[: room - 1]
+            rows.append(console.render_lines(line(f"… {left_out} more lines: -n NAMESPACE shows less"), options)[0])
+        for row in rows:
+            yield from row
+            yield Segment.line()
+        yield line(self.last)
 
 
 async def _again(
@@ -215,9 +246,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return [line(title), made]
 
 
-def line(text: str) -> RenderableType:
+def line(text: str, tone: Tone = Tone.PLAIN) -> RenderableType:
     """Plain words, whatever brackets and control characters they hold."""
-    return Text(printable(text))
+    return Text(printable(text), style=tone.value)
+
+
+def problem(text: str, indent: str = "") -> RenderableType:
+    """A line about what is wrong with the object above it."""
+    return line(f"{indent}! {text}", Tone.WRONG)
 
 
 def width() -> int:

@@ -18,7 +18,7 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.html import write_page
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.cmd.reports import NamespaceOptions, ReportOptions, WatchOptions
+from pkg.cmd.reports import NamespaceOptions, ReportOptions, Tone, WatchOptions
 from pkg.report.budget import Report
 from pkg.report.budget import reports as with_budgets
 from pkg.report.installation import Installed, lasting
@@ -87,7 +87,8 @@ class Answer(reports.Answer):
 
     def parts(self) -> list[RenderableType]:
         installed = self.snapshot.installed
-        parts = [reports.line(head(self.snapshot, self.quotas))]
+        first = head(self.snapshot, self.quotas)
+        parts = [reports.line(first, Tone.GOOD if first.startswith("headroom works") else Tone.WRONG)]
         if self.totals:
             parts += _total_parts(self.totals)
         elif self.whole:
@@ -152,7 +153,7 @@ def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
         for name, row in quota.resources.items()
         if row.added
     )
-    yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]))
+    yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), Tone.RAISED)
     for entry in quota.additions:
         since = f" for {lasting(now - from_rfc3339(entry.since))}" if entry.since else ""
         left = ""
@@ -163,7 +164,7 @@ def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
         yield reports.line(f"  {entry.vm}   {entry.state}{since}{left}")
     if quota.compensation:
         yield reports.line(f"  refused pods   compensation {listed(quota.compensation)}")
-    yield from (reports.line(f"  ! {problem}") for problem in quota.problems)
+    yield from (reports.problem(problem, "  ") for problem in quota.problems)
 
 
 def _total_parts(found: Totals) -> list[RenderableType]:
@@ -201,7 +202,8 @@ def _budget_said(found: Report) -> Iterator[str]:
 def _check(snapshot: Snapshot, parts: list[Part]) -> int:
     missing = snapshot.installed.missing(controller=Part.CONTROLLER in parts, webhooks=Part.WEBHOOKS in parts)
     faults = [*snapshot.installed.alarms(), *missing]
-    reports.print_all(*map(reports.line, faults or ["headroom works"]))
+    tone = Tone.WRONG if faults else Tone.GOOD
+    reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
     return 1 if faults else 0
 
 
@@ -219,7 +221,7 @@ def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
         added.append(["(refused pods)", "compensation", "-", listed(quota.compensation)])
     if added:
         parts += reports.table("added", ["VM", "state", "since", "resources"], added)
-    return [*parts, *(reports.line(f"! {problem}") for problem in quota.problems)]
+    return [*parts, *(reports.problem(problem) for problem in quota.problems)]
 
 
 def _budget_parts(found: Report) -> list[RenderableType]:
@@ -239,4 +241,4 @@ def _budget_parts(found: Report) -> list[RenderableType]:
     if rows:
         columns = ["quota", "resource", "original#", "hard#", "for"]
         parts += reports.table("raised while the namespace is locked", columns, rows)
-    return [*parts, *(reports.line(f"! {problem}") for problem in found.problems)]
+    return [*parts, *(reports.problem(problem) for problem in found.problems)]
