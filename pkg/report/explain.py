@@ -19,7 +19,7 @@ from pkg.report import causes
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import (
     abort_requested,
@@ -46,6 +46,8 @@ class _Failure(NamedTuple):
 
 
 _NONE = _Failure("", "", "")
+_ASKS_FOR_MORE = " is requested and "
+"""In what the reserve says of a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 
@@ -143,7 +145,7 @@ def _reason(
     short = [fit for fit in found if not fit.fits]
     if short:
         return _lacking(name, short, causes.of_instance(snapshot, instance))
-    in_the_way = _in_the_way(snapshot, instance, migration)
+    in_the_way = _in_the_way(snapshot, instance, migration, found)
     if in_the_way:
         return in_the_way
     if is_refused(migration):
@@ -174,7 +176,10 @@ def _lacking(name: str, short: Sequence[Fit], notes: Sequence[str]) -> tuple[Ver
 
 
 def _in_the_way(
-    snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
+    snapshot: Snapshot,
+    instance: VirtualMachineInstance,
+    migration: VirtualMachineInstanceMigration,
+    found: Sequence[Fit],
 ) -> tuple[Verdict, str] | None:
     """What keeps KubeVirt from creating a target pod that fits: our own webhook, or what KubeVirt said last."""
     namespace = snapshot.source.namespaces.get(name=instance.namespace)
@@ -191,7 +196,8 @@ def _in_the_way(
     last = max(failures, default=_NONE)
     if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in last.message:
         why = str(last) if failures else ours
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {why}"
+        larger = f"; {_larger(found)}" if _ASKS_FOR_MORE in last.message else ""
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {why}{larger}"
     if failures:
         why = causes.of_refusal(snapshot, instance.namespace, last.message)
         return (
@@ -199,6 +205,15 @@ def _in_the_way(
             f"{migration.name} fits, but KubeVirt could not create its target pod: {last}{why and f'; {why}'}",
         )
     return None
+
+
+def _larger(found: Sequence[Fit]) -> str:
+    """Why the reserve refuses a target: it asks for more than what was added for it."""
+    granted = {name: need.requested for fit in found for name, need in fit.needs.items()}
+    return (
+        f"the pod asks for more than headroom expects of it and has added ({listed(granted)}): see what changes the "
+        f"VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
+    )
 
 
 def _failures(

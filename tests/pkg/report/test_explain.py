@@ -59,6 +59,10 @@ UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connec
 DENIED = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns1/default-abc"], 1)
 ELSEWHERE = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns2/default-abc"], 1)
 HOLDING = {"headroom.harvesterhci.io/holding": "true"}
+LARGER = (
+    'Error creating pod: admission webhook "pods.headroom.harvesterhci.io" denied the request: exceeded quota: '
+    "resource quota ns1/default-abc is used up: limits.cpu 4015m is requested and 2015m is left"
+)
 BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
 
 
@@ -179,6 +183,13 @@ ASKED = {
         migrations=[vmim()],
         settled=True,
         failures=[failed(BY_US), failed("another reason, before", "2026-01-01T00:00:01Z")],
+    ),
+    "it fits, and its target is larger than what was added for it": Asked(
+        Verdict.WAITS_FOR_HEADROOM,
+        "the pod asks for more than headroom expects of it and has added (limits.cpu 2015m, limits.memory 4.5Gi)",
+        migrations=[vmim()],
+        settled=True,
+        failures=[failed(LARGER)],
     ),
     "it fits, and KubeVirt could not create its pod": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
