@@ -208,12 +208,6 @@ EVENTS: Final = (
         "Something refuses that the lock is deleted. Once it has ended, it refuses nothing.",
         "`headroom release --only locks`",
     ),
-    Event(
-        "UpstreamControllerRunning",
-        _BUDGET,
-        "KubeVirt's own controller holds its Lease; headroom raises nothing there.",
-        "Stop one of the two",
-    ),
     Event("NamespaceLocked", _BUDGET, "The namespace is locked for a migration.", kind="Normal"),
     Event(
         "ResourceQuotaRaised",

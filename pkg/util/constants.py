@@ -153,10 +153,6 @@ NEVER_LOCKED: Final = (
 """Namespaces (shell patterns) of Kubernetes, KubeVirt, Harvester and Rancher: without new pods there the cluster stops.
 The namespaces of headroom and of the KubeVirt objects belong to them too."""
 
-UPSTREAM_LEASE: Final = "mtq-controller"
-"""The Lease of KubeVirt's managed-tenant-quota (pkg/mtq-controller/application.go)."""
-
-EVENT_UPSTREAM: Final = "UpstreamControllerRunning"
 EVENT_NOT_ENOUGH: Final = "NotEnoughResourceToRelease"
 EVENT_SEVERAL_BUDGETS: Final = "MultipleMigrationResourceQuotas"
 EVENT_INVALID_BUDGET: Final = "InvalidMigrationResourceQuota"

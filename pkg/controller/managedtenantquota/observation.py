@@ -12,14 +12,9 @@ from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import (
-    LEASES,
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    RESOURCE_QUOTAS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-)
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
-from kubeloop.client.errors import ApiError, Forbidden, NotFound
+from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.registration import NotReached
@@ -27,9 +22,9 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION, probe
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.controller.options import Options
-from pkg.util.constants import NEVER_LOCKED, UPSTREAM_LEASE, WEBHOOK_CONFIGURATION_NAME
+from pkg.util.constants import NEVER_LOCKED, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.rendering import virt_controllers
-from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, moment, recognise
+from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, recognise
 from pkg.util.managedtenantquota.model import Observed, observe
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.managed import is_default
@@ -45,7 +40,7 @@ class CannotLock(Exception):
 
 @dataclass(eq=False)
 class Observer:
-    """`cached` costs no request and suggests; `live` costs seven and decides. `clock`: the API server's, in seconds
+    """`cached` costs no request and suggests; `live` costs six and decides. `clock`: the API server's, in seconds
     since the epoch."""
 
     facts: FactsObserver
@@ -74,11 +69,10 @@ class Observer:
         The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
         were. The save is bound to the version of that status.
         """
-        budgets, standing, (upstream, unknown), (wanted, not_served) = await asyncio.gather(
+        budgets, standing, (wanted, not_served) = await asyncio.gather(
             list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace),
             _found(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
-            _or_why(self._upstream(), "whether KubeVirt's own controller runs"),
-            _or_why(self._wanted_lock(namespace), "whether it reaches headroom's webhook"),
+            _or_why(self._wanted_lock(namespace)),
         )
         lock, foreign = recognise(standing), ""
         if standing and not lock:
@@ -88,24 +82,10 @@ class Observer:
             budgets=budgets,
             quotas=await self.client.resource(RESOURCE_QUOTAS).list(namespace),
             lock=lock,
-            upstream=upstream or "",
             wanted_lock=wanted,
             holder=f"headroom ({self._own or ', '.join(self.options.controller_users)}) on {socket.gethostname()}",
-            why_not=foreign or unknown or not_served,
+            why_not=foreign or not_served,
         )
-
-    async def _upstream(self) -> str:
-        """Who holds the Lease of KubeVirt's managed-tenant-quota controller, wherever that is installed; "": it was
-        not renewed in time."""
-        try:
-            leases = await self.client.resource(LEASES).list(field_selector=f"metadata.name={UPSTREAM_LEASE}")
-        except (NotFound, Forbidden):
-            return ""
-        for lease in leases:
-            held_until = moment(lease.spec.renew_time) + (lease.spec.lease_duration_seconds or 0)
-            if lease.spec.holder_identity and held_until > self.clock():
-                return f"KubeVirt's managed-tenant-quota controller runs, it holds Lease {lease.key}"
-        return ""
 
     async def _wanted_lock(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """How a namespace's lock shall look. Raises CannotLock, ApiError."""
@@ -153,11 +133,11 @@ async def _found(read: Awaitable[T]) -> T | None:
         return None
 
 
-async def _or_why(read: Awaitable[T], asked: str) -> tuple[T | None, str]:
+async def _or_why(read: Awaitable[T]) -> tuple[T | None, str]:
     """What was read. What only a lock needs is no reason not to restore: None, and why."""
     try:
         return await read, ""
     except CannotLock as reason:
         return None, str(reason)
     except ApiError as exc:
-        return None, f"the API server does not say {asked}: {exc}"
+        return None, f"the API server does not say whether it reaches headroom's webhook: {exc}"

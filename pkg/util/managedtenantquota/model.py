@@ -96,8 +96,6 @@ class Observed:
     looked at."""
     holder: str = ""
     """What a lock says of who made it."""
-    upstream: str = ""
-    """Who holds the Lease of KubeVirt's own managed-tenant-quota controller; "" while it does not run."""
     refused: Collection[str] = ()
     """The keys of quotas whose restore, and of the lock whose deletion was refused in this pass."""
     timers: Timers = field(default_factory=Timers)

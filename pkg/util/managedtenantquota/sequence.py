@@ -133,15 +133,6 @@ def _overdue(window: Window) -> Step | None:
     return _unlock(window) if window.overdue else None
 
 
-def _leave_alone(window: Window) -> Step | None:
-    """What KubeVirt's own controller is to do. Not what we began: any user who may create a Lease can say that it runs,
-    and would keep a quota raised by that."""
-    began = window.records or (window.lock is not None and window.lock.ours)
-    if began or not window.observed.upstream:
-        return None
-    return Wait(window.policy.sweep, "KubeVirt's own controller does it")
-
-
 def _restore(window: Window) -> Step | None:
     """The next one that was not refused just now: those are tried again soon."""
     changes = window.to_restore()
@@ -186,7 +177,7 @@ _ENFORCEMENT_POLL = 1.0
 
 Row = Callable[[Window], Step | None]
 OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise)
-CLOSING: Final[Sequence[Row]] = (*(_overdue, _leave_alone, _restore, _await_enforcement), *(_clear, _unlock, _mirror))
+CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _await_enforcement, _clear, _unlock, _mirror)
 """The first row that has something to say is the next step; where none has, it waits."""
 
 

@@ -24,7 +24,6 @@ from pkg.util.constants import (
     EVENT_LOCK_UNAVAILABLE,
     EVENT_NOT_ENOUGH,
     EVENT_SEVERAL_BUDGETS,
-    EVENT_UPSTREAM,
 )
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import hindrance, limits_of
@@ -140,9 +139,6 @@ class Window:
     def _purpose(self) -> Sequence[Missing]:
         observed, policy = self.observed, self.policy
         where = f"namespace {observed.namespace}"
-        if observed.upstream:
-            said = f"{observed.upstream}: headroom leaves {where} to it; to migrate to headroom, remove that controller"
-            return self._close(policy.sweep, EVENT_UPSTREAM, said)
         if not observed.exists or not observed.budgets or self.problems:
             return ()
         if len(observed.budgets) > 1:

@@ -65,13 +65,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
             quotas=TWO_BLOCK, lock=lock()
         ),
     },
-    30.0: {
-        "raised": raised(lock=lock()),
-        "upstream's controller runs: nothing is begun": observed(upstream="it"),
-        "upstream's controller runs: its window is its own": raised(
-            quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False), upstream="it"
-        ),
-    },
+    30.0: {"raised": raised(lock=lock())},
     "Restore": {
         "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
         "the same, behind a quota that is not": raised(
@@ -115,8 +109,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "it was none at all before": observed(
             [quota({"pods": "1"}, {})], [budget({"pods": "1"}, saved={"quota": {"pods": "0"}})], DONE
         ),
-        "upstream's controller is said to run: what we locked is closed": raised(lock=lock(), upstream="it"),
-        "upstream's controller is said to run: what we raised is restored": raised(budgets=[budget()], upstream="it"),
+        "upstream's window, its migration is over": raised(quotas=[quota(RAISED)], around=DONE, lock=lock(ours=False)),
     },
     1.0: {
         "restored, and admission goes by the raised limits still": raised(
@@ -159,7 +152,6 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "past them, and the status is garbage": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
-        "past them, and upstream's controller runs": raised(lock=lock(age=130), upstream="it"),
         "past them, and to a second quota that refuses it nothing may be added": raised(
             quotas=TWO_BLOCK, lock=lock(age=130)
         ),
@@ -376,12 +368,6 @@ OTHER = [budget(), budget(name="other")]
             "LockUnavailable",
             "namespace ns1 cannot be locked, its quotas are not raised: no webhook",
             again=2.0,
-        ),
-        "upstream's controller": Said(
-            observed(upstream="it runs"),
-            "UpstreamControllerRunning",
-            "it runs: headroom leaves namespace ns1 to it; to migrate to headroom, remove that controller",
-            again=30.0,
         ),
         "garbage in the status": Said(
             observed([quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "x"}}, added={"pods": "y"})]),
