@@ -177,9 +177,10 @@ class Condition(Struct):
     observed_generation: int | None = None
 
 
-def rfc3339(seconds: float) -> str:
-    """metav1.Time: RFC 3339, whole seconds, UTC."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def rfc3339(seconds: float, timespec: str = "seconds") -> str:
+    """metav1.Time: RFC 3339, UTC; with `timespec="microseconds"` metav1.MicroTime."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def from_rfc3339(text: str) -> float:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from kubeloop.api.core import EventType, Lease, LeaseSpec
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, rfc3339
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.errors import ReportedError
-from kubeloop.leaderelection.lease_lock import LeaseLock, timestamp
+from kubeloop.leaderelection.lease_lock import LeaseLock
 from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class LeaderElector:
         return True
 
     def _ours(self, before: LeaseSpec) -> LeaseSpec:
-        now, transitions = timestamp(), before.lease_transitions or 0
+        now, transitions = rfc3339(time.time(), "microseconds"), before.lease_transitions or 0
         kept = before.holder_identity == self._lock.identity
         return LeaseSpec(
             holder_identity=self._lock.identity,
@@ -300,7 +300,7 @@ class LeaderElector:
 
 def _released(before: LeaseSpec) -> LeaseSpec:
     """Without a holder: the next candidate takes it at once."""
-    now = timestamp()
+    now = rfc3339(time.time(), "microseconds")
     return LeaseSpec(
         lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=before.lease_transitions
     )

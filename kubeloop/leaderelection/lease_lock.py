@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import socket
 import uuid
@@ -59,8 +58,3 @@ class LeaseLock:
                     raise error_from_status(event.status)
                 if event.object is not None and event.type != "DELETED":
                     yield event.object
-
-
-def timestamp() -> str:
-    """metav1.MicroTime of this moment."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec import field, structs
 
+from kubeloop.api.meta import rfc3339
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.lock import recognise, timestamp
+from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.targets import target_pods
@@ -64,7 +65,9 @@ def report(observed: Observed) -> Report:
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=Locked(lock.configuration.name, timestamp(lock.since), lock.holder, lock.reason) if lock else None,
+        lock=Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.holder, lock.reason)
+        if lock
+        else None,
         raised=raised,
         problems=[problem.message for problem in window.problems],
     )

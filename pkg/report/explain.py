@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import field
 
+from kubeloop.api.meta import rfc3339
 from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -31,7 +33,7 @@ from pkg.util.kubevirt.migration import (
     of_devices,
     refusing_quota,
 )
-from pkg.util.resourcequota.touch import last_touch, timestamp
+from pkg.util.resourcequota.touch import last_touch
 
 
 class _Failure(NamedTuple):
@@ -236,11 +238,9 @@ def _failures(
 def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
     """When headroom changes the quota next, so that KubeVirt tries again."""
     found = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
-    return "".join(
-        f"; headroom touched it at {timestamp(each.at)}, the next time is {timestamp(each.next)}"
-        for each in found
-        if each
-    )
+    at = partial(rfc3339, timespec="milliseconds")
+    touched = (f"; headroom touched it at {at(each.at)}, the next time is {at(each.next)}" for each in found if each)
+    return "".join(touched)
 
 
 def _of_targets(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:

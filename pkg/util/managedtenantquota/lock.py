@@ -9,12 +9,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.meta import from_rfc3339, rfc3339
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABEL, LOCK_LABELS
 
@@ -188,8 +187,8 @@ def lock_body(
             "name": lock_name(namespace),
             "labels": LOCK_LABELS,
             "annotations": {
-                ANNOTATION_SINCE: timestamp(now),
-                constants.ANNOTATION_UNTIL: timestamp(now + longest),
+                ANNOTATION_SINCE: rfc3339(now, "microseconds"),
+                constants.ANNOTATION_UNTIL: rfc3339(now + longest, "microseconds"),
                 constants.ANNOTATION_HOLDER: holder,
                 constants.ANNOTATION_REASON: reason,
             },
@@ -209,11 +208,6 @@ def _is_one_of(users: Sequence[str]) -> str:
     """In CEL. JSON's strings are CEL's too."""
     plain = [user for user in users if user and not any(character in user for character in "*?[")]
     return f"request.userInfo.username in {json.dumps(plain)}"
-
-
-def timestamp(seconds: float) -> str:
-    """RFC 3339 with microseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def moment(*texts: str | None) -> float:

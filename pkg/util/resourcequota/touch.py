@@ -8,13 +8,12 @@ annotation is such an event.
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.meta import from_rfc3339, rfc3339
 from kubeloop.api.quantity import QuantityError
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -55,7 +54,8 @@ def with_touch(facts: Facts, made: Plan) -> Plan:
     wait, annotations = _due(last, refused.values(), shown_since) - now, made.annotations
     if wait <= 0:
         wait = _pause(last, refused.values())
-        text = json.dumps({"at": timestamp(now), "next": timestamp(now + wait)}, separators=(",", ":"))
+        times = {"at": rfc3339(now, "milliseconds"), "next": rfc3339(now + wait, "milliseconds")}
+        text = json.dumps(times, separators=(",", ":"))
         annotations = {**annotations, constants.ANNOTATION_TOUCHED: text}
     return replace(
         made,
@@ -124,9 +124,3 @@ def _pause(last: Touched | None, refused: Collection[float]) -> float:
     if last is None or any(first > last.at for first in refused):
         return SECOND
     return min(LONGEST, 2.0 * (last.next - last.at))
-
-
-def timestamp(seconds: float) -> str:
-    """RFC 3339 with milliseconds."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

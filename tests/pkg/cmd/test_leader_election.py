@@ -57,6 +57,18 @@ def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so
     assert why in event["message"]
 
 
+def test_the_lease_says_by_an_event_who_became_leader(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
+    server.server.always(POST, LEASES, body(lease("me")))
+    server.server.always(PATCH, LEASE, body(lease("me")))
+    events = registry.EVENTS.path("own")
+    server.server.always(POST, events, body({}))
+    with running(kubeconfig, tmp_path, *ELECTED) as program:
+        program.until(lambda: any(seen.json["reason"] == "LeaderElection" for seen in server.seen(POST, events)))
+    elected = next(seen.json for seen in server.seen(POST, events) if seen.json["reason"] == "LeaderElection")
+    assert (elected["involvedObject"]["kind"], elected["involvedObject"]["name"]) == ("Lease", "headroom")
+    assert elected["message"].endswith(" became leader")
+
+
 @pytest.mark.parametrize("arguments", [(), ("--leader-elect", "--dry-run")], ids=["outside a cluster", "dry run"])
 def test_there_is_no_election(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path, arguments: tuple[str, ...]

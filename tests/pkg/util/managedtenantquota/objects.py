@@ -14,13 +14,14 @@ import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import rfc3339
 from kubeloop.api.resource_list import format_resource_list
 from kubeloop.testing.fake.patches import merged
 from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise, timestamp
+from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
 from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write
@@ -107,7 +108,7 @@ def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = Tr
     body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
     body["metadata"] |= {"uid": uid, "resourceVersion": "11"}
     if not ours:
-        body["metadata"] |= {"annotations": {}, "creationTimestamp": timestamp(NOW - age)}
+        body["metadata"] |= {"annotations": {}, "creationTimestamp": rfc3339(NOW - age, "microseconds")}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
     assert found is not None
     return replace(found, seen=NOW - age)
