@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
 from pkg.webhook.options import QuotaGuard
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class PolicyOptions:
         metavar="VERSION",
     )
     hold_limit: float = option(
-        600.0,
+        EXACT.hold_limit,
         "How long after its migration a pod or claim that it left behind keeps the added headroom.",
         metavar="SECONDS",
         min=0.0,
@@ -182,10 +182,10 @@ class ControllerOptions:
 
     workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
     compensate: bool = option(
-        True, "Raise the quota further for a migration that is still refused although its entry is applied."
+        EXACT.compensate, "Raise the quota further for a migration that is still refused although its entry is applied."
     )
     foreign_grace: float = option(
-        60.0,
+        EXACT.foreign_grace,
         "How long an entry that no migration explains is kept, if another program wrote it.",
         metavar="SECONDS",
         min=0.0,
@@ -194,7 +194,7 @@ class ControllerOptions:
         False, "Create and update default quotas from the namespaces' annotations, where there is no Rancher."
     )
     lock_limit: float = option(
-        120.0,
+        LOCK_LIMIT,
         "How long a namespace with a migration budget (VMMRQ) is locked at most.",
         metavar="SECONDS",
         min=1.0,

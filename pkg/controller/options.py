@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, Policy, RancherQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Options:
     """How quotas with Rancher's default label are raised."""
     dry_run: bool = False
     """Decide, log and count, write no ResourceQuota and nothing else."""
-    lock_limit: float = 120.0
+    lock_limit: float = LOCK_LIMIT
     """Seconds that a namespace with a migration budget is locked at most."""
     namespace: str = "default"
     """Headroom's own."""

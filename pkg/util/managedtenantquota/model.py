@@ -15,6 +15,7 @@ from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.policy import LOCK_LIMIT
 
 _WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
@@ -23,7 +24,7 @@ _WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 class Policy:
     """What an operator chose, and how long things take. Seconds."""
 
-    lock_limit: float = 120.0
+    lock_limit: float = LOCK_LIMIT
     """A window that is open for longer is closed, whatever it waits for."""
     grace: float = 10.0
     """Beyond that limit the quotas get so long to be restored under the lock; then the lock ends in any case."""

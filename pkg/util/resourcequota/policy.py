@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+LOCK_LIMIT: Final = 120.0
+"""Seconds that a namespace with a migration budget is locked at most, unless `--lock-limit` says otherwise."""
 
 
 class Mode(StrEnum):
