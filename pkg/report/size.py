@@ -23,6 +23,7 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import listed
 from pkg.util.kubevirt.claims import claim_to_come
+from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
@@ -77,7 +78,7 @@ class AtRatio(Document, frozen=True):
 
 class Sized(Document, frozen=True):
     """What a quota needs, by resource; `verdicts` say for what its base, and what headroom may add, is enough, and
-    which VMs would not start again; `ratios` is the need of `limits.memory` at other ratios."""
+    which VMs would not start again or are not counted; `ratios` is the need of `limits.memory` at other ratios."""
 
     name: str
     needs: Mapping[str, Need] = field(name="resources")
@@ -105,23 +106,34 @@ def sizes(
     growth: Growth | None = None,
 ) -> Sizes:
     """For every quota of the namespace. `machines`: all its VMs, those that do not run too. Raises NotSized for a VM
-    that is not there, and for one whose quantities are none."""
+    that is not there or whose size is not known, and for one whose quantities are none."""
     rendering = snapshot.rendering(namespace, ratio)
     instances = {vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace}
-    every = {vm.name: instance_of(vm) for vm in machines} | instances
-    if growth is not None:
-        if growth.vm not in every:
-            raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
-        every[growth.vm] = _grown(every[growth.vm], growth)
+    halted = {vm.name: vm for vm in machines if vm.name not in instances}
+    unread = {name: missing for name, vm in halted.items() if (missing := missing_instancetype(vm))}
+    if growth is not None and growth.vm in unread:
+        raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} is not read: start the VM first")
     pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
     grown = growth.vm if growth else ""
     try:
+        every = {name: with_topology(instance_of(vm)) for name, vm in halted.items() if name not in unread} | instances
+        if growth is not None and growth.vm in every:
+            every[growth.vm] = _grown(every[growth.vm], growth)
+        elif growth is not None:
+            raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
         found = [
             _sized(snapshot, quota, every, grown, pods, rendering, at_once) for quota in snapshot.quotas_of(namespace)
         ]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
-    quotas = [each for each in found if each.needs]
+    uncounted = [
+        f"VM {name} is not counted: it does not run, and its {missing} is not read: ask again once it runs"
+        for name, missing in unread.items()
+    ]
+    enough = f"large enough: all VMs run, and {at_once} can migrate at once"
+    quotas = [
+        msgspec.structs.replace(each, verdicts=[*each.verdicts, *uncounted] or [enough]) for each in found if each.needs
+    ]
     return Sizes(namespace, rendering.ratio or None, at_once, sorted(every), quotas)
 
 
@@ -148,13 +160,12 @@ def _sized(
     vms = _vms(snapshot, quota, every, grown, pods, rendering)
     needs = _needs(snapshot, quota, vms, pods, rendering, at_once)
     verdicts = [*_too_small(needs), *_not_again(vms, needs), *_not_at_once(snapshot, quota, needs, at_once)]
-    enough = f"large enough: all VMs run, and {at_once} can migrate at once"
     ratios = []
     for ratio in _RATIOS if _MEMORY in needs else ():
         then = replace(rendering, ratio=ratio, harvester_ratio=ratio)
         of = _needs(snapshot, quota, _vms(snapshot, quota, every, grown, pods, then), pods, then, at_once)[_MEMORY]
         ratios.append(AtRatio(ratio, of.run, of.largest, of.at_once))
-    return Sized(quota.name, needs, verdicts or [enough], ratios)
+    return Sized(quota.name, needs, verdicts, ratios)
 
 
 def _too_small(needs: Mapping[str, Need]) -> Iterator[str]:

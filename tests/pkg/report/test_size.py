@@ -12,6 +12,7 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.report.size import Growth, NotSized, sizes
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
+from tests.kinds import edited
 from tests.objects import (
     ENTRY,
     HARD,
@@ -190,3 +191,34 @@ def test_what_other_ratios_would_need() -> None:
     needs = {each.ratio: int(each.run.value()) - 1024**3 for each in sized.ratios}
     assert list(needs) == ["1.0", "1.5", "2.0", "3.0", "4.5"]
     assert (needs["1.5"], needs["4.5"]) == (ONE, AT_4_5)
+
+
+HALTED = edited(vm(status="Stopped", spec={"runStrategy": "Halted"}), metadata={"name": "vm9", "namespace": "ns1"})
+OF_A_TYPE = edited(HALTED, spec={"runStrategy": "Halted", "instancetype": {"name": "u1.large"}})
+UNREAD = "VM vm9 is not counted: it does not run, and its instancetype u1.large is not read: ask again once it runs"
+
+
+def test_a_halted_vm_of_an_instancetype_is_named_and_not_guessed() -> None:
+    found = sizes(namespace(), "ns1", [OF_A_TYPE])
+    assert (found.vms, found.quotas[0].needs) == (["vm1"], sizes(namespace(), "ns1").quotas[0].needs)
+    assert found.quotas[0].verdicts[-1] == UNREAD
+    assert not any(verdict.startswith("large enough") for verdict in found.quotas[0].verdicts)
+
+
+def test_a_vm_of_an_instancetype_that_runs_counts_as_it_runs() -> None:
+    runs = namespace(running_vmi("vm9"))
+    assert sizes(runs, "ns1", [OF_A_TYPE]) == sizes(runs, "ns1")
+
+
+def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
+    with pytest.raises(NotSized, match=r"instancetype u1\.large of VM vm9 is not read: start the VM first"):
+        sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", cpu=Quantity.parse("4")))
+
+
+def test_a_halted_vm_without_a_topology_has_the_socket_that_kubevirt_gives_it() -> None:
+    """100m for a vCPU, and 5m of the launcher's own."""
+    seen = namespace(hard={"requests.cpu": "3"})
+    domain = {"cpu": {"model": "host-model", "cores": None}, "resources": None}
+    model = edited(HALTED, spec={"template": {"spec": {"domain": domain}}})
+    with_it, without = (sizes(seen, "ns1", machines).quotas[0].needs["requests.cpu"] for machines in ([model], []))
+    assert with_it.run - without.run == Quantity.parse("105m")
