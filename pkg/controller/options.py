@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, Policy, RancherQuotas
+
+BeforeRaise = Callable[[str], Awaitable[None]]
+"""Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from kubeloop.api.objects import edit
 from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.config.slim import LARGEST, Slim
-from pkg.controller.migration.state import annotations_for
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import rendered_from
+from pkg.util.kubevirt.migration_state import annotations_for
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.webhook.namespace_pods import Pods

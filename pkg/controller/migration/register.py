@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
-from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI, PODS_BY_MIGRATION, VMIHandler
+from pkg.controller.migration.vmi_controller import PODS_BY_MIGRATION, VMIHandler
 from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.options import Options
-from pkg.util.kubevirt.migration import migration_of
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, migration_of
 
 VMI_CONTROLLER = "virtualMachineInstanceController"
 VMIM_CONTROLLER = "virtualMachineInstanceMigrationController"

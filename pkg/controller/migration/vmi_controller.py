@@ -21,12 +21,11 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, unknown_migration
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import leftover_pods
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI
+from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, unknown_migration
 
-MIGRATIONS_BY_VMI = "vmi"
-"""The index of VMIMs by `namespace/vmiName`."""
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
 SETTLED = 0.5

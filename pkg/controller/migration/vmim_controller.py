@@ -9,9 +9,9 @@ from __future__ import annotations
 from kubeloop.api.core import ResourceQuota
 from kubeloop.controllers.controller import Controller
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.controller.migration.state import state_of
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished, may_attach, read_of, stage_of
+from pkg.util.kubevirt.migration_state import state_of
 
 
 class VMIMHandler:

@@ -18,11 +18,10 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
@@ -31,11 +30,8 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.base import quantity_of
-from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.holding import FAIL, holds, policy_for_pods
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.observe import Source
 
@@ -47,41 +43,12 @@ before have been counted."""
 SETTLE_FACTOR = 10.0
 """The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
 LONGEST_SETTLE = 2.0
-_FAIL = "Fail"
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
 REMOVALS = 3
 """So many removals by others within REMOVALS_SECONDS are reported."""
 REMOVALS_SECONDS = 60.0
-
-
-def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
-    """Whether a namespace with these objects holds added headroom, or is about to."""
-    ours = [quota for quota in quotas if is_served(quota)]
-    return bool(ours) and (any(map(_holds, ours)) or not all(map(is_finished, migrations)))
-
-
-def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:
-    """The failurePolicy of the webhook that is about pods; "" when there is none."""
-    for webhook in (each for registration in registrations for each in registration.webhooks or ()):
-        if any("pods" in (rule.get("resources") or ()) for rule in webhook.get("rules") or ()):
-            return str(webhook.get("failurePolicy") or _FAIL)
-    return ""
-
-
-def admits_more(quota: ResourceQuota) -> bool:
-    """Whether quota admission goes by a higher limit than spec.hard says: it goes by status.hard."""
-    if quota.status.hard == quota.spec.hard:
-        return False
-    allowed = quota.status.hard or {}
-    return any(quantity_of(allowed, name) > quantity_of(quota.hard, name) for name in quota.hard)
-
-
-def _holds(quota: ResourceQuota) -> bool:
-    annotations = quota.annotations
-    added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    return added or admits_more(quota)
 
 
 @dataclass(eq=False)
@@ -125,7 +92,7 @@ class Handler:
         if self.source.budgets.list(name):  # nothing is added there
             return False
         quotas = self.source.quotas.list(name)
-        if policy != _FAIL and self.source.instances.list(name):
+        if policy != FAIL and self.source.instances.list(name):
             return any(map(is_served, quotas))
         return holds(quotas, self.source.migrations.list(name))
 

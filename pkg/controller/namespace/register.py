@@ -7,11 +7,10 @@ from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
-from pkg.controller.namespace.holding_controller import admits_more, policy_for_pods
 from pkg.controller.namespace.namespace_controller import Handler
-from pkg.controller.options import Options
-from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise
+from pkg.controller.options import BeforeRaise, Options
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.holding import admits_more, policy_for_pods
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"

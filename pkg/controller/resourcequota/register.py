@@ -16,15 +16,14 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
-from pkg.controller.migration.vmi_controller import MIGRATIONS_BY_VMI
-from pkg.controller.options import Options
-from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
+from pkg.controller.options import BeforeRaise, Options
+from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import is_finished, migration_of, read_of
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished, migration_of, read_of
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer

@@ -1,20 +1,16 @@
 """Halts a VM that cannot start within its namespace's quota, with the reason; takes the reason away when it runs.
 
-Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota). Upstream measures a VM by its
-limits alone, and finds out from quota admission what else its pod has; here the need is what quota will count of the
-launcher pod, rendered from the VM's whole template.
+Source: Harvester pkg/controller/master/virtualmachine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import maximum, total
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
@@ -23,19 +19,11 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.util import constants
-from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
-from pkg.util.kubevirt.evidence import trusted_status, vm_of
-from pkg.util.kubevirt.launcher import instance_of
-from pkg.util.kubevirt.target import launcher_usage
-from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of, within_grant
-from pkg.util.resourcequota.entries import added
-from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
-from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.start_check import has_pod, run_strategy, shortage_of, wants_to_run
 
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
@@ -43,12 +31,6 @@ CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
 AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
-
-_CHECKED: Final = ((LIMITS_CPU, "cpu"), (REQUESTS_CPU, "cpu"), (LIMITS_MEMORY, "memory"), (REQUESTS_MEMORY, "memory"))
-"""Resource, and what the reason calls it; the first that is short is named."""
-_LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
-"""A namespace annotation with none of these is no quota to check (upstream)."""
-_ALWAYS: Final = "Always"
 
 
 @dataclass(eq=False)
@@ -136,57 +118,3 @@ class Handler:
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
         with suppress(NotFound):
             await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
-
-
-# ---- can this VM start? Pure ----------------------------------------------------------------------------------
-
-
-def run_strategy(machine: VirtualMachine) -> str:
-    """KubeVirt's VirtualMachine.RunStrategy()."""
-    if machine.spec.running is not None:
-        return _ALWAYS if machine.spec.running else constants.RUN_STRATEGY_HALTED
-    return machine.spec.run_strategy or constants.RUN_STRATEGY_HALTED
-
-
-def wants_to_run(machine: VirtualMachine) -> bool:
-    """Whether the VM shall run. Before KubeVirt has said anything about it (no status) nothing is known of that."""
-    return bool(machine.status.printable_status) and run_strategy(machine) != constants.RUN_STRATEGY_HALTED
-
-
-def has_pod(machine: VirtualMachine, pods: Iterable[Pod]) -> bool:
-    """Whether any launcher pod among these is the VM's, over or not."""
-    return any(vm_of(pod) == machine.name for pod in pods)
-
-
-def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResources | None:
-    """What the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or when
-    nothing readable limits it."""
-    try:
-        if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
-            return None
-        base = within_grant(dict(parse_base(observed.limits)), observed.rancher.granted)
-        need = need_of(machine, observed)
-    except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
-        return None
-    limits = {name: base[name] for name, _ in _CHECKED if base.get(name)}
-    used = {name: quantity_of(observed.quota.used, name) for name in limits}
-    short = Balance(limits, used, held_by_migrations(observed)).short(need)
-    for name, word in _CHECKED:
-        if name in short:
-            return InsufficientResources(word)
-    return None
-
-
-def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
-    """What quota will count of the VM's launcher pod. Raises QuantityError."""
-    return launcher_usage(instance_of(machine), None, observed.rendering, observed.quota.spec)
-
-
-def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
-    """What goes when the migrations are over: their entries, or their pods where those take more."""
-    base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
-    pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
-    try:
-        return maximum(added(observed.quota.annotations), pods)
-    except InvalidEntry:
-        return pods

@@ -26,6 +26,8 @@ from pkg.api.kubevirt import (
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 
+MIGRATIONS_BY_VMI: Final = "vmi"
+"""The index of VMIMs by `namespace/vmiName`."""
 WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 

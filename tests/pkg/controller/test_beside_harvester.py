@@ -9,12 +9,12 @@ import pytest
 
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.controller.migration.state import annotations_for
-from pkg.controller.virtualmachine.vm_controller import shortage_of
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested
+from pkg.util.kubevirt.migration_state import annotations_for
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import added
+from pkg.util.resourcequota.start_check import shortage_of
 from tests.decisions import observed
 from tests.kinds import edited
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim

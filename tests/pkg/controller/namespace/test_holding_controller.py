@@ -12,11 +12,12 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LONGEST_SETTLE, SETTLE, holds, unlabel_all
+from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LONGEST_SETTLE, SETTLE, unlabel_all
 from pkg.controller.namespace.register import register_holding
 from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.resourcequota.holding import holds
 from tests.decisions import sentences
 from tests.kinds import Events, Server, edited
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmi, vmim

@@ -10,8 +10,8 @@ import pytest
 from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
-from pkg.controller.virtualmachine.vm_controller import has_pod, need_of, run_strategy, shortage_of, wants_to_run
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.start_check import has_pod, need_of, run_strategy, shortage_of, wants_to_run
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 

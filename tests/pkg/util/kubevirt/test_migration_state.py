@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.controller.migration.state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
+from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
 from tests.decisions import sentences
 from tests.objects import vmi, vmim
 
