@@ -50,6 +50,13 @@ METRICS: Final = table(
         _LEADER,
     ),
     Metric(
+        "headroom_quota_added_unused",
+        "gauge",
+        "What of it nothing uses now: the room up to spec.hard, as far as it was added.",
+        {"namespace": _NAMESPACE, "resource": "a name in spec.hard"},
+        _LEADER,
+    ),
+    Metric(
         "headroom_quota_entries",
         "gauge",
         "VMs that something is added for.",

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
@@ -81,6 +82,7 @@ class StateMetrics(Collector):
     def _quotas(self) -> Iterator[Family]:
         now, quotas, seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
         added: dict[str, list[ResourceList]] = defaultdict(list)
+        unused: dict[str, list[ResourceList]] = defaultdict(list)
         ages: dict[str, list[float]] = defaultdict(list)
         states: dict[str, list[str]] = defaultdict(list)
         behind = 0
@@ -95,6 +97,7 @@ class StateMetrics(Collector):
                 states[namespace].append("migrating" if key in begun else "held")
             if amounts or keys:
                 added[namespace].append(amounts)
+                unused[namespace].append(_unused(quota, amounts))
                 behind += bool(unenforced(quota))
         self._seen = seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
@@ -103,6 +106,7 @@ class StateMetrics(Collector):
         yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
         yield _gauge("headroom_quota_entries", _by_namespace(states, _states))
         yield _gauge("headroom_quota_added", _by_namespace(added, _amounts))
+        yield _gauge("headroom_quota_added_unused", _by_namespace(unused, _amounts))
 
     def _begun(self, quota: ResourceQuota) -> dict[str, float]:
         """Keys of entries to the creation of the oldest migration under way that they are for."""
@@ -143,6 +147,11 @@ def _added(quota: ResourceQuota) -> ResourceList:
     window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
     amounts = add(read(quota.annotations).total, window)
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
+
+
+def _unused(quota: ResourceQuota, added: ResourceList) -> ResourceList:
+    left = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
+    return {name: max(ZERO, min(amount, left.get(name, ZERO))) for name, amount in added.items()}
 
 
 def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:

@@ -146,6 +146,16 @@ def test_an_entry_that_cannot_be_read_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("used", "unused"),
+    [("3", 2.0), ("4", 1.0), ("5", 0.0), ("9", 0.0), ("1", 2.0)],
+    ids=["the base is full", "half of it", "all of it", "more than there is", "less than the base"],
+)
+def test_what_was_added_and_nothing_uses(used: str, unused: float) -> None:
+    full = edited(raised(hard={"limits.cpu": "5"}), status={"used": {"limits.cpu": used}})
+    assert samples(state(full), "headroom_quota_added_unused") == {("ns1", "limits.cpu"): unused}
+
+
+@pytest.mark.parametrize(
     ("enforced", "behind"),
     [({"limits.cpu": "5", "limits.memory": "9980344313"}, 0), ({"limits.cpu": "3", "limits.memory": "5000Mi"}, 1)],
 )
