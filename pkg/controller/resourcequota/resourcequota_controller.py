@@ -15,7 +15,8 @@ import msgspec
 
 from kubeloop.api.core import Event, Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
-from kubeloop.api.quantity import Quantity
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
@@ -38,6 +39,7 @@ from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import entry_keys, parse_resources
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.lowering import UNTIL_COUNTED, may_lower_after, waiting_for_target
 from pkg.util.resourcequota.managed import RECORDS, is_default
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
@@ -45,7 +47,7 @@ from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_project import left_in, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
-from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, Timers, batch_until, is_urgent, may_lower_after
+from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until, is_urgent
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +158,7 @@ class Handler:
         await self._say(observed, kept, decided.problems)
         if not decided or self._only_say(quota, kept, decided):
             return decided
-        used = quota.used if live else await self._wait_to_lower(quota, kept, decided)
+        used = quota.used if live else await self._wait_to_lower(observed, kept, decided)
         if self.before_raise is not None and _raises(quota, decided):
             await self.before_raise(quota.namespace)
         if decided.annotations or (decided.hard and not decided.asks):
@@ -238,20 +240,21 @@ class Handler:
         if 0 < left <= LONGEST:  # more than that: the clock was set back
             raise RetryAfter(left)
 
-    async def _wait_to_lower(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> RawResourceList:
+    async def _wait_to_lower(self, observed: Facts, kept: _Remembered, decided: Plan) -> RawResourceList:
         """Giving headroom back waits a moment; taking back what another client added does not wait for status.used.
         Returns the status.used that the patch is bound to, {}: to none. It is read live, since the cache can be older
         than the admission of a pod, but not for longer than it is waited for: a tenant can change it all the time.
-        Raises RetryAfter, ApiError."""
+        Targets that are just being tried must fit beside it. Raises RetryAfter, ApiError."""
+        quota = observed.quota
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return {}
         now = self.clock()
         since = kept.lower_since = now if kept.lower_since is None else kept.lower_since
-        migrations = self.observer.source.migrations.list(quota.namespace)
+        migrations, to_come = observed.migrations, waiting_for_target(observed, decided)
         ours = kept.written is not None and quota.hard == kept.written.hard
 
         def wait(used: RawResourceList) -> None:
-            still_counted = ours and _exceeds(used, decided)
+            still_counted = ours and _exceeds(used, to_come, decided)
             left = may_lower_after(since, now, migrations, still_counted=still_counted)
             if left > 0:
                 raise RetryAfter(left)
@@ -343,9 +346,11 @@ def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, deci
     ]
 
 
-def _exceeds(used: RawResourceList, decided: Plan) -> bool:
-    """Whether more is counted than the plan leaves."""
-    return any(quantity_of(used, name) > Quantity.parse(to) for name, to in decided.hard.items())
+def _exceeds(used: RawResourceList, to_come: ResourceList, decided: Plan) -> bool:
+    """Whether more is counted, or will be in a moment, than the plan leaves."""
+    return any(
+        quantity_of(used, name) + to_come.get(name, ZERO) > Quantity.parse(to) for name, to in decided.hard.items()
+    )
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:

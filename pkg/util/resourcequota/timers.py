@@ -3,17 +3,11 @@
 With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
 for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
 KubeVirt tries it within milliseconds.
-
-A patch that only gives headroom back can wait for their try: quota admission counts a pod with an update of the quota,
-which conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of
-"exceeded quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take
-minutes. And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also
-one of a tenant that the base has room for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kubeloop.api.resource_list import ResourceList
@@ -28,10 +22,6 @@ STEP = 0.1
 """Seconds added for each entry beyond the first, where nothing is urgent."""
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
-UNTIL_TRIED = 0.25
-"""Seconds that giving headroom back waits at most for migrations that are about to be tried."""
-UNTIL_COUNTED = 1.0
-"""Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +82,3 @@ def is_urgent(
             if not keys_of(annotations, name, instance(name)):
                 return True
     return False
-
-
-def may_lower_after(
-    wanted_since: float,
-    now: float,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    *,
-    still_counted: bool = False,
-) -> float:
-    """In how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
-
-    Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
-    `still_counted`: status.used is above what the limits are to be. Below it every pod is refused, theirs too, and the
-    update by which it falls is as good an event.
-    """
-    waiting = [each for each in migrations if each.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)]
-    is_tried = any(not each.deleting and not is_refused(each) for each in waiting)
-    longest = UNTIL_COUNTED if still_counted else UNTIL_TRIED if is_tried else 0.0
-    left = wanted_since + longest - now
-    return left if 0 < left <= longest else 0.0  # more than that: the clock was set back

@@ -27,6 +27,7 @@ from pkg.util.constants import (
     ANNOTATION_TOUCHED,
     LABEL_MANAGED,
 )
+from pkg.util.resourcequota.lowering import UNTIL_COUNTED
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import by_value, sentences
 from tests.kinds import Clock, Events, Server, edited
@@ -532,6 +533,36 @@ async def test_room_of_a_migration_that_is_over(
             happens(cluster)
         assert await cluster.look() == (again and pytest.approx(again))
     assert by_value(cluster.now.hard) == by_value(hard)
+
+
+@pytest.mark.parametrize(
+    ("phase", "used", "waits"),
+    [("Pending", "5", True), ("Pending", "3", False), ("Running", "5", False), ("Running", "6", True)],
+    ids=[
+        "a target that is about to be tried would not fit",
+        "it fits beside what is counted",
+        "no target is to come",
+        "more is counted than would be left",
+    ],
+)
+async def test_room_is_not_given_back_under_a_target_that_is_just_tried(phase: str, used: str, waits: bool) -> None:
+    """vm1 has moved, and its old pod has ended: base 3 and vm2's 2 are to be left, of base and both."""
+    cluster = Cluster(Mode.TAKEOVER)
+    cluster.migrate("vm1", "vm2", phase="Running")
+    await cluster.look()
+    assert by_value(cluster.now.hard)["limits.cpu"].value() == 7
+    cluster.migrate("vm1", phase="Failed")
+    cluster.migrate("vm2", phase=phase, refused=True)
+    uses(used)(cluster)
+    cluster.clock.now += 3
+    again = await cluster.look()
+    assert (by_value(cluster.now.hard)["limits.cpu"].value() == 7) is waits
+    if waits:
+        assert again == pytest.approx(UNTIL_COUNTED)
+        uses("3" if phase == "Pending" else "5")(cluster)
+        cluster.clock.now += 0.5
+        await cluster.look()
+        assert by_value(cluster.now.hard)["limits.cpu"].value() == 5
 
 
 class TestBeforeRoomIsAdded:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.resourcequota.timers import (
-    LONGEST,
-    MOMENT,
-    UNTIL_COUNTED,
-    UNTIL_TRIED,
-    batch_until,
-    is_urgent,
-    may_lower_after,
-)
+from pkg.util.resourcequota.lowering import UNTIL_COUNTED, UNTIL_TRIED, may_lower_after
+from pkg.util.resourcequota.timers import LONGEST, MOMENT, batch_until, is_urgent
 from tests.decisions import sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, vmi, vmim
 

@@ -1,0 +1,57 @@
+"""How long giving headroom back waits, and for what. Pure.
+
+A patch that only gives headroom back can wait for their try: quota admission counts a pod with an update of the quota,
+which conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of
+"exceeded quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take
+minutes. And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also
+one of a tenant that the base has room for. The targets that are just being tried have to fit beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kubeloop.api.resource_list import ResourceList, total
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.util import constants
+from pkg.util.kubevirt.migration import is_refused
+from pkg.util.resourcequota.entries import keys_of, read
+from pkg.util.resourcequota.facts import Facts, Plan
+
+UNTIL_TRIED = 0.25
+"""Seconds that giving headroom back waits at most for migrations that are about to be tried."""
+UNTIL_COUNTED = 1.0
+"""Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
+
+
+def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
+    """Returns what the targets of Pending migrations may count, which KubeVirt tries at any moment: the entries that a
+    plan leaves them."""
+    after = {key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None}
+    entries = read(after).said
+    names = {each.spec.vmi_name for each in facts.migrations if _is_waiting(each) and not each.deleting}
+    keys = {key for name in names for key in keys_of(entries, name, facts.instances.get(name))}
+    return total(entries[key] for key in keys)
+
+
+def _is_waiting(migration: VirtualMachineInstanceMigration) -> bool:
+    return migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+
+
+def may_lower_after(
+    wanted_since: float,
+    now: float,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    *,
+    still_counted: bool = False,
+) -> float:
+    """In how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
+
+    Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
+    `still_counted`: status.used, with the targets that wait, is above what the limits are to be. Below it every pod is
+    refused, theirs too, and the update by which it falls is as good an event.
+    """
+    is_tried = any(not each.deleting and not is_refused(each) for each in migrations if _is_waiting(each))
+    longest = UNTIL_COUNTED if still_counted else UNTIL_TRIED if is_tried else 0.0
+    left = wanted_since + longest - now
+    return left if 0 < left <= longest else 0.0  # more than that: the clock was set back
