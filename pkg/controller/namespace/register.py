@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
@@ -10,7 +9,7 @@ from pkg.controller.namespace.holding_controller import Handler as HoldingHandle
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.controller.options import BeforeRaise, Options
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.holding import admits_more, policy_for_pods
+from pkg.util.resourcequota.holding import policy_for_pods, read_of_quota
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"
@@ -31,7 +30,7 @@ def register_holding(management: Management, events: EventRecorder, options: Opt
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
     handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, options.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
-    namespaces.watch_related(quotas, _namespace_of, reads=_read_of_quota)
+    namespaces.watch_related(quotas, _namespace_of, reads=read_of_quota)
     namespaces.watch_related(management.virtual_machine_instance_migrations, _namespace_of, reads=is_finished)
     namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
@@ -41,11 +40,6 @@ def register_holding(management: Management, events: EventRecorder, options: Opt
         reads=lambda each: policy_for_pods([each]),
     )
     return handler.before_raise
-
-
-def _read_of_quota(quota: ResourceQuota) -> object:
-    """Not status.used, which changes with every pod."""
-    return quota.labels, quota.annotations, quota.deleting, admits_more(quota)
 
 
 def _namespace_of(obj: Object) -> list[str]:

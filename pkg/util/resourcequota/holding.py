@@ -21,7 +21,12 @@ FAIL: Final = "Fail"
 def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
     """Whether a namespace with these objects holds added headroom, or is about to."""
     ours = [quota for quota in quotas if is_served(quota)]
-    return bool(ours) and (any(map(_holds, ours)) or not all(map(is_finished, migrations)))
+    return bool(ours) and (any(map(holds_headroom, ours)) or not all(map(is_finished, migrations)))
+
+
+def read_of_quota(quota: ResourceQuota) -> object:
+    """Returns all that `holds` reads of a quota: which migrations have an entry, and how much, is not."""
+    return is_served(quota), holds_headroom(quota)
 
 
 def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:
@@ -40,7 +45,8 @@ def admits_more(quota: ResourceQuota) -> bool:
     return any(quantity_of(allowed, name) > quantity_of(quota.hard, name) for name in quota.hard)
 
 
-def _holds(quota: ResourceQuota) -> bool:
+def holds_headroom(quota: ResourceQuota) -> bool:
+    """Whether something is added to the quota, or was and is still enforced."""
     annotations = quota.annotations
     added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
     return added or admits_more(quota)

@@ -17,7 +17,7 @@ from pkg.controller.namespace.register import register_holding
 from pkg.controller.options import Options
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.holding import holds
+from pkg.util.resourcequota.holding import holds, read_of_quota
 from tests.decisions import sentences
 from tests.kinds import Events, Server, edited
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmi, vmim
@@ -58,6 +58,24 @@ HELD = {
 def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> None:
     found, migrations, held = case
     assert holds([found], migrations) is held
+
+
+CHANGES = {
+    "a first entry is written": (quota(annotations=MARKS), quota(annotations=ONE), True),
+    "a second entry is written": (quota(annotations=ONE), quota(annotations={**ONE, by_uid(): ENTRY}), False),
+    "an entry's amount changes": (quota(annotations=ONE), quota(annotations={**ONE, by_name(): "{}"}), False),
+    "the last entry goes": (quota(annotations=ONE), quota(annotations=MARKS), True),
+    "a person annotates it": (quota(annotations=MARKS), quota(annotations={**MARKS, "note": "x"}), False),
+    "a pod is counted": (quota(annotations=ONE), edited(quota(annotations=ONE), status={"used": {"pods": "9"}}), False),
+    "it is switched off": (quota(annotations=ONE), quota(annotations={SKIP: "true", by_name(): ENTRY}), True),
+    "status.hard is still above spec.hard": (quota(annotations=MARKS), lagging({"limits.cpu": "5"}), True),
+}
+
+
+@sentences(CHANGES)
+def test_which_changes_of_a_quota_make_its_namespace_be_looked_at(case: tuple[Any, Any, bool]) -> None:
+    before, after, is_read = case
+    assert (read_of_quota(before) != read_of_quota(after)) is is_read
 
 
 class OneNamespace:
