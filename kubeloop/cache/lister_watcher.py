@@ -37,23 +37,26 @@ class ListerWatcher(Protocol[T]):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
-async def bring(client: ListerWatcher[T], sample: T | None, limit: float, *, watch_list: bool) -> bool | None:
+async def bring(
+    client: ListerWatcher[T], sample: T | None, limit: float, *, seen: str, watch_list: bool
+) -> bool | None:
     """Reports whether the kind's watches bring what there is, within `limit` seconds.
 
     A watch of `sample`, an object of the store, from version 0 on brings it at once; one that is gone was missed, too.
-    None where it brings an older one: etcd was restored, and a watch from the last version on says nothing until the
-    server comes there again. Of an empty store a WatchList says that there is none, or a list does. Raises ApiError.
+    Of an empty store a WatchList says that there is none, or a list does. None where the sample is older there, or the
+    kind is at a version before `seen`, to which the last watch came: etcd was restored, and a watch from there on says
+    nothing until the server comes there again. Raises ApiError.
     """
     if sample is not None:
         first = await _first_event(client, limit, resource_version="0", only=sample.metadata)
-        if first is not None and is_older(first.resource_version, sample.metadata.resource_version):
-            return None
-        return first is not None and first.type == "ADDED"
-    if watch_list:
+        brings, seen = first is not None and first.type == "ADDED", sample.metadata.resource_version
+    elif watch_list:
         first = await _first_event(client, limit, resource_version="", send_initial_events=True)
-        return first is not None and first.type == "BOOKMARK"
-    page = await client.list_page(limit=1, retry=False)
-    return not (page.items or page.undecodable)
+        brings = first is not None and first.type == "BOOKMARK"
+    else:
+        page = await client.list_page(limit=1, retry=False)
+        return None if is_older(page.metadata.resource_version, seen) else not (page.items or page.undecodable)
+    return None if first is not None and is_older(first.resource_version, seen) else brings
 
 
 async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -> WatchEvent[T] | None:

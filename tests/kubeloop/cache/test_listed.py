@@ -83,6 +83,36 @@ async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: 
         assert "missed b@901" in run.told.take()
 
 
+RESTORED = bookmark("400", initial_events_end=True)
+BACK = listing([sent("b", "300")], "400")
+EMPTY = watch(bookmark("901", initial_events_end=True), hang())
+UNDONE: dict[str, tuple[list[Reply], list[Reply], list[str]]] = {
+    "as a WatchList says": (
+        [EMPTY, watch(RESTORED), watch(added(sent("b", "300")), RESTORED, hang())],
+        [],
+        ["WATCH initial"] * 3,
+    ),
+    "as a list says": (
+        [status(422, "Invalid", "sendInitialEvents is forbidden")],
+        [listing([], "901"), BACK, BACK],
+        ["WATCH initial", "GET", "WATCH 901", "GET", "GET", "WATCH 400"],
+    ),
+}
+
+
+@sentences(UNDONE)
+async def test_an_empty_kind_at_a_version_before_the_last_one_was_restored(
+    case: tuple[list[Reply], list[Reply], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No watch from the last version on would say what is there again; nor is it a silence of its watches."""
+    watches, lists, asked = case
+    async with running(watches, lists) as run:
+        await asyncio.sleep(70)
+        assert (run.held(), run.problems()) == ("b@300", [])
+        assert run.asked() == asked
+    assert "watches bring nothing" not in caplog.text
+
+
 async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_have_is_given_up() -> None:
     """It is as silent as one of a kind that nothing happens to."""
     before = added(sent("a", "900")), added(sent("b", "30")), bookmark("901", initial_events_end=True), hang()
