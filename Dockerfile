@@ -8,10 +8,11 @@ WORKDIR /src
 COPY requirements-run.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: --target /app -r requirements-run.lock \
  && rm -rf /app/bin
-COPY setup.cfg pyproject.toml README.md ./
+COPY setup.cfg pyproject.toml README.md requirements.lock ./
 COPY kubeloop kubeloop
 COPY pkg pkg
-RUN pip install --no-cache-dir "setuptools>=75" \
+RUN sed -n '/^setuptools==/,/# via/p' requirements.lock > /tmp/build.lock \
+ && pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r /tmp/build.lock \
  && pip install --no-cache-dir --no-deps --no-build-isolation --target /app . \
  && python -m compileall -q --invalidation-mode=unchecked-hash -s /app -p /app /app
 

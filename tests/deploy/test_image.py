@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -81,3 +83,17 @@ def test_a_layer_that_was_changed_is_noticed(archive: Path) -> None:
     archive.write_bytes(archive.read_bytes().replace(layer[-24:], bytes(24)))
     with pytest.raises(AssertionError):
         list(image.layers(archive, "amd64"))
+
+
+def test_the_dockerfile_installs_from_the_index_by_hash_alone() -> None:
+    dockerfile = (image.ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+    installs = re.findall(r"pip install ([^&\n]*)", dockerfile)
+    assert installs
+    for install in installs:
+        assert "--require-hashes" in install or install.split()[-1] == ".", install
+    (expression,) = re.findall(r"sed -n '([^']*)' requirements.lock", dockerfile)
+    command = ["sed", "-n", expression, str(image.ROOT / "requirements.lock")]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert re.fullmatch(r"setuptools==\S+ \\", lines[0])
+    assert [line for line in lines[1:] if not re.fullmatch(r" +(--hash=sha256:[0-9a-f]{64}( \\)?|# via.*)", line)] == []
+    assert any("--hash" in line for line in lines)
