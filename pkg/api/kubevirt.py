@@ -407,6 +407,10 @@ class NetworkConfiguration(Struct):
     binding: dict[str, InterfaceBindingPlugin] | None = None
 
 
+class HypervisorConfiguration(Struct):
+    name: str = ""
+
+
 class KubeVirtConfiguration(Struct):
     additional_guest_memory_overhead_ratio: str | None = None
     migrations: MigrationConfiguration | None = None
@@ -417,6 +421,7 @@ class KubeVirtConfiguration(Struct):
     auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
     vm_state_storage_class: str = ""
+    hypervisors: list[HypervisorConfiguration] | None = None
 
     @property
     def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:

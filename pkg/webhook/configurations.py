@@ -128,7 +128,9 @@ def _guarded(options: Options) -> dict[str, str]:
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
         # What quota admission goes by.
         " || (has(object.status) && has(object.status.hard) && has(oldObject.status) && has(oldObject.status.hard)"
-        " && object.status.hard != oldObject.status.hard)"
+        " && object.status.hard != oldObject.status.hard"
+        # Anybody may bring it to spec.hard.
+        " && !(has(object.spec.hard) && object.status.hard == object.spec.hard))"
         f" || ({_SWITCHED_OFF}) || ({_LOSES_LABEL}) || ({_LOSES_OWNER}) || ({_CHANGES_BASE})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
         "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"

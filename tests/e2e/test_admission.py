@@ -88,6 +88,8 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     said = await refused(alice.patch(QUOTAS, name, low, "status"))
     assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
     await namespace.by(admin.by(QUOTA_CONTROLLERS[0])).patch(QUOTAS, name, low, "status")
+    # Whoever copies spec.hard there, whatever the controller manager is called.
+    await alice.patch(QUOTAS, name, {"status": {"hard": dict(raised)}}, "status")
     lower = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
     for part in ("", "status"):
         patch = {"metadata": {"annotations": lower}}

@@ -20,6 +20,7 @@ from kubeloop.webhook.certificates import DAY, SERVING_LIFE, issue
 from pkg.util.constants import ANNOTATION_SINCE, LOCK_LABELS
 from tests.e2e.accounts import ADMISSION, RBAC
 from tests.e2e.api import Api
+from tests.e2e.conftest import frozen
 from tests.e2e.headroom.amounts import ONE
 from tests.e2e.headroom.environment import Environment, environment
 from tests.e2e.headroom.shapes import start
@@ -105,13 +106,14 @@ async def firing(prometheus: Prometheus, *alerts: str) -> AsyncIterator[None]:
 
 
 async def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
-    on: Environment, api: Api, run: Run, prometheus: Prometheus, tmp_path: Path
+    on: Environment, cluster: Cluster, api: Api, run: Run, prometheus: Prometheus, tmp_path: Path
 ) -> None:
     with applied_policy(api):
         controller, webhook = run.controller("--kubevirt-user", VIRT_CONTROLLER), run.webhook()
         prometheus.start()
         await all_is_well(on, prometheus)
         await migrations(on, prometheus)
+        await limits_are_not_enforced(on, cluster, prometheus)
         async with firing(prometheus, "HeadroomNoLeader"):
             controller.stop()
     async with firing(prometheus, "HeadroomPolicyMissing", "HeadroomWebhookDown"):
@@ -151,6 +153,17 @@ async def migrations(on: Environment, prometheus: Prometheus) -> None:
     assert state is not None
     await holding.end(state.source_pod or "")
     await holding.settle(ONE)
+    await until(lambda: not prometheus.firing(), lambda: f"firing: {prometheus.firing()}", seconds=PATIENCE)
+
+
+async def limits_are_not_enforced(on: Environment, cluster: Cluster, prometheus: Prometheus) -> None:
+    """kube-controller-manager stands still: a raise does not reach status.hard, and the target is refused."""
+    namespace = await on.running("vm1", limits=ONE)
+    with frozen(cluster, "kube-controller-manager"):
+        async with firing(prometheus, "HeadroomQuotaNotEnforced", "HeadroomMigrationRefused"):
+            migration = await namespace.migrate()
+    await namespace.abort(migration)
+    await namespace.settle(ONE)
     await until(lambda: not prometheus.firing(), lambda: f"firing: {prometheus.firing()}", seconds=PATIENCE)
 
 

@@ -18,7 +18,7 @@ from kubeloop.testing.polling import eventually
 from tests.e2e.accounts import ADMISSION, NAMESPACE, RBAC, forget
 from tests.e2e.admin import HARD
 from tests.e2e.api import Api, Raw
-from tests.e2e.conftest import MakeTenant
+from tests.e2e.conftest import MakeTenant, frozen
 from tests.e2e.denying_webhook import denying_webhook
 from tests.e2e.tenant import RAISED, Tenant
 from tests.program import Program, program, run
@@ -216,6 +216,20 @@ async def test_a_webhook_that_does_not_answer_is_named(
     document = json.loads(commands.said("status", "-o", "json"))
     eventually(lambda: json.loads(commands.said("status", "-o", "json"))["headroom"]["refused"] == [])
     assert document["headroom"]["running"] is True
+
+
+async def test_limits_that_kube_controller_manager_does_not_copy_are_named(
+    headroom: Program, cluster: Cluster, tenant: MakeTenant, commands: Commands
+) -> None:
+    namespace = await waiting(tenant)
+    with frozen(cluster, "kube-controller-manager"):
+        await namespace.refused()
+        await namespace.until_hard(RAISED, seconds=REPAIRED)
+        said = commands.said("status", "-n", namespace.name)
+        assert "quota admission goes by status.hard, which is not spec.hard: limits.cpu 3 of 5" in said
+        assert "kube-controller-manager has not copied it" in said
+        assert "headroom_quotas_not_enforced 1.0" in headroom.get("/metrics")[1]
+    eventually(lambda: "status.hard" not in commands.said("status", "-n", namespace.name), timeout=TOLD)
 
 
 async def test_a_writer_that_reverts_again_and_again_is_named(

@@ -162,5 +162,6 @@ def test_expressions_need_no_optional_types() -> None:
 def test_the_guard_is_asked_about_limits_only() -> None:
     guarded = conditions(by_name(validating(URL, Options(), b"ca"))["resourcequotas"])
     assert "object.spec.hard != oldObject.spec.hard" in guarded["limits-change"]
+    assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-change"]
     assert "resourcequota.management.cattle.io/default-resource-quota" in guarded["managed"]
     assert "headroom.harvesterhci.io/managed" in guarded["managed"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pkg.api.kubevirt import KubeVirt
+from pkg.api.kubevirt import HypervisorConfiguration, KubeVirt
 from pkg.cmd.webhook import exact
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers
@@ -53,6 +53,34 @@ def test_container_disks_by_release_and_gates(case: tuple[str, Mapping[str, Any]
     version, developer, image_volume = case
     rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None, ()), overhead=0)
     assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
+
+
+HYPERVISOR = {"featureGates": ["ConfigurableHypervisor"]}
+HYPERVISORS: dict[str, tuple[str, Mapping[str, Any], list[str], str]] = {
+    "none is named": ("v1.9.0", HYPERVISOR, [], "kvm"),
+    "KVM by name": ("v1.9.0", HYPERVISOR, ["kvm", "hyperv-direct"], "kvm"),
+    "Hyper-V, the first that is named": ("v1.9.0", HYPERVISOR, ["hyperv-direct", "kvm"], "mshv"),
+    "since 1.8": ("v1.8.0", HYPERVISOR, ["hyperv-direct"], "mshv"),
+    "without the gate": ("v1.9.0", {}, ["hyperv-direct"], "kvm"),
+    "1.7 has not that gate": ("v1.7.0", HYPERVISOR, ["hyperv-direct"], "kvm"),
+    "one that is not known": ("v1.9.0", HYPERVISOR, ["another"], "kvm"),
+    "emulated: no device": ("v1.9.0", {**HYPERVISOR, "useEmulation": True}, ["hyperv-direct"], ""),
+}
+
+
+@sentences(HYPERVISORS)
+def test_the_device_of_the_hypervisor(case: tuple[str, Mapping[str, Any], list[str], str]) -> None:
+    version, developer, names, device = case
+    cr = installed(version, developer)
+    configuration = msgspec.structs.replace(
+        cr.spec.configuration, hypervisors=[HypervisorConfiguration(name=name) for name in names]
+    )
+    cr = msgspec.structs.replace(cr, spec=msgspec.structs.replace(cr.spec, configuration=configuration))
+    rendered = render_containers(WITH_CONTAINER_DISK, rendering([cr], None, ()), overhead=0)
+    (compute,) = [container for container in rendered.containers if container.name == "compute"]
+    limits = compute.resources.limits or {}
+    devices = {f"devices.kubevirt.io/{name}" for name in ("kvm", "mshv")}
+    assert devices & limits.keys() == ({f"devices.kubevirt.io/{device}"} if device else set())
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:
