@@ -89,7 +89,7 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
     await namespace.by(admin.by(QUOTA_CONTROLLERS[0])).patch(QUOTAS, name, low, "status")
     # Whoever copies spec.hard there, whatever the controller manager is called.
-    await alice.patch(QUOTAS, name, {"status": {"hard": dict(raised)}}, "status")
+    await alice.patch(QUOTAS, name, {"status": {"hard": dict((await namespace.quota()).hard)}}, "status")
     lower = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: quota_text({"limitsCpu": "1"})}
     for part in ("", "status"):
         patch = {"metadata": {"annotations": lower}}
