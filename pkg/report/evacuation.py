@@ -45,9 +45,10 @@ class NodeEvacuation(Document, frozen=True):
     violations: Sequence[Violation]
 
     def document(self) -> dict[str, Any]:
-        """For JSON: the plan's keys beside its own."""
-        document = super().document()
-        return {**self.plan.document(), **document, "plan": None}
+        """For JSON: the plan's VMs and quotas beside the node and its violations."""
+        plan = self.plan.document()
+        violations = [violation.document() for violation in self.violations]
+        return {"node": self.node, "vms": plan["vms"], "together": plan.get("together", []), "violations": violations}
 
 
 class Evacuation(Document, frozen=True):
@@ -61,14 +62,10 @@ class Evacuation(Document, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        nodes = []
-        for found in self.nodes:
-            document = found.document()
-            nodes.append({key: document[key] for key in ("node", "vms", "together", "violations")})
         return {
             "evacuate": "all",
             "overheadRatio": self.ratio,
-            "nodes": nodes,
+            "nodes": [node.document() for node in self.nodes],
             "worst": self.worst,
             "remarks": list(self.remarks),
         }
