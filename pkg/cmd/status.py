@@ -22,7 +22,7 @@ from pkg.cmd.reports import NamespaceOptions, ReportOptions, Tone, WatchOptions
 from pkg.report.budget import Report
 from pkg.report.budget import reports as with_budgets
 from pkg.report.installation import Installed, lasting
-from pkg.report.reader import room, take
+from pkg.report.reader import nodes, take
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, head
 from pkg.report.status import status as of
@@ -127,8 +127,7 @@ def status(
 
     async def read(client: Client) -> Answer:
         snapshot = await take(client, report.assumed(), where, events="" if showing.html else None)
-        nodes = (await room(client)).nodes if showing.cluster else None
-        summed = totals(snapshot, nodes) if showing.cluster else None
+        summed = totals(snapshot, await nodes(client)) if showing.cluster else None
         return Answer(snapshot, where, of(snapshot), with_budgets(snapshot), bool(showing.all or where), summed)
 
     if watching.watch:

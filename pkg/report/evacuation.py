@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec import field
@@ -18,7 +19,7 @@ from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import listed
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.sides import ControlledPods, sides_of
+from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
@@ -89,9 +90,16 @@ class Room:
     def of_others(self, left: str) -> dict[str, ResourceList] | None:
         """Returns what is free on each node that takes VMs but the one that is left, by the names that quota has;
         None: it is not known."""
+        if self._free is None:
+            return None
+        return {name: dict(amounts) for name, amounts in self._free.items() if name != left}
+
+    @cached_property
+    def _free(self) -> dict[str, ResourceList] | None:
+        """What is free on each node that takes VMs."""
         if self.nodes is None or self.pods is None:
             return None
-        free = {node.name: _offered(node) for node in self.nodes if node.name != left and _takes_vms(node, self.nodes)}
+        free = {node.name: _offered(node) for node in self.nodes if _takes_vms(node, self.nodes)}
         for pod in self.pods:
             if (node := pod.spec.node_name or "") in free and not pod.terminal:
                 for name, amount in pod_usage(pod).items():
@@ -150,8 +158,7 @@ def _requests(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> ResourceList
     if instance is None:
         return {}
     rendering = snapshot.rendering(vm.namespace, ratio)
-    here = [pod for pod in snapshot.pods if pod.namespace == vm.namespace]
-    sides = sides_of(instance, snapshot.migrations_of(vm.namespace, vm.vm), ControlledPods(here, snapshot.now))
+    sides = sides_of(instance, snapshot.migrations_of(vm.namespace, vm.vm), snapshot.controlled(vm.namespace))
     usage = target_usage(instance, sides.home[0] if sides.home else None, rendering, _EVERYWHERE)
     return {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
 

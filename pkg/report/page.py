@@ -134,7 +134,7 @@ def _lately(snapshot: Snapshot) -> Iterator[str]:
             found.append((at, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
     if not found:
         return
-    yield "<h2>The last hour</h2><table><tr><th>at</th><th>VM</th><th></th></tr>"
+    yield "<h2>Events of the last hour</h2><table><tr><th>at</th><th>VM</th><th></th></tr>"
     for cells in sorted(found, reverse=True)[:_MOST_EVENTS]:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
     yield "</table>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeVar
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Node, Pod
+from kubeloop.api.core import Node
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -130,13 +129,19 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
 
 async def room(client: Client) -> Room:
     """What the nodes offer and all pods of the cluster, as far as they may be listed. Raises ApiError."""
-    nodes: list[Node] | None = None
-    pods: list[Pod] | None = None
-    with suppress(Forbidden):
-        nodes = await _list(client, registry.NODES)
-    with suppress(Forbidden):
-        pods = await _list(client, registry.PODS)
-    return Room(nodes, pods)
+    return Room(await nodes(client), await _all_or_none(client, registry.PODS))
+
+
+async def nodes(client: Client) -> list[Node] | None:
+    """All nodes; None where they may not be listed. Raises ApiError."""
+    return await _all_or_none(client, registry.NODES)
+
+
+async def _all_or_none(client: Client, resource: Resource[T]) -> list[T] | None:
+    try:
+        return await _list(client, resource)
+    except Forbidden:
+        return None
 
 
 async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation] | None) -> Basis:

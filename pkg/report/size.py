@@ -26,15 +26,14 @@ from pkg.util.kubevirt.claims import claim_to_come
 from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
 from pkg.util.kubevirt.launcher import instance_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import ControlledPods, sides_of
+from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
 from pkg.util.managedtenantquota.record import readable
-from pkg.util.resourcequota.base import base_of, counts_of_claims, is_scaled
+from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.policy import EXACT
 
 _RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")
 """Overhead ratios that are shown beside the one that is asked for: KubeVirt's default to Harvester's largest advice."""
@@ -157,13 +156,13 @@ def _sized(
     rendering: Rendering,
     at_once: int,
 ) -> Sized:
-    vms = _vms(snapshot, quota, every, grown, pods, rendering)
+    vms = _vms(snapshot, quota, every, grown, rendering)
     needs = _needs(snapshot, quota, vms, pods, rendering, at_once)
     verdicts = [*_too_small(needs), *_not_again(vms, needs), *_not_at_once(snapshot, quota, needs, at_once)]
     ratios = []
     for ratio in _RATIOS if _MEMORY in needs else ():
         then = replace(rendering, ratio=ratio, harvester_ratio=ratio)
-        of = _needs(snapshot, quota, _vms(snapshot, quota, every, grown, pods, then), pods, then, at_once)[_MEMORY]
+        of = _needs(snapshot, quota, _vms(snapshot, quota, every, grown, then), pods, then, at_once)[_MEMORY]
         ratios.append(AtRatio(ratio, of.run, of.largest, of.at_once))
     return Sized(quota.name, needs, verdicts, ratios)
 
@@ -226,10 +225,9 @@ def _vms(
     quota: ResourceQuota,
     every: Mapping[str, VirtualMachineInstance],
     grown: str,
-    pods: Sequence[Pod],
     rendering: Rendering,
 ) -> list[_Vm]:
-    controlled = ControlledPods(pods, snapshot.now)
+    controlled = snapshot.controlled(quota.namespace)
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == quota.namespace}
     found = []
     for name, vmi in every.items():
@@ -251,7 +249,7 @@ def _needs(
     rendering: Rendering,
     at_once: int,
 ) -> dict[str, Need]:
-    hard, used = _base(snapshot, quota), parse_resource_list(quota.used)
+    hard, used = snapshot.base(quota), parse_resource_list(quota.used)
     of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(vm.side for vm in vms)
 
     def need(name: str, limit: Quantity) -> Need:
@@ -263,15 +261,6 @@ def _needs(
         return Need(limit, in_use, others, run, run + largest[0], run + several)
 
     return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
-
-
-def _base(snapshot: Snapshot, quota: ResourceQuota) -> ResourceList:
-    """Returns the limits without what headroom has added."""
-    observed, hard = snapshot.observe(quota), parse_resource_list(quota.hard)
-    if not is_served(quota):
-        return hard
-    base = base_of(quota, observed.limits, EXACT, observed.rancher.granted).limits or {}
-    return hard | {name: limit for name, limit in base.items() if name in hard}
 
 
 def _grown(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ import msgspec
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -19,10 +21,12 @@ from pkg.api.rancher import Project
 from pkg.report.installation import Installed
 from pkg.util.constants import CONFIG_MAP, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
+from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 from pkg.util.resourcequota.rancher import project_of
@@ -127,6 +131,25 @@ class Snapshot:
         """What a decision about the quota looks at."""
         found = self.observer.observe(quota, self.now)
         return found if as_rendered is None else replace(found, rendering=as_rendered)
+
+    def controlled(self, namespace: str) -> ControlledPods:
+        """Returns the namespace's pods by the VMIs that control them."""
+        return self._controlled.get(namespace) or ControlledPods((), self.now)
+
+    @cached_property
+    def _controlled(self) -> dict[str, ControlledPods]:
+        pods: dict[str, list[Pod]] = defaultdict(list)
+        for pod in self.pods:
+            pods[pod.namespace].append(pod)
+        return {namespace: ControlledPods(found, self.now) for namespace, found in pods.items()}
+
+    def base(self, quota: ResourceQuota) -> ResourceList:
+        """Returns the quota's limits without what headroom has added."""
+        observed, hard = self.observe(quota), parse_resource_list(quota.hard)
+        if not is_served(quota):
+            return hard
+        base = base_of(quota, observed.limits, EXACT, observed.rancher.granted).limits or {}
+        return hard | {name: limit for name, limit in base.items() if name in hard}
 
     @property
     def source(self) -> Source:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from msgspec import field, structs
+from msgspec import field
 
-from kubeloop.api.core import Node, ResourceQuota
+from kubeloop.api.core import Node
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import compared, shown
-from pkg.util.resourcequota.base import base_of
-from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.policy import EXACT
 
 _OF_NODES: Final = {
     "limits.cpu": "cpu",
@@ -53,9 +50,9 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     by_namespace: dict[str, dict[str, list[Total]]] = {}
     for quota in snapshot.quotas:
         limits, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-        base = _base(snapshot, quota)
+        base = snapshot.base(quota)
         for name in limits.keys() & _OF_NODES.keys():
-            of_base, in_use = base.get(name, limits[name]), used.get(name, ZERO)
+            of_base, in_use = base[name], used.get(name, ZERO)
             unused = max(ZERO, of_base - in_use)
             one = Total(of_base, limits[name] - of_base, limits[name], in_use, unused, None)
             by_namespace.setdefault(quota.namespace, {}).setdefault(name, []).append(one)
@@ -64,18 +61,15 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     for name in _OF_NODES:
         smallest = [min(of[name], key=lambda one: one.bases) for of in by_namespace.values() if name in of]
         if smallest:
-            sums = total(dict(zip("bahun", structs.astuple(one), strict=False)) for one in smallest)
-            there = None if offered is None else offered.get(_OF_NODES[name], ZERO)
-            of_all = [sums.get(key, ZERO) for key in "bahun"]
-            found[name] = Total(of_all[0], of_all[1], of_all[2], of_all[3], of_all[4], there)
+            found[name] = Total(
+                bases=sum((one.bases for one in smallest), ZERO),
+                added=sum((one.added for one in smallest), ZERO),
+                hard=sum((one.hard for one in smallest), ZERO),
+                used=sum((one.used for one in smallest), ZERO),
+                unused=sum((one.unused for one in smallest), ZERO),
+                allocatable=None if offered is None else offered.get(_OF_NODES[name], ZERO),
+            )
     return Totals(len(by_namespace), len(snapshot.quotas), found, list(_verdicts(found)))
-
-
-def _base(snapshot: Snapshot, quota: ResourceQuota) -> ResourceList:
-    if not is_served(quota):
-        return {}
-    observed = snapshot.observe(quota)
-    return base_of(quota, observed.limits, EXACT, observed.rancher.granted).limits or {}
 
 
 def _offered(nodes: Sequence[Node]) -> ResourceList:
