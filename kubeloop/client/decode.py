@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from cachetools import TTLCache
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, is_open, shallow, without_nulls
 from kubeloop.metrics import FRAMEWORK
+from kubeloop.once import Once
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,8 @@ _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("kind")
 _CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
 
-_REPORTED: TTLCache[tuple[str, str], bool] = TTLCache(1000, ttl=600.0)
-"""Objects that were logged lately: a tenant who writes a bad one again and again does not fill the log."""
+_REPORTED = Once(600.0)
+"""By kind and key: a tenant who writes a bad one again and again does not fill the log."""
 
 
 class Decoder(Generic[T]):
@@ -212,8 +212,7 @@ class Decoder(Generic[T]):
     def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
         kind, key = self._type.__name__, Object(metadata=meta).key or "?"
         _UNDECODABLE_OBJECTS.labels(kind, reason).inc()
-        logger.log(logging.DEBUG if (kind, key) in _REPORTED else logging.WARNING, "%s %s %s", kind, key, what)
-        _REPORTED[kind, key] = True
+        logger.log(logging.WARNING if _REPORTED.is_due(kind, key) else logging.DEBUG, "%s %s %s", kind, key, what)
 
 
 _made = functools.cache(Decoder)

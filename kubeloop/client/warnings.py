@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Iterable
 from typing import Final
+
+from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
 
 _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 _OBJECT: Final = re.compile(r"^(/api/[^/]+|/apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/.))?/([^/]+)(?:/[^/]+(/[^/]+)?)?$")
 """Prefix, plural and subresource of a path; without the namespace and the name, which are the tenants'."""
-_REPEAT: Final = 60.0
-_REMEMBERED: Final = 1000
-
-_logged: dict[tuple[str, str, str], float] = {}
+_logged: Final = Once(60.0)
 
 
 def log_warnings(method: str, path: str, headers: Iterable[str]) -> None:
@@ -26,10 +24,5 @@ def log_warnings(method: str, path: str, headers: Iterable[str]) -> None:
         for text in _WARNING.findall(header):
             found = _OBJECT.search(path)
             warned = method, f"{found[1]}/{found[2]}{found[3] or ''}" if found else path, text.replace('\\"', '"')
-            now = time.monotonic()
-            if now - _logged.get(warned, -_REPEAT) < _REPEAT:
-                continue
-            if len(_logged) >= _REMEMBERED:
-                _logged.clear()
-            _logged[warned] = now
-            log.warning("%s %s: the API server warns: %s", *warned)
+            if _logged.is_due(*warned):
+                log.warning("%s %s: the API server warns: %s", *warned)

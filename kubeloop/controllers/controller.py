@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, is_older
 from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.client.resource_client import ResourceClient
@@ -42,8 +42,8 @@ class Controller(Generic[T]):
     """Calls handlers with the keys of one kind: of objects that changed, and of those that were enqueued.
 
     Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there
-    (any more); or as the handler before returned it, if the cache has nothing newer. `client` is needed for
-    `on_remove` only.
+    (any more); or as a handler returned it, in this call or an earlier one, until the cache has that. `client` is
+    needed for `on_remove` only.
     """
 
     def __init__(
@@ -73,6 +73,8 @@ class Controller(Generic[T]):
         # Made with the first handler.
         # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
         self._owners = handlers if handlers is not None else {}
+        self._returned: dict[str, tuple[T, T]] = {}
+        # Invariant: the objects that handlers left ahead of the cache, each behind what the cache had then.
         self._conflicted: set[str] = set()
         # Invariant: the keys that had their one retry without backoff since they last succeeded.
         self._workers: list[asyncio.Task[None]] = []
@@ -243,11 +245,24 @@ class Controller(Generic[T]):
             # Handlers that never wait must not keep the loop from leases, probes and admission requests.
             await asyncio.sleep(0)
 
-    def _current(self, key: str, returned: T | None) -> T | None:
-        """What the next handler gets: the object as the handler before left it, until the cache has that or a later
-        one."""
+    def _current(self, key: str) -> T | None:
+        """What the next handler gets: the object as the last one left it, until the cache has that or a later one, or
+        one from before it (etcd was restored)."""
+        cached, (before, returned) = self.informer.indexer.get_by_key(key), self._returned.get(key, (None, None))
+        if before is None or returned is None:
+            return cached
+        was_restored = cached is not None and is_older(
+            cached.metadata.resource_version, before.metadata.resource_version
+        )
+        if cached is not None and not was_restored and newer(cached, returned) is returned:
+            return returned
+        del self._returned[key]
+        return cached
+
+    def _remember(self, key: str, returned: T | None) -> None:
         cached = self.informer.indexer.get_by_key(key)
-        return None if cached is None else newer(cached, returned)
+        if returned is not None and cached is not None:
+            self._returned[key] = (cached, returned)
 
     def _settle(self, key: str, verdict: Verdict[T]) -> None:
         """Settle a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
@@ -270,11 +285,11 @@ class Controller(Generic[T]):
     async def _reconcile(self, key: str) -> Verdict[T]:
         # The object is read anew for every handler: the one before may have waited long enough for it to change.
         verdicts: list[Verdict[T]] = []
-        returned: T | None = None
         for handler in tuple(self._handlers.values()) if self._selects(key) else ():
-            verdict = await handler.call(key, self._current(key, returned))
-            returned = verdict.returned or returned
+            verdict = await handler.call(key, self._current(key))
+            self._remember(key, verdict.returned)
             verdicts.append(verdict)
+        self._current(key)  # forgets what the cache has by now
         return combine(verdicts)
 
 

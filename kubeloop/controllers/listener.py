@@ -8,11 +8,12 @@ import math
 import resource
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from aiohttp import web
+
+from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Listener:
         self._silent: set[object] = set()
         # Invariant: the protocols that have not read a request's head yet.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._warned_at = -math.inf
+        self._warnings = Once(_REPEAT)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen on every address of the host; where, is the result. Raises OSError."""
@@ -140,8 +141,7 @@ class Listener:
 
     def _not_accepted(self, exc: OSError) -> None:
         """Logged once a minute: a flood of connections must not become one of lines."""
-        if time.monotonic() - self._warned_at >= _REPEAT:
-            self._warned_at = time.monotonic()
+        if self._warnings.is_due():
             log.warning("connections could not be accepted: %s", exc)
 
     def _count(self) -> int:

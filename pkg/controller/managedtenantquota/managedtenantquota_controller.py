@@ -8,13 +8,14 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachable
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
+from kubeloop.once import Once
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from pkg.config.metrics import METRICS
@@ -57,7 +58,7 @@ class Handler:
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
-        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED, ttl=_SAID_SECONDS, timer=loop_time)
+        self._reported = Once(_SAID_SECONDS, most=_REMEMBERED, clock=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
@@ -154,9 +155,8 @@ class Handler:
 
     def _say(self, namespace: str, problem: Problem) -> None:
         """An event for what an administrator has to know, at most once in a while."""
-        if (namespace, problem.key) in self._said:
+        if not self._reported.is_due(namespace, problem.key):
             return
-        self._said[namespace, problem.key] = True
         log.warning("%s: %s", namespace, problem.message)
         if problem.reason == EVENT_LOCK_LIMIT:
             _LIMIT_REACHED.inc()

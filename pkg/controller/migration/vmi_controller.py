@@ -16,7 +16,6 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import now_rfc3339
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
@@ -42,21 +41,19 @@ class VMIHandler:
     instances: ResourceClient[VirtualMachineInstance]
     machines: Controller[VirtualMachine]
     pods: Controller[Pod]
-    # VMIs as our last patch left them.
-    _written: dict[str, VirtualMachineInstance] = field(default_factory=dict, init=False)
     # By a VMI's key since when it has shown another state than its migration's.
     _lacking: dict[str, float] = field(default_factory=dict, init=False)
 
-    async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
-        """A VMI that is being deleted is left alone. Raises RetryAfter while its state may change again."""
+    async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
+        """A VMI that is being deleted is left alone. Returns it as it was written: a migration's next event often comes
+        before our patch is seen. Raises RetryAfter while its state may change again."""
         if vmi is None:
-            self._written.pop(key, None)
             self._lacking.pop(key, None)
         if vmi is None or vmi.deleting:
-            return
+            return None
         if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi, migration_uid)
-        await self._show_state(vmi)
+        return await self._show_state(vmi)
 
     async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
         labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
@@ -65,9 +62,9 @@ class VMIHandler:
                 with suppress(NotFound):
                     await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
 
-    async def _show_state(self, vmi: VirtualMachineInstance) -> None:
+    async def _show_state(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance | None:
         """Write the state of its migration to the VMI; remove that of a deleted migration."""
-        vmi = newer(vmi, self._written.get(vmi.key))  # a migration's next event often comes before our patch is seen
+        written = None
         migrations = self.migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
         unknown = None if changes else unknown_migration(vmi, migrations)
@@ -78,8 +75,9 @@ class VMIHandler:
             if left > _EARLY:
                 raise RetryAfter(left, "the state may change again")
             if unknown is None or not await self._exists(vmi.namespace, unknown):
-                await self._write(vmi, changes)
+                written = await self._write(vmi, changes)
         self._lacking.pop(vmi.key, None)
+        return written
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
         """Asked of the server: a migration that is new may not have reached the cache yet."""
@@ -89,16 +87,18 @@ class VMIHandler:
             return True
         return any(migration.uid == migration_uid for migration in migrations)
 
-    async def _write(self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]) -> None:
+    async def _write(
+        self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]
+    ) -> VirtualMachineInstance | None:
         """A VMI that went away needs no state."""
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
             written = await self.instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
-            return
-        self._written[vmi.key] = written
+            return None
         if self.machines.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
             stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
             with suppress(NotFound):
                 await self.machines.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
+        return written

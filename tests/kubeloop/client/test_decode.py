@@ -24,6 +24,7 @@ from kubeloop.client import decode
 from kubeloop.client.decode import Decoder, WatchEvent, decoder_for, split_lines
 from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.client.lenient import CUT, shallow
+from kubeloop.once import Once
 from kubeloop.testing.scripted_steps import obj
 from pkg.api.kubevirt import VirtualMachineInstance
 
@@ -45,8 +46,8 @@ GOOD_QUOTA = obj("good", "4", "ns", spec={"hard": {"limits.cpu": "3"}})
 
 
 @pytest.fixture(autouse=True)
-def nothing_reported() -> None:
-    decode._REPORTED.clear()
+def nothing_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_REPORTED", Once(600.0))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter, Skip, TerminalError
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY
-from tests.kinds import Clock, Kind, Server
+from tests.kinds import Clock, Kind, Server, edited
 from tests.kubeloop.controllers.controllers import Calls, Quotas, took
 
 pytestmark = pytest.mark.virtual_time
@@ -308,6 +308,31 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
     await kind.start(writer=slow_writer, reader=reader)
     await asyncio.sleep(2)
     assert seen[0] == {"by": "another"}
+
+
+async def test_a_handler_gets_what_it_wrote_until_the_cache_has_that_or_goes_back() -> None:
+    kind = Quotas(workers=1)
+    seen: list[str] = []
+
+    async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
+        assert obj is not None
+        kind.server.open.clear()
+        seen.append(obj.labels.get("mark", "none"))
+        if obj.labels:
+            return None
+        return await kind.controller.client.merge_patch(
+            {"metadata": {"labels": {"mark": "ours"}}}, name=obj.name, namespace=obj.namespace
+        )
+
+    before = kind.put("a", "ns")
+    await kind.start(writer=writer)
+    assert kind.informer.indexer.get_by_key("ns/a") == before
+    for cached in (None, edited(before, metadata={"resourceVersion": "1", "labels": {"mark": "restored"}}), before):
+        if cached is not None:
+            kind.informer.indexer.put("ns/a", cached)
+        kind.controller.enqueue("ns/a", immediately=True)
+        await settle()
+    assert seen == ["none", "ours", "restored", "none"], "the last one: what was undone is not remembered"
 
 
 @pytest.mark.parametrize("immediately", [False, True])

@@ -10,6 +10,7 @@ from typing import Any
 from kubeloop.api.registry import Resource
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.reconcile import same_object
 from pkg.config.management import Management
 from tests.kinds import Server
 
@@ -40,7 +41,8 @@ class Wired(Management):
         for handler, made in self._added[resource.path()]:
             again, self.cause = None, None
             try:
-                await handler(key, made.informer.indexer.get_by_key(key))
+                obj = made._current(key)
+                made._remember(key, same_object(obj, await handler(key, obj)))
             except RetryAfter as later:
                 again, self.cause = later.seconds, later.__cause__
         return again
