@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option
+from pkg.config.settings import QuotaGuard
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
-from pkg.webhook.options import QuotaGuard
 
 if TYPE_CHECKING:
     from kubeloop.leaderelection.elector import LeaderElectionConfig

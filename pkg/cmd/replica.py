@@ -22,10 +22,10 @@ from pkg.config.health import Admission, Checks, answer
 from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
+from pkg.config.settings import Settings
 from pkg.config.troubles import Troubles
 from pkg.config.upkeep import Upkeep
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
-from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.util.constants import LEASE, USER_AGENT
@@ -41,7 +41,7 @@ class Replica:
     """One process of `headroom controller`, one of several where there is an election."""
 
     config: ClientConfig
-    options: Options
+    settings: Settings
     workers: int
     election: LeaderElectionConfig | None
     """None: the only replica."""
@@ -59,7 +59,7 @@ class Replica:
         async with contextlib.AsyncExitStack() as stack:
             health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
             stack.push_async_callback(health.close)
-            refuse = refuse_write if self.options.dry_run else None
+            refuse = refuse_write if self.settings.dry_run else None
             # What every replica writes: the Lease, the webhooks' certificate and registration.
             replica = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=refuse))
             kubernetes = await answer(replica, stop)
@@ -75,8 +75,8 @@ class Replica:
                 leader,
                 kubernetes,
                 workers=self.workers,
-                selects=self.options.selects,
-                rancher=RancherWrites(leader, owner, self.options.rancher_quotas),
+                selects=self.settings.selects,
+                rancher=RancherWrites(leader, owner, self.settings.rancher_quotas),
             )
             await self._run(stop, checks, management, replica, elector)
 
@@ -84,7 +84,7 @@ class Replica:
         """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
         if self.election is None:
             return None
-        namespace = self.options.namespace
+        namespace = self.settings.namespace
         events = EventRecorder(replica, "headroom")
         stack.push_async_callback(events.stop)
         return LeaderElector(
@@ -102,7 +102,7 @@ class Replica:
         replica: Client,
         elector: LeaderElector | None,
     ) -> None:
-        register_all(management, management.recorder("headroom"), self.options)
+        register_all(management, management.recorder("headroom"), self.settings)
         # Without them every migration would seem to have ended.
         instances, migrations = management.virtual_machine_instances, management.virtual_machine_instance_migrations
         management.require(instances, migrations, if_defined=True)
@@ -137,23 +137,23 @@ class Replica:
         """Call before `management.start`, which waits for the caches that are asked for."""
         management.virtual_machine_instance_migrations.informer.add_event_handler(observe_wait(leads, management.clock))
         # A dry run needs no rights for what it never writes.
-        locks = None if self.options.dry_run else management.locks.cache()
+        locks = None if self.settings.dry_run else management.locks.cache()
         return StateMetrics(
-            management.source(), locks, lock_limit=self.options.lock_limit, leads=leads, clock=management.clock
+            management.source(), locks, lock_limit=self.settings.lock_limit, leads=leads, clock=management.clock
         )
 
     async def _publish(self, management: Management, leading: asyncio.Event, checks: Checks) -> None:
         """From the election on, also while the caches do not sync: then that is what there is to say."""
-        policy, kubernetes, ours = self.options.policy, management.kubernetes, version("harvester-headroom")
+        policy, kubernetes, ours = self.settings.policy, management.kubernetes, version("harvester-headroom")
         await leading.wait()
-        if self.options.dry_run:
+        if self.settings.dry_run:
             return
-        recorder, own = management.recorder("headroom"), about(self.options.namespace)
+        recorder, own = management.recorder("headroom"), about(self.settings.namespace)
         troubles = Troubles(management.troubles, recorder, own, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
         troubles.others = management.reverts.causes
         publisher = Publisher(
             management.client,
-            self.options.namespace,
+            self.settings.namespace,
             lambda: Installation(
                 policy.mode,
                 policy.estimate,
@@ -180,10 +180,10 @@ class Replica:
         upkeep = Upkeep(
             management.client,
             management.recorder("headroom"),
-            self.options.namespace,
-            lambda: virt_controllers(kubevirts.list(), self.options.kubevirt_users),
+            self.settings.namespace,
+            lambda: virt_controllers(kubevirts.list(), self.settings.kubevirt_users),
             management.set_policy_in_force,
-            lambda: leading.is_set() and not self.options.dry_run,
+            lambda: leading.is_set() and not self.settings.dry_run,
         )
         await management.wait_for_sync()
         REGISTRY.register(state)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Final
 from urllib.parse import urlsplit
 
 from kubeloop.client.client import Client
@@ -18,16 +15,15 @@ from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
 from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
+from pkg.cmd.settings import settings_of
 from pkg.config.health import Checks, answer
 from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.config.upkeep import Upkeep
 from pkg.util.constants import USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.webhook.configurations import mutating, validating
-from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options
 from pkg.webhook.register import Webhooks
-
-_POLICIES: Final = ("Ignore", "Fail")
 
 
 def webhook(
@@ -39,7 +35,7 @@ def webhook(
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
     logging.set_up()
-    served = checked(policy, webhooks, process)
+    served = webhooks_of(settings_of(policy, process, webhooks), webhooks)
     config = load_config(cluster.kubeconfig)
     address = webhooks.address(config.in_cluster)
     return run_until_signal(lambda stop: _serve(stop, config, served, address, process))
@@ -51,7 +47,7 @@ async def _serve(
     checks = Checks()
     health = await serve_health(checks, process.health_bind_address, process.metrics_bind_address)
     try:
-        refuse = refuse_write if process.dry_run else None
+        refuse = refuse_write if webhooks.settings.dry_run else None
         async with Client(config, user_agent=USER_AGENT, before_write=refuse) as client:
             kubernetes = await answer(client, stop)
             if kubernetes is None:
@@ -60,17 +56,17 @@ async def _serve(
             management = Management(client, kubernetes)
             admission = await webhooks.server(client, management)
             checks.admission, checks.management = admission, management
-            own = process.namespace or config.namespace
+            own = webhooks.settings.namespace or config.namespace
             upkeep = Upkeep(
                 client,
                 management.recorder("headroom"),
                 own,
-                lambda: virt_controllers(management.kubevirts.cache().list(), webhooks.options.kubevirt_users),
+                lambda: virt_controllers(management.kubevirts.cache().list(), webhooks.settings.kubevirt_users),
                 management.set_policy_in_force,
                 reports=lambda: False,
             )
             tasks = [asyncio.create_task(kubernetes.run(client))]
-            if not webhooks.options.register and not process.dry_run:
+            if not webhooks.settings.register and not webhooks.settings.dry_run:
                 tasks.append(asyncio.create_task(look_at_registered(management, own)))
             try:
                 await management.start()
@@ -86,13 +82,9 @@ async def _serve(
         await health.close()
 
 
-def checked(
-    policy: PolicyOptions, flags: WebhookOptions, process: ProcessOptions, only_namespaces: Sequence[str] = ()
-) -> Webhooks:
-    """The webhooks that the flags ask for, also those of `headroom controller --webhook`, which has --only-namespace.
-
-    Raises ConfigError, BindError and WrongCall for what cannot work, before anything is started.
-    """
+def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
+    """The webhooks that the flags ask for. Raises ConfigError and BindError for what cannot work, before anything is
+    started."""
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
     if flags.client_name and flags.client_ca_file is None:
@@ -104,74 +96,15 @@ def checked(
     if flags.bind_address is not None:
         parse_bind_address(flags.bind_address)
     endpoint = endpoint_of(flags)
-    options = replace(
-        options_of(policy, flags),
-        namespace=process.namespace or "",
-        register=flags.register and not process.dry_run,
-        only_namespaces=tuple(only_namespaces),
-    )
-    _check_patterns(endpoint, options)
+    for flag, configured in (("--only-namespace", validating), ("--rancher-user", mutating)):
+        try:
+            configured(endpoint, settings, None)
+        except ValueError as exc:
+            raise ConfigError(f"{flag}: {exc}") from exc
     files = None
     if flags.tls_cert_file and flags.tls_key_file:
         files = CertificateFiles(context, flags.tls_cert_file, flags.tls_key_file, flags.tls_ca_file)
-    return Webhooks(options, endpoint, context, files)
-
-
-def _check_patterns(endpoint: Endpoint, options: Options) -> None:
-    """Raises ConfigError for one that no name can match."""
-    checks: dict[str, Callable[[], object]] = {
-        "--kubevirt-user": lambda: [exact(user) for user in options.kubevirt_users],
-        "--only-namespace": lambda: validating(endpoint, options, None),
-        "--rancher-user": lambda: mutating(endpoint, options, None),
-    }
-    for flag, check in checks.items():
-        try:
-            check()
-        except ValueError as exc:
-            raise ConfigError(f"{flag}: {exc}") from exc
-
-
-def exact(user: str) -> str:
-    """The user name as it is. Raises ValueError for an empty one and for a pattern: it would match a tenant's own
-    account as well."""
-    if not user or not set("*?[").isdisjoint(user):
-        raise ValueError(f"{user!r} is not an exact user name")
-    return user
-
-
-def options_of(policy: PolicyOptions, flags: WebhookOptions) -> Options:
-    """What the webhooks are given, except what the API server says. Raises ConfigError, WrongCall."""
-    try:
-        strict = strict_webhooks(flags.failure_policy or ())
-    except ValueError as exc:
-        raise ConfigError(f"--failure-policy: {exc}") from exc
-    return Options(
-        policy=policy.policy(),
-        profile=policy.profile(),
-        quota_guard=flags.quota_guard,
-        reserve=policy.reserves(),
-        strict=strict,
-        rancher_users=tuple(policy.rancher_user) if policy.rancher_user else RANCHER_USERS,
-        secret_name=flags.secret_name,
-        controller_users=tuple(policy.controller_user or ()),
-        kubevirt_users=tuple(policy.kubevirt_user or ()),
-        client_names=tuple(flags.client_name or ()),
-        inject_ca_from=flags.inject_ca_from,
-    )
-
-
-def strict_webhooks(texts: Iterable[str]) -> list[str]:
-    """Those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each holds.
-    Raises ValueError."""
-    policies: dict[str, str] = {}
-    for text in texts:
-        webhook, is_single, policy = text.rpartition("=")
-        if policy not in _POLICIES:
-            raise ValueError(f"{text!r} does not end in one of {', '.join(_POLICIES)}")
-        if is_single and webhook not in WEBHOOKS:
-            raise ValueError(f"{webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
-        policies[webhook] = policy
-    return [each for each in WEBHOOKS if policies.get(each, policies.get("")) == "Fail"]
+    return Webhooks(settings, endpoint, context, files)
 
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:

@@ -7,7 +7,7 @@ import logging
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import observed_version
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 VERSION_CONTROLLER = "kubevirtVersionController"
 
 
-def register(management: Management, _events: EventRecorder, options: Options) -> None:
+def register(management: Management, _events: EventRecorder, settings: Settings) -> None:
     """Warns once for each version that is newer than all known ones; not where an operator has chosen a profile."""
-    if options.profile is not None:
+    if settings.profile is not None:
         return
     said: set[str | None] = set()
 

@@ -18,9 +18,9 @@ import msgspec
 
 from kubeloop.webhook.registration import Endpoint, Webhook, rule, webhook
 from pkg.config.probe import PROBE_LABEL, PROBE_PATH
+from pkg.config.settings import QuotaGuard, Settings
 from pkg.util import constants
 from pkg.util.constants import NAMESPACE_NAME_LABEL, WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.options import Options, QuotaGuard
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "headroom"}
 NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-controller"
@@ -50,9 +50,9 @@ NAMES: Final = {
 _SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
 
 
-def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
+def validating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
     """The webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
-    make = partial(_webhook, endpoint, options, bundle)
+    make = partial(_webhook, endpoint, settings, bundle)
     # Metadata is written through the subresources too.
     namespaces = rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")
     machines = rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")
@@ -60,10 +60,10 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
         make(VALIDATE_NAMESPACE, [namespaces], {"quota-annotation-changes": _QUOTA_ANNOTATION_CHANGES}),
         make(VALIDATE_VIRTUAL_MACHINE, [machines], {"volumes-change": _VOLUMES_CHANGE}),
     ]
-    if options.quota_guard is not QuotaGuard.OFF:
+    if settings.quota_guard is not QuotaGuard.OFF:
         quotas = rule(["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"])
-        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [quotas], _guarded(options)))
-    if options.reserve:
+        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [quotas], _guarded(settings)))
+    if settings.reserve:
         # A pod may also grow into the headroom.
         pods = [rule(["pods"], ["CREATE"]), rule(["pods/resize"], ["UPDATE"])]
         holding = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
@@ -71,39 +71,39 @@ def validating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> li
     return webhooks
 
 
-def mutating(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
+def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
     """The webhooks of the MutatingWebhookConfiguration: only Rancher's writes are ever changed."""
-    if options.quota_guard is not QuotaGuard.CORRECT or not options.rancher_users:
+    if settings.quota_guard is not QuotaGuard.CORRECT or not settings.rancher_users:
         return []
-    make = partial(_webhook, endpoint, options, bundle)
-    conditions = {**_guarded(options), "by-rancher": _matches("request.userInfo.username", options.rancher_users)}
+    make = partial(_webhook, endpoint, settings, bundle)
+    conditions = {**_guarded(settings), "by-rancher": _matches("request.userInfo.username", settings.rancher_users)}
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
     more = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
     return [make(MUTATE_RESOURCE_QUOTA, [rule(["resourcequotas"], ["UPDATE"])], conditions, **more)]
 
 
-def probing(endpoint: Endpoint, options: Options, bundle: bytes | None) -> list[Webhook]:
+def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
     """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else. It is the
     same for all replicas, whatever their keys."""
-    make = partial(_webhook, replace(endpoint, key=""), options, bundle)
-    namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: options.namespace}}
+    make = partial(_webhook, replace(endpoint, key=""), settings, bundle)
+    namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: settings.namespace}}
     more = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
     events = rule(["events"], ["CREATE"])
     return [make(PROBE_PATH, [events], {}, namespaceSelector=namespace, failurePolicy="Fail", **more)]
 
 
-def fingerprint(endpoint: Endpoint, options: Options) -> str:
+def fingerprint(endpoint: Endpoint, settings: Settings) -> str:
     """A hash of what is asked of the API server, wherever it is answered; replicas with the same flags agree."""
-    asked = [validating(Endpoint(), options, None), mutating(Endpoint(), options, None), bool(endpoint.url)]
-    if not options.register:
+    asked = [validating(Endpoint(), settings, None), mutating(Endpoint(), settings, None), bool(endpoint.url)]
+    if not settings.register:
         asked.append("left to another tool")
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
 
 
 def _webhook(
     endpoint: Endpoint,
-    options: Options,
+    settings: Settings,
     bundle: bytes | None,
     path: str,
     rules: Sequence[Mapping[str, Any]],
@@ -111,16 +111,16 @@ def _webhook(
     **fields: Any,
 ) -> Webhook:
     name = NAMES[path]
-    if options.only_namespaces and path != PROBE_PATH:
+    if settings.only_namespaces and path != PROBE_PATH:
         subject = "request.name" if path == VALIDATE_NAMESPACE else "request.namespace"
-        conditions = {"served": _matches(subject, options.only_namespaces), **conditions}
+        conditions = {"served": _matches(subject, settings.only_namespaces), **conditions}
     if conditions:
         fields["matchConditions"] = [{"name": n, "expression": e} for n, e in conditions.items()]
-    fields = {"failurePolicy": "Fail" if name in options.strict else "Ignore", **fields}
+    fields = {"failurePolicy": "Fail" if name in settings.strict else "Ignore", **fields}
     return webhook(f"{name}.{WEBHOOK_CONFIGURATION_NAME}", endpoint.client_config(path, bundle), rules, **fields)
 
 
-def _guarded(options: Options) -> dict[str, str]:
+def _guarded(settings: Settings) -> dict[str, str]:
     conditions = {
         "managed": " || ".join(f"({_says('oldObject', 'labels', label)})" for label in _MANAGED),
         # Most updates leave the limits alone.
@@ -136,8 +136,8 @@ def _guarded(options: Options) -> dict[str, str]:
         "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"
         f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
     }
-    if options.passes:
-        conditions["not-headroom"] = " && ".join(f"request.userInfo.username != '{user}'" for user in options.passes)
+    if settings.passes:
+        conditions["not-headroom"] = " && ".join(f"request.userInfo.username != '{user}'" for user in settings.passes)
     return conditions
 
 

@@ -17,12 +17,12 @@ from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertifi
 from pkg.config.installation import about
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK, PROBE_PATH
+from pkg.config.settings import Settings
 from pkg.util.constants import LOCK_PATH
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
 from pkg.webhook.metrics import HeadroomMetrics
-from pkg.webhook.options import Options
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources.lock import validator as lock
 from pkg.webhook.resources.namespace import validator as namespace
@@ -36,7 +36,7 @@ from pkg.webhook.view import View
 class Webhooks:
     """The webhooks of a process before it has a client; `server` makes them."""
 
-    options: Options
+    settings: Settings
     endpoint: Endpoint
     """The Service's namespace follows from the client."""
     context: SSLContext
@@ -45,44 +45,44 @@ class Webhooks:
 
     async def server(self, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
-        own = self.options.namespace or client.transport.config.namespace
+        own = self.settings.namespace or client.transport.config.namespace
         endpoint = replace(self.endpoint, service_namespace=own)
-        options = replace(self.options, own_user=await own_user(client), namespace=own)
-        observer = Observer(management.source(claims=False), options.profile)
+        settings = replace(self.settings, own_user=await own_user(client), namespace=own)
+        observer = Observer(management.source(claims=False), settings.profile)
         view = View(client, observer, management.clock, management.slim)
         secrets = client.resource(SECRETS)
         tell = partial(management.recorder("headroom").event, about(own), "Warning")
         return AdmissionServer(
-            hooks(view, options, endpoint, management),
+            hooks(view, settings, endpoint, management),
             self.files
             or SharedCertificates(
-                self.context, secrets, own, options.secret_name, endpoint.hosts, managed_by="headroom"
+                self.context, secrets, own, settings.secret_name, endpoint.hosts, managed_by="headroom"
             ),
-            Registrar(client, endpoint, options, tell) if options.register else None,
-            client_names=options.client_names,
+            Registrar(client, endpoint, settings, tell) if settings.register else None,
+            client_names=settings.client_names,
             synced=management.wait_for_sync,
             stopped=view.close,
             metrics=HeadroomMetrics(),
         )
 
 
-def hooks(view: View, options: Options, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
+def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
     """What is served by path. All paths are served whatever is registered: another replica may still be asked with
-    the options of before."""
+    the settings of before."""
     locks = management.locks
     kubevirts = management.kubevirts.cache()
     accounts = lock.Accounts(
-        [options.own_user, *options.controller_users],
-        lambda: virt_controllers(kubevirts.list(), options.kubevirt_users),
+        [settings.own_user, *settings.controller_users],
+        lambda: virt_controllers(kubevirts.list(), settings.kubevirt_users),
     )
-    guard = resourcequota.Guard(view, options, management.recorder("headroom").event)
-    mark = paths.fingerprint(endpoint, options)
+    guard = resourcequota.Guard(view, settings, management.recorder("headroom").event)
+    mark = paths.fingerprint(endpoint, settings)
     return {
         PROBE_PATH: lambda request: answer_probe(request, mark),
         paths.VALIDATE_NAMESPACE: partial(namespace.validate, view),
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
-        paths.VALIDATE_POD: pod.Validator(view, options, accounts.makes_targets).validate,
+        paths.VALIDATE_POD: pod.Validator(view, settings, accounts.makes_targets).validate,
         LOCK_PATH: lock.Validator(
             locks.cache(), locks.client, management.clock, accounts, partial(lock.is_granted, view)
         ).validate,

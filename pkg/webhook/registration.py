@@ -26,10 +26,10 @@ from kubeloop.webhook.registration import (
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.configuration_writes import written
 from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
+from pkg.config.settings import WEBHOOKS, Settings
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
-from pkg.webhook.options import WEBHOOKS, Options
 
 log = logging.getLogger(__name__)
 
@@ -62,23 +62,23 @@ class Registrar(Registration):
     """
 
     def __init__(
-        self, client: Client, endpoint: Endpoint, options: Options, tell: Tell = lambda _reason, _message: None
+        self, client: Client, endpoint: Endpoint, settings: Settings, tell: Tell = lambda _reason, _message: None
     ) -> None:
         """`tell` reports what an administrator has to know."""
-        self.mark = fingerprint(endpoint, options)
-        self._injected = {INJECT_CA_FROM: options.inject_ca_from} if options.inject_ca_from else {}
+        self.mark = fingerprint(endpoint, settings)
+        self._injected = {INJECT_CA_FROM: settings.inject_ca_from} if settings.inject_ca_from else {}
         super().__init__(
             client,
             endpoint,
             WEBHOOK_CONFIGURATION_NAME,
             [
-                (VALIDATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: validating(endpoint, options, bundle)),
-                (MUTATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: mutating(endpoint, options, bundle)),
+                (VALIDATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: validating(endpoint, settings, bundle)),
+                (MUTATING_WEBHOOK_CONFIGURATIONS, lambda endpoint, bundle: mutating(endpoint, settings, bundle)),
             ],
             labels=MANAGED_BY,
             annotations={**self._injected, ANNOTATION_HASH: self.mark},
         )
-        self._options = options
+        self._settings = settings
         self._tell = tell
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
@@ -155,11 +155,11 @@ class Registrar(Registration):
         """The mark of the replica that answered the probe, and whether it is registered where we are.
 
         Raises NotReached, ApiError."""
-        wanted = probing(self.endpoint, self._options, bundle)
+        wanted = probing(self.endpoint, self._settings, bundle)
         found = await registered(self.client, *_PROBE)
         if self._is_anothers(found):
             with contextlib.suppress(NotReached):
-                return await probe(self.client, self._options.namespace), False
+                return await probe(self.client, self._settings.namespace), False
 
         async def put(again: bool) -> bool:
             standing = await registered(self.client, *_PROBE) if again else found
@@ -170,7 +170,7 @@ class Registrar(Registration):
         until = loop_time() + _NEWS_SECONDS
         while True:
             try:
-                mark = await probe(self.client, self._options.namespace)
+                mark = await probe(self.client, self._settings.namespace)
                 # Replicas that start together may each have registered themselves: the last one stays.
                 return mark, not (is_new and self._is_anothers(await registered(self.client, *_PROBE)))
             except NotReached:
@@ -191,7 +191,7 @@ class Registrar(Registration):
         stood = await self.write(bundle, only=lambda each: each["failurePolicy"] == "Fail")
         if not stood or self._told:
             return
-        strict = ", ".join(name for name in WEBHOOKS if name in self._options.strict)
+        strict = ", ".join(name for name in WEBHOOKS if name in self._settings.strict)
         what = f"the API server does not reach the webhooks, writes to {strict} fail: {why}"
         if not strict:
             what = f"the webhooks are withdrawn until the API server reaches them again: {why}"

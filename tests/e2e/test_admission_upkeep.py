@@ -30,9 +30,9 @@ from lab import bodies
 from lab.bodies import quota_text
 from lab.namespace import PODS, Namespace, becomes
 from pkg.config.probe import PROBE_PATH
+from pkg.config.settings import WEBHOOKS, Settings
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import VALIDATE_NAMESPACE
-from pkg.webhook.options import WEBHOOKS, Options
 from pkg.webhook.register import answer_probe
 from pkg.webhook.registration import Registrar, unregister
 from tests.bench.webhook import Line, post
@@ -141,7 +141,7 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
     secrets = admin.client.resource(registry.SECRETS)
     hosts, clock = ["127.0.0.1"], lambda: time.time() + ahead
     certificate = SharedCertificates(server_context(), secrets, "default", "e2e-renewed", hosts, clock)
-    options = Options(strict=WEBHOOKS)
+    options = Settings(strict=WEBHOOKS)
 
     async def allow(_: AdmissionRequest) -> Decision:
         return ALLOW

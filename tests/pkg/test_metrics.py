@@ -38,7 +38,7 @@ def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
 
 
 def test_labels_name_webhooks_as_flags_do() -> None:
-    from pkg.webhook.options import WEBHOOKS
+    from pkg.config.settings import WEBHOOKS
 
     named = set(NAMES.values())
     assert named == {*WEBHOOKS, "locks", "probe"}

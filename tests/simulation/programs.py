@@ -18,12 +18,11 @@ from lab.rancher.agent import Agent
 from lab.rancher.agent import register as register_rancher
 from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.management import Management
-from pkg.controller.options import Options
+from pkg.config.settings import WEBHOOKS as ALL
+from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.options import WEBHOOKS as ALL
-from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import hooks
 from pkg.webhook.view import View
 from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
@@ -35,7 +34,7 @@ ENDPOINT = Endpoint(url="https://headroom.invalid:9443")
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
 LOCK_LIMIT = 20.0
 """Shorter than the default: a story is."""
-WEBHOOKS = WebhookOptions(policy=POLICY, own_user=HEADROOM, namespace=NAMESPACE, strict=ALL)
+WEBHOOKS = Settings(policy=POLICY, own_user=HEADROOM, namespace=NAMESPACE, strict=ALL)
 
 PLANTED: list[Callable[[Mapping[str, Hook], Management], Mapping[str, Hook]]] = []
 """What takes the place of the webhooks (planted.py)."""
@@ -58,7 +57,7 @@ class Programs:
         elector = LeaderElector(lock, LeaderElectionConfig())
         leader = client(self._servers, HEADROOM, process, elector.before_write)
         management = Management(leader, KubernetesVersion("v1.34.0"))
-        options = Options(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
+        options = Settings(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
         view = View(replica, observer, management.clock)
@@ -76,7 +75,7 @@ class Programs:
         """`headroom controller --dry-run`, by an account of its own."""
         connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write if DRY_RUN else None)
         management = Management(connection, KubernetesVersion("v1.34.0"))
-        register_all(management, management.recorder("headroom"), Options(POLICY, reserve=True, **DRY_RUN))
+        register_all(management, management.recorder("headroom"), Settings(POLICY, reserve=True, **DRY_RUN))
         await management.start()
         await asyncio.Event().wait()
 

@@ -21,7 +21,7 @@ from kubeloop.webhook.registration import NotReached
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.probe import PROBE_CONFIGURATION, probe
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.util.constants import NEVER_LOCKED, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, recognise
@@ -46,7 +46,7 @@ class Observer:
     facts: FactsObserver
     client: Client
     locks: CacheReader[ValidatingWebhookConfiguration]
-    options: Options
+    settings: Settings
     clock: Callable[[], float]
     rancher: RancherWrites
     _own: str = field(default="", init=False)
@@ -83,28 +83,28 @@ class Observer:
             quotas=await self.client.resource(RESOURCE_QUOTAS).list(namespace),
             lock=lock,
             wanted_lock=wanted,
-            holder=f"headroom ({self._own or ', '.join(self.options.controller_users)}) on {socket.gethostname()}",
+            holder=f"headroom ({self._own or ', '.join(self.settings.controller_users)}) on {socket.gethostname()}",
             why_not=foreign or not_served,
         )
 
     async def _wanted_lock(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """How a namespace's lock shall look. Raises CannotLock, ApiError."""
-        kubevirts, options = self.facts.source.kubevirts.list(), self.options
-        never = [*NEVER_LOCKED, options.namespace, *options.never_lock, *(each.namespace for each in kubevirts)]
+        kubevirts, settings = self.facts.source.kubevirts.list(), self.settings
+        never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(each.namespace for each in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
         if locked := ", ".join(each.name for each in self.facts.source.quotas.list(namespace) if self._is_locked(each)):
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
         where = await self._where()
         try:
-            await probe(self.client, options.namespace)
+            await probe(self.client, settings.namespace)
         except NotReached as exc:
             raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
         self._own = self._own or await own_user(self.client)
-        users = [user for user in (self._own, *options.controller_users) if user]
+        users = [user for user in (self._own, *settings.controller_users) if user]
         if not users:
             raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
-        accounts = virt_controllers(kubevirts, options.kubevirt_users)
+        accounts = virt_controllers(kubevirts, settings.kubevirt_users)
         return partial(lock_webhook, namespace, where, holders=users, virt_controllers=accounts)
 
     def _is_locked(self, quota: ResourceQuota) -> bool:

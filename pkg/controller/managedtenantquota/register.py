@@ -6,10 +6,10 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.controller.options import Options
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Policy
 from pkg.util.resourcequota.observe import Observer as FactsObserver
@@ -17,13 +17,13 @@ from pkg.util.resourcequota.observe import Observer as FactsObserver
 MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
 
 
-def register(management: Management, events: EventRecorder, options: Options) -> None:
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Namespaces are the key: two objects of one namespace are never worked on at a time."""
     namespaces, locks = management.namespaces, management.locks
     budgets = management.virtual_machine_migration_resource_quotas
-    facts = FactsObserver(management.source(), options.profile)
-    observer = Observer(facts, management.client, locks.cache(), options, management.clock, management.rancher)
-    policy = Policy(lock_limit=options.lock_limit)
+    facts = FactsObserver(management.source(), settings.profile)
+    observer = Observer(facts, management.client, locks.cache(), settings, management.clock, management.rancher)
+    policy = Policy(lock_limit=settings.lock_limit)
     handler = Handler(observer, Writer(management.client, events, management.rancher), events, policy)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
 from pkg.controller.namespace.namespace_controller import Handler
-from pkg.controller.options import BeforeRaise, Options
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.holding import policy_for_pods, read_of_quota
 
@@ -15,9 +17,9 @@ NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"
 
 
-def register(management: Management, events: EventRecorder, options: Options) -> None:
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Default quotas only with `--render-default-quota`."""
-    if not options.policy.render:
+    if not settings.policy.render:
         return
     namespaces, quotas = management.namespaces, management.resource_quotas
     handler = Handler(quotas, events)
@@ -25,10 +27,12 @@ def register(management: Management, events: EventRecorder, options: Options) ->
     namespaces.watch_related(quotas, _namespace_of)
 
 
-def register_holding(management: Management, events: EventRecorder, options: Options) -> BeforeRaise:
+def register_holding(
+    management: Management, events: EventRecorder, settings: Settings
+) -> Callable[[str], Awaitable[None]]:
     """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
-    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, options.reserve)
+    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of, reads=read_of_quota)
     namespaces.watch_related(management.virtual_machine_instance_migrations, _namespace_of, reads=is_finished)

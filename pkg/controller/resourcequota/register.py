@@ -16,8 +16,8 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
-from pkg.controller.options import BeforeRaise, Options
-from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.config.settings import Settings
+from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
@@ -34,11 +34,11 @@ RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
 
 def register(
-    management: Management, events: EventRecorder, options: Options, before_raise: BeforeRaise | None = None
+    management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
     """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
     quotas, rancher = management.resource_quotas, management.rancher
-    if not options.dry_run:  # which needs no rights for what it never writes
+    if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
         quotas.watch_related(management.locks, _with_ranchers_label(management), reads=_locks)
     handler = Handler(
@@ -49,11 +49,11 @@ def register(
         management.client.resource(PROJECTS),
         rancher,
         management.reverts,
-        Observer(management.source(), options.profile, rancher.asks),
+        Observer(management.source(), settings.profile, rancher.asks),
         events,
-        options.policy,
+        settings.policy,
         before_raise=before_raise,
-        dry_run=options.dry_run,
+        dry_run=settings.dry_run,
         clock=management.clock,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)

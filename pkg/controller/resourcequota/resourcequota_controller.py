@@ -7,7 +7,7 @@ key, and the more migrations are under way the longer the next patch waits for m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
@@ -29,7 +29,6 @@ from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
-from pkg.controller.options import BeforeRaise
 from pkg.controller.resourcequota.devices import lacking_devices
 from pkg.util import constants
 from pkg.util.amounts import listed
@@ -51,6 +50,8 @@ from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until, is_urgen
 
 log = logging.getLogger(__name__)
 
+BeforeRaise = Callable[[str], Awaitable[None]]
+"""Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
 _TURN: Final = 0.05
 """Seconds after which a namespace looks again whether the request of another one of its Rancher project is answered."""
 _GONE: Final = 60.0

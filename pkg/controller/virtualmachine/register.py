@@ -5,7 +5,7 @@ from __future__ import annotations
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.config.management import Management
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.controller.virtualmachine.vm_controller import LAUNCHERS_BY_VM, Handler
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import vm_of
@@ -14,7 +14,7 @@ from pkg.util.resourcequota.observe import Observer
 VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 
 
-def register(management: Management, events: EventRecorder, options: Options) -> None:
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Both modes: Harvester's own check comes to the same end, later."""
     machines, instances = management.virtual_machines, management.virtual_machine_instances
     management.pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
@@ -23,7 +23,7 @@ def register(management: Management, events: EventRecorder, options: Options) ->
         instances.cache(),
         management.resource_quotas,
         management.pods,
-        Observer(management.source(), options.profile),
+        Observer(management.source(), settings.profile),
         events,
         management.clock,
     )

@@ -9,17 +9,17 @@ from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
 from pkg.cmd.leftovers import PERIOD, Leftovers
+from pkg.config.settings import Settings
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
-from pkg.webhook.options import Options
 from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
 from tests.pkg.webhook.test_registration import URL, Server
 
 Said = list[tuple[str, str]]
-STRICT = Options(strict=["pods"])
+STRICT = Settings(strict=["pods"])
 
 
-async def registered(options: Options = STRICT) -> Server:
+async def registered(options: Settings = STRICT) -> Server:
     server = Server()
     server.mark = fingerprint(URL, options)
     await Registrar(server.client(), URL, options).ensure(b"ca")

@@ -9,10 +9,11 @@ import pytest
 
 from kubeloop.client.errors import ConfigError, Forbidden
 from kubeloop.controllers.reconcile import Trouble
-from pkg.cmd.options import PolicyOptions, WebhookOptions
-from pkg.cmd.webhook import endpoint_of, options_of
+from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions
+from pkg.cmd.settings import settings_of
+from pkg.cmd.webhook import endpoint_of
 from pkg.config.health import Checks
-from pkg.webhook.options import RANCHER_USERS, QuotaGuard
+from pkg.config.settings import RANCHER_USERS, QuotaGuard
 from tests.pkg.cmd.rig import Call
 
 WRONG = {
@@ -52,27 +53,31 @@ def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], cas
 
 def test_one_failure_policy_a_webhook() -> None:
     flags = WebhookOptions(failure_policy=["pods=Fail", "Ignore", "namespaces=Fail", "namespaces=Ignore"])
-    options = options_of(PolicyOptions(), flags)
-    assert options.strict == ["pods"]
+    settings = settings_of(PolicyOptions(), ProcessOptions(), flags)
+    assert settings.strict == ["pods"]
     flags = WebhookOptions(failure_policy=["Fail", "pods=Ignore"])
-    assert options_of(PolicyOptions(), flags).strict == ["namespaces", "virtualmachines", "resourcequotas"]
+    assert settings_of(PolicyOptions(), ProcessOptions(), flags).strict == [
+        "namespaces",
+        "virtualmachines",
+        "resourcequotas",
+    ]
 
 
 def test_defaults() -> None:
-    options = options_of(PolicyOptions(), WebhookOptions())
-    assert options.quota_guard is QuotaGuard.CORRECT
-    assert options.strict == []
-    assert options.reserve
-    assert options.rancher_users == RANCHER_USERS
+    settings = settings_of(PolicyOptions(), ProcessOptions(), WebhookOptions())
+    assert settings.quota_guard is QuotaGuard.CORRECT
+    assert settings.strict == []
+    assert settings.reserve
+    assert settings.rancher_users == RANCHER_USERS
 
 
 def test_who_is_who_is_passed_on() -> None:
     policy = PolicyOptions(kubevirt_user=["kubevirt"], controller_user=["controller"], kubevirt_profile="v1.5.0")
     flags = WebhookOptions(secret_name="tls", client_name=["api"], inject_ca_from="ns/certificate")
-    options = options_of(policy, flags)
-    assert (options.kubevirt_users, options.controller_users) == (("kubevirt",), ("controller",))
-    assert (options.secret_name, options.client_names, options.inject_ca_from) == ("tls", ("api",), "ns/certificate")
-    assert (options.policy, options.profile) == (policy.policy(), policy.profile())
+    settings = settings_of(policy, ProcessOptions(), flags)
+    assert (settings.kubevirt_users, settings.controller_users) == (("kubevirt",), ("controller",))
+    assert (settings.secret_name, settings.client_names, settings.inject_ca_from) == ("tls", ("api",), "ns/certificate")
+    assert (settings.policy, settings.profile) == (policy.policy(), policy.profile())
 
 
 @pytest.mark.parametrize(

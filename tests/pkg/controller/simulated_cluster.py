@@ -30,7 +30,7 @@ from lab.kubevirt.register import register
 from lab.record import Record
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES, VirtualMachineInstanceMigration
 from pkg.config.management import Management
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LABEL_DEFAULT_RESOURCE_QUOTA
 from pkg.util.quotacount.usage import is_live, pod_usage
@@ -146,7 +146,7 @@ class SimulatedCluster:
 
     @asynccontextmanager
     async def running(
-        self, client: Client, options: Options, kubevirt: stand_in.Options, *players: Coroutine[Any, Any, None]
+        self, client: Client, options: Settings, kubevirt: stand_in.Options, *players: Coroutine[Any, Any, None]
     ) -> AsyncIterator[None]:
         """headroom's controllers by this client, KubeVirt's stand-in and the others, once their VMs run."""
         began = time.time()

@@ -10,7 +10,7 @@ from lab.kubevirt import options as stand_in
 from lab.questions import first_version, has_entry, needed, reverts, rooms
 from lab.record import Amounts, Record, Track
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.pkg.controller.simulated_cluster import LAG, SimulatedCluster
 
@@ -32,7 +32,7 @@ async def simulate(seed: int, goal: int) -> SimulatedCluster:
         drained_bucket=True,
     )
     seen = cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration)
-    async with cluster.running(cluster.server.client(), Options(TAKEOVER), teeth, cluster.rancher(), seen):
+    async with cluster.running(cluster.server.client(), Settings(TAKEOVER), teeth, cluster.rancher(), seen):
         await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in cluster.machines))
     return cluster
 

@@ -9,8 +9,8 @@ import pytest
 from kubeloop.controllers.controller import Controller
 from pkg.api.kubevirt import KUBEVIRTS
 from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.controller.kubevirt_version import register
-from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
@@ -43,7 +43,7 @@ def test_every_controller_is_registered(
 
     monkeypatch.setattr(Controller, "on_change", on_change)
     management = Management(Server().client())
-    options = Options(Policy(Mode.TAKEOVER, EstimateKind.EXACT, render=True), dry_run=dry_run)
+    options = Settings(Policy(Mode.TAKEOVER, EstimateKind.EXACT, render=True), dry_run=dry_run)
     register_all(management, management.recorder("headroom"), options)
     assert registered == expected
 
@@ -62,13 +62,13 @@ SELECTED = {
 @sentences(SELECTED)
 def test_what_is_selected(case: tuple[list[str], str, bool]) -> None:
     only, key, selected = case
-    assert Options(only_namespaces=only).selects(key) is selected
+    assert Settings(only_namespaces=only).selects(key) is selected
 
 
 async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     management = Wired(server)
-    register(management, Events().recorder, Options())
+    register(management, Events().recorder, Settings())
     await management.handle(KUBEVIRTS, "kubevirt")
     for version, phase in (
         ("v1.9.4", "Deployed"),
@@ -87,4 +87,4 @@ async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixtur
 
 def test_the_limits_are_those_that_the_documentation_names() -> None:
     """docs/reference.md and docs/managed-tenant-quota.md, in seconds."""
-    assert (Options().policy.hold_limit, Options().lock_limit) == (600.0, 120.0)
+    assert (Settings().policy.hold_limit, Settings().lock_limit) == (600.0, 120.0)

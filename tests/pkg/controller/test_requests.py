@@ -22,18 +22,17 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from pkg.cmd import replica
 from pkg.cmd.replica import Replica
 from pkg.config.probe import PROBE_MARK
-from pkg.controller.options import Options
+from pkg.config.settings import WEBHOOKS as ALL
+from pkg.config.settings import Settings
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating
-from pkg.webhook.options import WEBHOOKS as ALL
-from pkg.webhook.options import Options as WebhookOptions
 from pkg.webhook.register import Webhooks
 from tests.pkg.controller.simulated_cluster import SimulatedCluster
 
 POLICY = Policy(Mode.TAKEOVER, EstimateKind.EXACT)
-WEBHOOKS = WebhookOptions(policy=POLICY, namespace="default", secret_name="headroom-webhook-tls")
-STRICT = WebhookOptions(strict=ALL)
+WEBHOOKS = Settings(policy=POLICY, namespace="default", secret_name="headroom-webhook-tls")
+STRICT = Settings(strict=ALL)
 BY_SERVICE, BY_URL = Endpoint(service_name="headroom"), Endpoint(url="https://127.0.0.1:9443")
 
 
@@ -62,7 +61,7 @@ async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.Monkey
     webhooks = Webhooks(WEBHOOKS, endpoint, server_context())
     process = Replica(
         ClientConfig("http://fake.invalid"),
-        Options(POLICY, reserve=True, namespace="default"),
+        Settings(POLICY, reserve=True, namespace="default"),
         workers=2,
         election=None,
         health_bind_address="127.0.0.1:0",
@@ -100,7 +99,7 @@ async def migrated(
     kubevirt = stand_in.Options(
         source_linger=2.0, phase_delay=phase_seconds, parallel_migrations=100, parallel_outbound=100
     )
-    async with cluster.running(Client(connection), Options(POLICY, reserve=True), kubevirt):
+    async with cluster.running(Client(connection), Settings(POLICY, reserve=True), kubevirt):
         await asyncio.sleep(10.0)
         connection.sent.clear()
         created = now()
@@ -144,7 +143,7 @@ def test_writes_of_a_migration(
     ids=["no webhook", "labelled when its VM came", "an outage would stop its pods: labelled only now"],
 )
 def test_the_first_migration_of_a_namespace_is_raised_at_once(
-    options: WebhookOptions | None, least: float, most: float
+    options: Settings | None, least: float, most: float
 ) -> None:
     registered = validating(BY_SERVICE, options, None) if options else ()
     connection, created = run(migrated(1, 2.0, webhooks=registered))

@@ -15,8 +15,8 @@ from kubeloop.testing.virtual_time import settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.config.settings import Settings
 from pkg.controller.migration.vmim_controller import VMIMHandler
-from pkg.controller.options import Options
 from pkg.controller.registry import register_all
 from pkg.util import constants
 from tests.decisions import sentences
@@ -31,7 +31,7 @@ class Cluster:
     """Two namespaces with a quota each; in the first a VM migrates. `handled` are the quotas and VMIs whose handlers
     were called; of the others only that of migrations does anything."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Settings) -> None:
         self.server = Server()
         self.handled: set[str] = set()
         on_change = Controller.on_change
@@ -87,7 +87,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[Cluster]:
-    there = Cluster(monkeypatch, Options(dry_run=dry_run))
+    there = Cluster(monkeypatch, Settings(dry_run=dry_run))
     await there.management.start()
     await settle(100)
     assert there.handled == {"ns1/q", "ns2/q"} | (set() if dry_run else {"ns1/vm1", "ns2/still"})

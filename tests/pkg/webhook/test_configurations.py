@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kubeloop.webhook.registration import TIMEOUT_SECONDS, Endpoint, Webhook
+from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.webhook.configurations import mutating, probing, validating
-from pkg.webhook.options import RANCHER_USERS, WEBHOOKS, Options, QuotaGuard
 
 URL = Endpoint(url="https://127.0.0.1:9443")
 KEY = "0123456789abcdef" * 2
@@ -27,27 +27,27 @@ def conditions(webhook: Webhook) -> dict[str, str]:
 
 
 OPTIONS = {
-    "everything": (Options(), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, {"resourcequotas"}),
+    "everything": (Settings(), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, {"resourcequotas"}),
     "deny all": (
-        Options(quota_guard=QuotaGuard.DENY), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
+        Settings(quota_guard=QuotaGuard.DENY), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
     ),
-    "no guard": (Options(quota_guard=QuotaGuard.OFF), {"namespaces", "virtualmachines", "pods"}, set()),
-    "no reserve": (Options(reserve=False), {"namespaces", "virtualmachines", "resourcequotas"}, {"resourcequotas"}),
+    "no guard": (Settings(quota_guard=QuotaGuard.OFF), {"namespaces", "virtualmachines", "pods"}, set()),
+    "no reserve": (Settings(reserve=False), {"namespaces", "virtualmachines", "resourcequotas"}, {"resourcequotas"}),
     "no Rancher": (
-        Options(rancher_users=()), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
+        Settings(rancher_users=()), {"namespaces", "virtualmachines", "resourcequotas", "pods"}, set(),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", list(OPTIONS.values()), ids=list(OPTIONS))
-def test_which_webhooks_there_are(case: tuple[Options, set[str], set[str]]) -> None:
+def test_which_webhooks_there_are(case: tuple[Settings, set[str], set[str]]) -> None:
     options, validated, mutated = case
     assert set(by_name(validating(URL, options, b"ca"))) == validated
     assert set(by_name(mutating(URL, options, b"ca"))) == mutated
 
 
 def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> None:
-    options = Options(only_namespaces=["scale-ab-*", "try"])
+    options = Settings(only_namespaces=["scale-ab-*", "try"])
     webhooks = (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca"))
     asked = [(each["name"].partition(".")[0], conditions(each)["served"]) for each in webhooks]
     for name, served in asked:
@@ -56,12 +56,12 @@ def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> No
     assert len(asked) == 5
     assert "served" not in conditions(probing(URL, options, b"ca")[0]), "it has its own namespace"
     with pytest.raises(ValueError, match="not a pattern of names"):
-        validating(URL, Options(only_namespaces=["it's"]), b"ca")
+        validating(URL, Settings(only_namespaces=["it's"]), b"ca")
 
 
 @pytest.mark.parametrize(("strict", "policy"), [((), "Ignore"), (WEBHOOKS, "Fail")])
 def test_what_all_have_in_common(strict: tuple[str, ...], policy: str) -> None:
-    options = Options(strict=strict)
+    options = Settings(strict=strict)
     for webhook in (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca")):
         assert webhook["timeoutSeconds"] == TIMEOUT_SECONDS == 5
         assert webhook["failurePolicy"] == policy
@@ -85,21 +85,21 @@ RULES = {
 
 @pytest.mark.parametrize("name", list(RULES))
 def test_rules_are_as_narrow_as_can_be(name: str) -> None:
-    webhook = by_name(validating(URL, Options(), b"ca"))[name]
+    webhook = by_name(validating(URL, Settings(), b"ca"))[name]
     found = [(r["apiGroups"][0], r["resources"], r["operations"], r["scope"]) for r in webhook["rules"]]
     assert found == RULES[name]
 
 
 def test_pods_are_looked_at_where_room_is_held_and_nowhere_else() -> None:
-    for name, webhook in by_name(validating(URL, Options(), b"ca")).items():
+    for name, webhook in by_name(validating(URL, Settings(), b"ca")).items():
         held: dict[str, Any] = {"matchLabels": {"headroom.harvesterhci.io/holding": "true"}}
         assert webhook["namespaceSelector"] == (held if name == "pods" else {})
 
 
 def test_a_url_or_a_service() -> None:
-    by_url = by_name(validating(URL, Options(), None))["namespaces"]["clientConfig"]
+    by_url = by_name(validating(URL, Settings(), None))["namespaces"]["clientConfig"]
     assert by_url == {"url": "https://127.0.0.1:9443/validate-namespace"}
-    service = by_name(validating(SERVICE, Options(), None))["namespaces"]["clientConfig"]["service"]
+    service = by_name(validating(SERVICE, Settings(), None))["namespaces"]["clientConfig"]["service"]
     assert service == {
         "namespace": "harvester-system",
         "name": "headroom-webhook",
@@ -113,14 +113,14 @@ def test_a_url_or_a_service() -> None:
 @pytest.mark.parametrize("endpoint", [URL, SERVICE], ids=["by URL", "by Service"])
 def test_the_key_is_at_the_end_of_every_path_but_the_probes(endpoint: Endpoint) -> None:
     keyed = replace(endpoint, key=KEY)
-    for webhook in (*validating(keyed, Options(), b"ca"), *mutating(keyed, Options(), b"ca")):
+    for webhook in (*validating(keyed, Settings(), b"ca"), *mutating(keyed, Settings(), b"ca")):
         config = webhook["clientConfig"]
         assert (config.get("url") or config["service"]["path"]).endswith(f"/{KEY}")
-    assert probing(keyed, Options(), b"ca") == probing(endpoint, Options(), b"ca")
+    assert probing(keyed, Settings(), b"ca") == probing(endpoint, Settings(), b"ca")
 
 
 def test_only_ranchers_writes_are_changed() -> None:
-    (webhook,) = mutating(URL, Options(), b"ca")
+    (webhook,) = mutating(URL, Settings(), b"ca")
     expression = conditions(webhook)["by-rancher"]
     match = re.fullmatch(r"request\.userInfo\.username\.matches\(r'(.*)'\)", expression)
     assert match is not None
@@ -131,36 +131,36 @@ def test_only_ranchers_writes_are_changed() -> None:
         "cattle-cluster-agent",
     ):
         assert pattern.match(user)
-        assert Options().is_rancher(user)
+        assert Settings().is_rancher(user)
     for user in ("alice", "system:serviceaccount:cattle-systemx:a", "xsystem:serviceaccount:cattle-system:a", ""):
         assert not pattern.match(user)
-        assert not Options().is_rancher(user)
+        assert not Settings().is_rancher(user)
 
 
 @pytest.mark.parametrize("pattern", ["it's", "a b", "x'||true", "", "a\nb", "[a-z]"])
 def test_a_pattern_that_breaks_out_of_the_expression_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="not a pattern of names"):
-        mutating(URL, Options(rancher_users=(*RANCHER_USERS, pattern)), b"ca")
+        mutating(URL, Settings(rancher_users=(*RANCHER_USERS, pattern)), b"ca")
 
 
 def test_headrooms_own_writes_never_come_here() -> None:
     own = "system:serviceaccount:harvester-system:headroom"
-    guarded = by_name(validating(URL, Options(own_user=own), b"ca"))["resourcequotas"]
+    guarded = by_name(validating(URL, Settings(own_user=own), b"ca"))["resourcequotas"]
     assert conditions(guarded)["not-headroom"] == f"request.userInfo.username != '{own}'"
-    person = by_name(validating(URL, Options(own_user="kubernetes-admin"), b"ca"))["resourcequotas"]
+    person = by_name(validating(URL, Settings(own_user="kubernetes-admin"), b"ca"))["resourcequotas"]
     assert "not-headroom" not in conditions(person)
 
 
 def test_expressions_need_no_optional_types() -> None:
     """CEL's optional syntax came a release after matchConditions did."""
-    for webhook in (*validating(URL, Options(), b"ca"), *mutating(URL, Options(), b"ca")):
+    for webhook in (*validating(URL, Settings(), b"ca"), *mutating(URL, Settings(), b"ca")):
         for expression in conditions(webhook).values():
             assert ".?" not in expression
             assert "[?" not in expression
 
 
 def test_the_guard_is_asked_about_limits_only() -> None:
-    guarded = conditions(by_name(validating(URL, Options(), b"ca"))["resourcequotas"])
+    guarded = conditions(by_name(validating(URL, Settings(), b"ca"))["resourcequotas"])
     assert "object.spec.hard != oldObject.spec.hard" in guarded["limits-change"]
     assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-change"]
     assert "resourcequota.management.cattle.io/default-resource-quota" in guarded["managed"]

@@ -10,12 +10,12 @@ import pytest
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.resource_list import parse_resource_list
+from pkg.config.settings import QuotaGuard, Settings
 from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_REQUEST, LABEL_MANAGED, RANCHER_SUDO_USER
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.rancher import Request, format_request
-from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.namespace.validator import decide
 from pkg.webhook.resources.resourcequota.validator import Guard
 from tests.decisions import sentences
@@ -169,4 +169,4 @@ def guard(
     states = State(found), State(found)
     for state, namespace in zip(states, (cached, live or cached), strict=True):
         state.namespace = namespace
-    return Guard(FakeView(*states), Options(policy=POLICY, quota_guard=mode), lambda *_: None)
+    return Guard(FakeView(*states), Settings(policy=POLICY, quota_guard=mode), lambda *_: None)

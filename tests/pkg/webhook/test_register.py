@@ -11,15 +11,15 @@ from kubeloop.webhook.admission import ALLOW, Decision, deny
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import server_context
 from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.webhook.metrics import HeadroomMetrics
-from pkg.webhook.options import Options
 from pkg.webhook.register import Webhooks
 from tests.kinds import Server
 
 
 async def test_the_service_is_in_our_own_namespace() -> None:
     server, endpoint = Server(), Endpoint(service_name="headroom-webhook")
-    webhooks = Webhooks(Options(namespace="own", register=False), endpoint, server_context())
+    webhooks = Webhooks(Settings(namespace="own", register=False), endpoint, server_context())
     made: Any = await webhooks.server(server.client(), Management(server.client()))
     assert made._certificate.hosts[0] == "headroom-webhook.own.svc"
 

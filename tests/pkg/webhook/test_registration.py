@@ -17,9 +17,9 @@ from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.registration import Endpoint, NotReached, Webhook
 from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
+from pkg.config.settings import WEBHOOKS, QuotaGuard, Settings
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
-from pkg.webhook.options import WEBHOOKS, Options, QuotaGuard
 from pkg.webhook.registration import (
     EVENT_CHANGED,
     EVENT_NOT_REACHED,
@@ -35,7 +35,7 @@ from tests.decisions import sentences
 pytestmark = pytest.mark.virtual_time
 
 URL = Endpoint(url="https://127.0.0.1:9443")
-OPTIONS = Options()
+OPTIONS = Settings()
 
 
 class Server(kinds.Server):
@@ -195,7 +195,7 @@ async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Serv
 
 async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
     await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
-    changed = Registrar(server.client(), URL, Options(quota_guard=QuotaGuard.DENY))
+    changed = Registrar(server.client(), URL, Settings(quota_guard=QuotaGuard.DENY))
     server.mark = changed.mark
     await changed.ensure(b"ca")
     assert list(server.mutating.objects) == [PROBE_CONFIGURATION]
@@ -203,7 +203,7 @@ async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
 
 
 async def test_an_injector_is_told_of_the_certificate(server: Server) -> None:
-    registrar = Registrar(server.client(), URL, Options(inject_ca_from="ns/certificate"))
+    registrar = Registrar(server.client(), URL, Settings(inject_ca_from="ns/certificate"))
     await registrar.ensure(None)
     for configuration in (server.validating.objects[WEBHOOK_CONFIGURATION_NAME], *server.mutating.objects.values()):
         assert configuration["metadata"]["annotations"][INJECT_CA_FROM] == "ns/certificate"
@@ -217,7 +217,7 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert server.standing() == validating(replace(URL, key=key), OPTIONS, b"ca")
     restarted = Registrar(server.client(), URL, OPTIONS)
     await restarted.adopt()
-    other = Registrar(server.client(), URL, Options(strict=WEBHOOKS))
+    other = Registrar(server.client(), URL, Settings(strict=WEBHOOKS))
     await other.ensure(b"ca")  # though it leaves the registration alone
     assert restarted.endpoint.key == other.endpoint.key == key
 
@@ -251,7 +251,7 @@ class TestReach:
     @pytest.mark.parametrize("strict", [(), WEBHOOKS], ids=["Ignore", "Fail"])
     async def test_nothing_but_the_probe_is_registered_before(self, strict: tuple[str, ...], server: Server) -> None:
         server.reached.clear()
-        registrar = Registrar(server.client(), URL, Options(strict=strict))
+        registrar = Registrar(server.client(), URL, Settings(strict=strict))
         for _ in range(2):
             with pytest.raises(NotReached, match="connection refused"):
                 await registrar.ensure(b"ca")
@@ -275,14 +275,14 @@ class TestReach:
     @pytest.mark.parametrize(
         ("options", "left", "said"),
         [
-            (Options(), [], "the webhooks are withdrawn until"),
-            (Options(strict=["pods"]), ["pods"], "writes to pods fail"),
-            (Options(strict=WEBHOOKS), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
+            (Settings(), [], "the webhooks are withdrawn until"),
+            (Settings(strict=["pods"]), ["pods"], "writes to pods fail"),
+            (Settings(strict=WEBHOOKS), list(WEBHOOKS), "writes to namespaces, virtualmachines, "),
         ],
         ids=["all have Ignore", "one has Fail", "all have"],
     )
     async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
-        self, options: Options, left: list[str], said: str, server: Server
+        self, options: Settings, left: list[str], said: str, server: Server
     ) -> None:
         told: list[tuple[str, str]] = []
         server.mark = fingerprint(URL, options)
@@ -326,7 +326,7 @@ class TestReach:
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
         server.mark = fingerprint(service, OPTIONS)
-        replicas = [Registrar(server.client(), service, each) for each in (OPTIONS, Options(reserve=False))]
+        replicas = [Registrar(server.client(), service, each) for each in (OPTIONS, Settings(reserve=False))]
         await replicas[0].ensure(b"ca")
         before = len(server.writes)
         for replica in replicas * 3:
@@ -336,7 +336,7 @@ class TestReach:
     async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self, server: Server) -> None:
         await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
         told: list[tuple[str, str]] = []
-        options = Options(reserve=False)
+        options = Settings(reserve=False)
         other = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
         before = len(server.writes)
         for seen in (0, 1, 1):  # a rollout is over by the second look
@@ -348,4 +348,4 @@ class TestReach:
         assert len(server.writes) <= before + 1
         await asyncio.sleep(61.0)  # the other one is gone
         await other.ensure(b"ca")
-        assert server.webhooks() == validating(URL, Options(reserve=False), b"ca")
+        assert server.webhooks() == validating(URL, Settings(reserve=False), b"ca")

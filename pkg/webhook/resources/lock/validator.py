@@ -29,7 +29,6 @@ from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_of
-from pkg.webhook.options import CLUSTER_ADMINS
 from pkg.webhook.view import NoAnswer, View, in_time
 
 _WHAT: Final = {
@@ -38,6 +37,9 @@ _WHAT: Final = {
     "virtualmachinemigrationresourcequotas": "migration resource quotas",
 }
 _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
+
+CLUSTER_ADMINS: Final = "system:masters"
+"""The group that a lock lets through."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from kubeloop.workqueue.queue import loop_time
+from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished, migration_of
@@ -27,7 +28,6 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import annotation_of, granted_to
 from pkg.webhook.namespace_pods import Pods
-from pkg.webhook.options import Options
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.resources.pod.room import Room, exceeded, is_raised, refused_by_quota, reserved, room
 from pkg.webhook.view import NoAnswer, View, in_time
@@ -79,9 +79,9 @@ class Validator:
     """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
     base by."""
 
-    def __init__(self, view: View, options: Options, makes_targets: Callable[[UserInfo], bool]) -> None:
+    def __init__(self, view: View, settings: Settings, makes_targets: Callable[[UserInfo], bool]) -> None:
         self._view = view
-        self._options = options
+        self._settings = settings
         self._makes_targets = makes_targets
         self._ledger = Ledger()
         self._slices = TimeSlices()
@@ -90,7 +90,7 @@ class Validator:
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """CREATE of pods, UPDATE of pods/resize."""
-        if not self._options.reserve:
+        if not self._settings.reserve:
             return ALLOW
         try:
             asked = _asked(request, self._view.releases())
@@ -148,7 +148,7 @@ class Validator:
             if is_served(quota):
                 namespace = self._view.namespace(asked.namespace)
                 granted = granted_to(quota, namespace)
-                base = base_of(quota, annotation_of(namespace), self._options.policy, granted).limits or ()
+                base = base_of(quota, annotation_of(namespace), self._settings.policy, granted).limits or ()
             rest = {name: amount for name, amount in asked.need.items() if name not in base}
             if refused_by_quota(quota, asked.pod, rest):
                 quota = await self._view.quota_live(quota)
@@ -219,8 +219,8 @@ class Validator:
         # Also without one that was switched off since the cache was filled.
         served = [each for each in found if not each.namespace_off and is_served(each.quota)]
         for each in served:
-            await self._slices.work_out(replace(each, pods=pods.there) if pods else each, self._options.policy)
-        rooms = [room(each, self._options.policy, pods) for each in served]
+            await self._slices.work_out(replace(each, pods=pods.there) if pods else each, self._settings.policy)
+        rooms = [room(each, self._settings.policy, pods) for each in served]
         raised = [it for of, it in zip(served, rooms, strict=True) if is_raised(of.quota)]
         behind = any(pods is None or it is None or it.is_behind for it in raised)
         return _Snapshot([each for each in rooms if each is not None], pods.seen() if pods else {}, behind)

@@ -12,6 +12,7 @@ from kubeloop.api.core import EventType, Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
+from pkg.config.settings import QuotaGuard, Settings
 from pkg.util import constants
 from pkg.util.resourcequota.base import applied_to, granted_by_record
 from pkg.util.resourcequota.entries import has_migrating_vm
@@ -20,7 +21,6 @@ from pkg.util.resourcequota.guard import status_too_low, too_low
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of, with_request
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
-from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.view import NoAnswer, View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
@@ -46,7 +46,7 @@ class Guard:
     """Answers both webhooks. The caches suggest, the API server decides: a live look precedes every refusal."""
 
     view: View
-    options: Options
+    settings: Settings
     tell: Tell
 
     async def validate(self, request: AdmissionRequest) -> Decision:
@@ -82,8 +82,8 @@ class Guard:
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """UPDATE by Rancher: the write goes through with the limits that it may have."""
-        corrects = self.options.quota_guard is QuotaGuard.CORRECT
-        if not corrects or not self.options.is_rancher(request.user_info.username):
+        corrects = self.settings.quota_guard is QuotaGuard.CORRECT
+        if not corrects or not self.settings.is_rancher(request.user_info.username):
             return ALLOW
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
         lowest = await self._too_low(old, quota, grants=not _is_written_as_rancher(request))
@@ -105,10 +105,10 @@ class Guard:
     def _passes(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
         always = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
-        return self.options.quota_guard is QuotaGuard.OFF or user in (
+        return self.settings.quota_guard is QuotaGuard.OFF or user in (
             NAMESPACE_CONTROLLER,
             *always,
-            *self.options.passes,
+            *self.settings.passes,
         )
 
     async def _too_low(
@@ -131,7 +131,7 @@ class Guard:
             if granted is not None and grants:
                 with suppress(QuantityError):
                     granted = {**granted, **parse_resource_list(new.hard)}
-            return too_low(old, new, annotation_of(namespace), self.options.policy, granted)
+            return too_low(old, new, annotation_of(namespace), self.settings.policy, granted)
 
         suggested = lowest(self.view.namespace(new.namespace))
         with suppress(NoAnswer):

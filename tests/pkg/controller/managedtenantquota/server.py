@@ -20,8 +20,8 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.management import Management
 from pkg.config.probe import PROBE_MARK
+from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import register
-from pkg.controller.options import Options
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import by_value
 from tests.kinds import Events, Kind, Server
@@ -224,7 +224,7 @@ class Process:
 
 def wire(management: Management, events: Events, **options: Any) -> None:
     users = ["system:serviceaccount:headroom:headroom"]
-    register(management, events.recorder, Options(controller_users=users, **options))
+    register(management, events.recorder, Settings(controller_users=users, **options))
 
 
 async def open_window(cluster: Cluster, process: Process) -> None:

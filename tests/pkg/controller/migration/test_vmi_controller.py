@@ -16,8 +16,8 @@ from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from pkg.config.settings import Settings
 from pkg.controller.migration.register import register
-from pkg.controller.options import Options
 from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.objects import controlled_by, vmi, vmim
@@ -37,7 +37,7 @@ class Cluster:
     def __init__(self) -> None:
         server = Server()
         management = self._management = Wired(server)
-        register(management, Events().recorder, Options())
+        register(management, Events().recorder, Settings())
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances, self.machines = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(VIRTUAL_MACHINES)
         self.pods = server.kind(PODS)

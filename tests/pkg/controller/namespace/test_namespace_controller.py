@@ -8,8 +8,8 @@ import pytest
 
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
+from pkg.config.settings import Settings
 from pkg.controller.namespace.register import register
-from pkg.controller.options import Options
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import Events, Server
@@ -26,7 +26,7 @@ class Cluster:
     def __init__(self) -> None:
         self.events, server = Events(), Server()
         self._management = Wired(server)
-        register(self._management, self.events.recorder, Options(Policy(Mode.TAKEOVER, render=True)))
+        register(self._management, self.events.recorder, Settings(Policy(Mode.TAKEOVER, render=True)))
         self.namespaces, self.quotas = server.kind(NAMESPACES), server.kind(RESOURCE_QUOTAS)
 
     def namespace(self, annotation: str | None, **metadata: str) -> None:

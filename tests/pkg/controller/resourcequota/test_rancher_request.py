@@ -12,7 +12,7 @@ from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import BadRequest, Conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
@@ -36,7 +36,7 @@ class Cluster:
         self.clock, self.events, self.server = Clock(), Events(), Server()
         writes = RancherWrites(self.server.client(), choice=choice)
         self.management = Wired(self.server, clock=self.clock, rancher=writes)
-        register(self.management, self.events.recorder, Options(Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)))
+        register(self.management, self.events.recorder, Settings(Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)))
         self.quotas, self.namespaces = self.server.kind(RESOURCE_QUOTAS), self.server.kind(NAMESPACES)
         self.migrations = self.server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = self.server.kind(VIRTUAL_MACHINE_INSTANCES)

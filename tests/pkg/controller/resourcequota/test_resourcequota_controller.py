@@ -17,7 +17,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.cause import Cause
 from pkg.config.reverts import LOWERS, MANY, WINDOW
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
@@ -44,7 +44,7 @@ class Cluster:
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: Any) -> None:
         self.clock, self.events, server = Clock(), Events(), Server()
         self._management = Wired(server, clock=self.clock)
-        options = Options(Policy(mode, EstimateKind.HARVESTER, **policy), dry_run=dry_run)
+        options = Settings(Policy(mode, EstimateKind.HARVESTER, **policy), dry_run=dry_run)
         register(self._management, self.events.recorder, options, self.ready)
         self.quotas, self.namespaces = server.kind(RESOURCE_QUOTAS), server.kind(NAMESPACES)
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)

@@ -8,7 +8,7 @@ from typing import Any
 from kubeloop.api import registry
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
-from pkg.controller.options import Options
+from pkg.config.settings import Settings
 from pkg.controller.virtualmachine.register import register
 from tests.kinds import Clock, Events, Server
 from tests.objects import annotated_namespace, limits_text, quota, vm
@@ -29,7 +29,7 @@ class VmNamespace:
     ) -> None:
         self.events, self.clock, server = Events(), Clock(), Server()
         management = Wired(server, clock=self.clock)
-        register(management, self.events.recorder, Options())
+        register(management, self.events.recorder, Settings())
         self._management = management
         self.machines, self.instances = server.kind(VIRTUAL_MACHINES), server.kind(VIRTUAL_MACHINE_INSTANCES)
         self.quotas, self.pods = server.kind(registry.RESOURCE_QUOTAS), server.kind(registry.PODS)

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubeloop.client.errors import ConfigError
 from pkg.api.kubevirt import HypervisorConfiguration, KubeVirt
-from pkg.cmd.webhook import exact
+from pkg.cmd.settings import exact_user
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers
 from pkg.util.kubevirt.rendering import rendering, virt_controllers
@@ -140,6 +141,6 @@ def test_an_operator_s_choice_replaces_both() -> None:
 
 @pytest.mark.parametrize("user", ["", "system:serviceaccount:*:kubevirt-controller", "kub?virt", "[a-z]"])
 def test_a_pattern_is_no_account(user: str) -> None:
-    with pytest.raises(ValueError, match="not an exact user name"):
-        exact(user)
-    assert exact(IN_KUBEVIRT) == IN_KUBEVIRT
+    with pytest.raises(ConfigError, match="not an exact user name"):
+        exact_user(user)
+    assert exact_user(IN_KUBEVIRT) == IN_KUBEVIRT

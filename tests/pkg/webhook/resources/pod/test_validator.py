@@ -14,13 +14,13 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import format_resource_list, total
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import REVIEW_SECONDS, BadReview, deadline
+from pkg.config.settings import Settings
 from pkg.util import constants
 from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.namespace_pods import Pods
-from pkg.webhook.options import Options
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator
@@ -52,7 +52,7 @@ def state(*tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pe
 
 
 def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) -> Validator:
-    return Validator(view, Options(policy=policy, reserve=reserve), ACCOUNTS.makes_targets)
+    return Validator(view, Settings(policy=policy, reserve=reserve), ACCOUNTS.makes_targets)
 
 
 def resting(used: str) -> State:

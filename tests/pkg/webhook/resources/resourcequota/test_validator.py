@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from kubeloop.api.core import ResourceQuota
+from pkg.config.settings import QuotaGuard, Settings
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import ANNOTATION_OWNER as OWNER
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.constants import LABEL_MANAGED, RANCHER_SUDO_USER
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
-from pkg.webhook.options import Options, QuotaGuard
 from pkg.webhook.resources.resourcequota.validator import Guard
 from tests.decisions import sentences
 from tests.kinds import edited
@@ -39,7 +39,7 @@ CORRECTION = [
 
 
 def guard(view: FakeView, mode: QuotaGuard = QuotaGuard.CORRECT) -> Guard:
-    options = Options(policy=POLICY, quota_guard=mode, own_user=OWN, controller_users=["kubernetes-admin"])
+    options = Settings(policy=POLICY, quota_guard=mode, own_user=OWN, controller_users=["kubernetes-admin"])
     return Guard(view, options, lambda *_: None)
 
 
@@ -144,7 +144,7 @@ async def test_a_correction_is_told_if_the_api_server_asked(authenticated: bool,
     """Always in the same words, so that they are counted in one event."""
     events: list[tuple[str, str]] = []
     guarded = Guard(
-        FakeView(RUNNING, RUNNING), Options(policy=POLICY), lambda _quota, _type, *said: events.append(said)
+        FakeView(RUNNING, RUNNING), Settings(policy=POLICY), lambda _quota, _type, *said: events.append(said)
     )
     for wanted in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
         await guarded.mutate(request(wanted, STANDING, user=RANCHER, dry_run=dry_run, authenticated=authenticated))

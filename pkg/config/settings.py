@@ -1,4 +1,5 @@
-"""What an operator chooses for the webhooks."""
+"""What an operator chose for a process, controllers and webhooks alike. Imports nothing heavy: the command line starts
+with it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from pkg.util.resourcequota.policy import EXACT, Policy
+from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, Policy, RancherQuotas
 
 if TYPE_CHECKING:
     from pkg.util.kubevirt.profiles import Profile
@@ -23,7 +24,6 @@ and the agent's user where it comes with a client certificate. People who work t
 names (it impersonates them) and are people here."""
 WEBHOOKS: Final = ("namespaces", "virtualmachines", "resourcequotas", "pods")
 """What a failure policy can be given to."""
-CLUSTER_ADMINS: Final = "system:masters"
 
 
 class QuotaGuard(StrEnum):
@@ -37,30 +37,44 @@ class QuotaGuard(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What an operator chose for the webhooks of a process. Patterns are shell globs of user names."""
+class Settings:
+    """The choices behind the flags of `headroom controller` and `headroom webhook`. Patterns are shell globs."""
 
     policy: Policy = EXACT
     profile: Profile | None = None
-    """The KubeVirt release whose overhead constants count; None: as the KubeVirt CR says."""
-    quota_guard: QuotaGuard = QuotaGuard.CORRECT
+    """The KubeVirt release whose overhead constants count; None: as the KubeVirt object says."""
+    namespace: str = "default"
+    """Headroom's own: of the Lease, the probe, the certificate's Secret and the Service."""
     reserve: bool = True
+    """Keep pods that are no migration's out of added headroom: the controllers label the namespaces that hold some, the
+    webhook answers for the pods there."""
+    rancher_quotas: RancherQuotas = RancherQuotas.AUTO
+    """How quotas with Rancher's default label are raised."""
+    dry_run: bool = False
+    """Decide, log and count, write no ResourceQuota and nothing else."""
+    only_namespaces: Sequence[str] = ()
+    """The namespaces that are served; none: all are."""
+    controller_users: Sequence[str] = ()
+    """Accounts of other installations of headroom: locks let their writes through, webhooks do not review them."""
+    kubevirt_users: Sequence[str] = ()
+    """virt-controller's account, where it is not the usual one."""
+
+    # The controllers alone.
+    lock_limit: float = LOCK_LIMIT
+    """Seconds that a namespace with a migration budget is locked at most."""
+    never_lock: Sequence[str] = ()
+    """More namespaces that are never locked."""
+
+    # The webhooks alone.
+    quota_guard: QuotaGuard = QuotaGuard.CORRECT
     strict: Collection[str] = ()
     """Those of WEBHOOKS that fail a write which no webhook answers (failurePolicy Fail)."""
     rancher_users: Sequence[str] = RANCHER_USERS
-    namespace: str = "default"
-    """Our own: of the probe, the certificate's Secret and the Service; "": the client's."""
     secret_name: str = ""
     own_user: str = ""
-    """Our user name; "" when the API server does not report it."""
-    only_namespaces: Sequence[str] = ()
-    """The API server asks about objects of these namespaces alone; none: of all."""
+    """Headroom's user name; "" when the API server does not report it."""
     register: bool = True
-    """Write the configurations, and look after them."""
-    controller_users: Sequence[str] = ()
-    """The controller's accounts, where the webhooks have another one."""
-    kubevirt_users: Sequence[str] = ()
-    """virt-controller's account, where it is not the usual one."""
+    """Write the webhook configurations, and look after them."""
     client_names: Sequence[str] = ()
     """Whose client certificates are answered; none: every client is."""
     inject_ca_from: str | None = None
@@ -74,5 +88,10 @@ class Options:
         return tuple(user for user in users if user.startswith("system:serviceaccount:"))
 
     def is_rancher(self, user: str) -> bool:
-        """Whether a user name is one of Rancher's accounts."""
+        """Reports whether a user name is one of Rancher's accounts."""
         return any(fnmatchcase(user, pattern) for pattern in self.rancher_users)
+
+    def selects(self, key: str) -> bool:
+        """Reports whether the object of a key is served: by its namespace, or the one that it is or locks."""
+        namespace = key.partition("/")[0].removeprefix("lock.").removesuffix(".com")
+        return not self.only_namespaces or any(fnmatchcase(namespace, each) for each in self.only_namespaces)
