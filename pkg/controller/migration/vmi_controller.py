@@ -21,9 +21,9 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import leftover_pods
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI
-from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, unknown_migration
+from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
+from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
 
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
@@ -54,6 +54,16 @@ class VMIHandler:
         if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi, migration_uid)
         return await self._show_state(vmi)
+
+    def of_instance(self, vmi: VirtualMachineInstance) -> list[str]:
+        return self._unless_waiting(vmi.key)
+
+    def of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
+        return self._unless_waiting(f"{migration.namespace}/{migration.spec.vmi_name}")
+
+    def _unless_waiting(self, key: str) -> list[str]:
+        """No key while its timer runs: what is there then counts."""
+        return [] if loop_time() < self._lacking.get(key, float("-inf")) + SETTLED - _EARLY else [key]
 
     async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
         labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
@@ -102,3 +112,16 @@ class VMIHandler:
             with suppress(NotFound):
                 await self.machines.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         return written
+
+
+def shown_of_migration(migration: VirtualMachineInstanceMigration) -> object:
+    """What a VMI shows of it."""
+    return migration.uid, None if is_finished(migration) else state_of(migration)
+
+
+def read_of_instance(vmi: VirtualMachineInstance) -> object:
+    """What the handler reads of a VMI."""
+    status = trusted_status(vmi)
+    state = status.migration_state
+    ended = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
+    return vmi.deleting, ended, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]

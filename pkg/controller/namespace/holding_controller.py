@@ -85,6 +85,10 @@ class Handler:
         elif self._is_labelled(key):
             await self._release(key, reserve=bool(policy))
 
+    def follows_migrations(self) -> bool:
+        """Whether the label depends on which migrations are under way; else a namespace with a VM has it."""
+        return self._policy_for_pods() == FAIL
+
     def _policy_for_pods(self) -> str:
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 

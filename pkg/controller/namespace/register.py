@@ -12,6 +12,7 @@ from pkg.controller.namespace.holding_controller import Handler as HoldingHandle
 from pkg.controller.namespace.namespace_controller import Handler
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.holding import policy_for_pods, read_of_quota
+from pkg.util.resourcequota.managed import is_served
 
 NAMESPACE_CONTROLLER = "namespaceController"
 HOLDING_CONTROLLER = "holdingController"
@@ -34,8 +35,13 @@ def register_holding(
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
     handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
-    namespaces.watch_related(quotas, _namespace_of, reads=read_of_quota)
-    namespaces.watch_related(management.virtual_machine_instance_migrations, _namespace_of, reads=is_finished)
+
+    def where_held(obj: Object) -> list[str]:
+        return [obj.namespace] if handler.follows_migrations() else []
+
+    namespaces.watch_related(quotas, _namespace_of, reads=is_served)
+    namespaces.watch_related(quotas, where_held, reads=read_of_quota)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, where_held, reads=is_finished)
     namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
     namespaces.watch_related(

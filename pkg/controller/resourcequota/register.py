@@ -1,18 +1,16 @@
-"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
-
-Migrations do so through their own controller, `pkg.controller.migration.vmim_controller`.
-"""
+"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
+from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
@@ -23,7 +21,7 @@ from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished, migration_of, read_of
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished, may_attach, migration_of, read_of, stage_of
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
@@ -129,6 +127,15 @@ def _watch(management: Management) -> None:
         matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
         return beside_counted(claim) if matters else []
 
+    def where_vm_migrates(quota: ResourceQuota) -> list[str]:
+        return [] if all(map(is_finished, migrations.cache().list(quota.namespace))) else [quota.key]
+
+    def first(key: str, _priority: int) -> None:
+        """Of a first list, where thousands of quotas wait, before those of namespaces in which no VM migrates."""
+        quotas.enqueue(key, immediately=True)
+
+    migrations.informer.add_event_handler(EnqueueHandler(beside, first, [_read_of_migration]))
+    quotas.informer.add_event_handler(EnqueueHandler(where_vm_migrates, first, [lambda quota: quota.uid]))
     quotas.watch_related(management.namespaces, beside)
     quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
     quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
@@ -143,6 +150,13 @@ def _watch(management: Management) -> None:
 
 
 # What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.
+
+
+def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
+    """Of its phases those are alike in which the target's pods exist."""
+    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
+    ended = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
+    return _read_of_metadata(migration), migration.spec, phase, read_of(migration.status.migration_state), ended
 
 
 def _read_of_pod(pod: Pod) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.controller.virtualmachine.vm_controller import LAUNCHERS_BY_VM, Handler
@@ -27,7 +27,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         events,
         management.clock,
     )
-    machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed)
+    machines.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed, reads=_read_of_machine)
 
     def marked(instance: VirtualMachineInstance) -> list[str]:
         machine = machines.cache().get_by_key(instance.key)
@@ -35,3 +35,10 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         return [machine.key] if machine is not None and reason in machine.annotations else []
 
     machines.watch_related(instances, marked)
+
+
+def _read_of_machine(machine: VirtualMachine) -> object:
+    """Whether it migrates is not read."""
+    meta, status = machine.metadata, machine.status.printable_status
+    reason = machine.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA)
+    return meta.uid, meta.deletion_timestamp, machine.spec, reason, "Running" if status == "Migrating" else status

@@ -17,11 +17,7 @@ from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.pkg.controller.wired import Wired
 
-QUOTAS = {
-    ("kubevirts", "kubevirtVersionController"),
-    ("resourcequotas", "resourceQuotaController"),
-    ("virtualmachineinstancemigrations", "virtualMachineInstanceMigrationController"),
-}
+QUOTAS = {("kubevirts", "kubevirtVersionController"), ("resourcequotas", "resourceQuotaController")}
 OTHERS = {
     ("namespaces", "holdingController"),
     ("namespaces", "managedTenantQuotaController"),
@@ -38,7 +34,7 @@ def test_every_controller_is_registered(
 ) -> None:
     registered: set[tuple[str, str]] = set()
 
-    def on_change(self: Controller[Any], name: str, _: object) -> None:
+    def on_change(self: Controller[Any], name: str, _: object, **_reads: object) -> None:
         registered.add((self.name, name))
 
     monkeypatch.setattr(Controller, "on_change", on_change)

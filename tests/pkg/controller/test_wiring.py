@@ -16,7 +16,6 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.config.settings import Settings
-from pkg.controller.migration.vmim_controller import VMIMHandler
 from pkg.controller.registry import register_all
 from pkg.util import constants
 from tests.decisions import sentences
@@ -29,7 +28,7 @@ HANDLED = ("resourcequotas", "virtualmachineinstances")
 
 class Cluster:
     """Two namespaces with a quota each; in the first a VM migrates. `handled` are the quotas and VMIs whose handlers
-    were called; of the others only that of migrations does anything."""
+    were called; no handler does anything."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, options: Settings) -> None:
         self.server = Server()
@@ -41,10 +40,8 @@ class Cluster:
 
         async def ignore(_key: str, _: object) -> None: ...
 
-        def add(controller: Controller[Any], name: str, handler: Any) -> None:
-            if not name.startswith("virtualMachineInstanceMigration"):
-                handler = handle if controller.name in HANDLED else ignore
-            on_change(controller, name, handler)
+        def add(controller: Controller[Any], name: str, _: Any, **reads: Any) -> None:
+            on_change(controller, name, handle if controller.name in HANDLED else ignore, **reads)
 
         monkeypatch.setattr(Controller, "on_change", add)
         self.management = Management(self.server.client(), workers=1)
@@ -117,16 +114,22 @@ CHANGES: dict[str, tuple[Happens, list[str]]] = {
     "a migration gets a condition that is not read": (lambda c: c.put_migration("Pending", "Ready"), []),
     "nothing but a migration's resourceVersion changes": (lambda c: c.put_migration(), []),
     "a migration goes": (lambda c: c.remove(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "ns1/m1"), BOTH),
-    "a VMI that migrates changes": (lambda c: c.put_vm1(status={"nodeName": "node-2"}), BOTH),
+    "a VMI that migrates changes": (lambda c: c.put_vm1(status={"nodeName": "node-2"}), ["ns1/q"]),
+    "a VMI has migrated": (lambda c: c.put_vm1(status={"migrationState": {"completed": True}}), BOTH),
+    "a VMI is to be deleted": (lambda c: c.put_vm1(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), BOTH),
+    "a VMI is made anew": (lambda c: c.put_vm1(metadata={"uid": "uid-of-the-next"}), BOTH),
     "a VMI shows the state of its migration": (
         lambda c: c.put_vm1(metadata={"annotations": {"harvesterhci.io/migrationState": "Migrating"}}),
         ["ns1/vm1"],
     ),
     "a VMI that migrates gets a condition that is not read": (
         lambda c: c.put_vm1(status={"conditions": [{"type": "LiveMigratable", "status": "True"}]}),
-        ["ns1/vm1"],
+        [],
     ),
-    "a VMI that stays where it is changes": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2"), ["ns2/still"]),
+    "a VMI that stays where it is changes": (
+        lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "still", "ns2", status={"nodeName": "node-2"}),
+        [],
+    ),
     "a VMI comes that does not migrate": (lambda c: c.put(VIRTUAL_MACHINE_INSTANCES, "new", "ns2"), ["ns2/new"]),
     "the overhead ratio changes": (lambda c: c.put(SETTINGS, RATIO, value="4.5"), ["ns1/q"]),
     "another setting changes": (lambda c: c.put(SETTINGS, "overcommit-config", value="x"), []),
@@ -175,14 +178,3 @@ async def test_in_a_dry_run_nothing_shows_the_state_of_migrations(monkeypatch: p
         await settle(100)
         assert there.handled == {"ns1/q"}
         assert not len(there.management.virtual_machine_instances.queue), "nothing would take it"
-
-
-@virtual_time
-async def test_a_migration_that_is_gone_is_forgotten() -> None:
-    server = Server()
-    handler = VMIMHandler(Management(server.client()).resource_quotas, None)
-    migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    await handler.on_migration_changed("ns1/m1", migrations.put("m1", "ns1", spec={"vmiName": "vm1"}))
-    assert list(handler._seen) == ["ns1/m1"]
-    await handler.on_migration_changed("ns1/m1", None)
-    assert not handler._seen

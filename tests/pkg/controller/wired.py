@@ -33,7 +33,9 @@ class Wired(Management):
         made.on_change = partial(self._add, made, resource)  # type: ignore[method-assign]
         return made
 
-    def _add(self, controller: Controller[Any], resource: Resource[Any], _: str, handler: Handler) -> None:
+    def _add(
+        self, controller: Controller[Any], resource: Resource[Any], _: str, handler: Handler, **_reads: Any
+    ) -> None:
         self._added[resource.path()].append((handler, controller))
 
     async def handle(self, resource: Resource[Any], key: str) -> float | None:
