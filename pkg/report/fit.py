@@ -39,7 +39,7 @@ from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher_project import left_in, no_room
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
 _NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
@@ -231,7 +231,7 @@ def _does(raises: str, said: str, left: str, *, would: bool) -> str:
     return f"nothing: {left}" if left else ""
 
 
-def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[Vm]) -> str:
+def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[VmUsage]) -> str:
     if _missing(needs):
         return "nothing: the namespace's annotation grants none of what is missing"
     entered = any(key in observed.quota.annotations for vm in vms for key in vm.keys)
@@ -244,13 +244,13 @@ def _said(decided: Plan, vms: Collection[str]) -> list[str]:
     return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
 
 
-def _lingering(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
+def _lingering(short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
     """Which pods of earlier migrations take the place of the targets, which KubeVirt creates later."""
     names = ", ".join(side.name for vm in vms for side in vm.old_sides)
     return f"KubeVirt creates no target before {names} of an earlier migration has ended" if short and names else ""
 
 
-def _growth(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
+def _growth(short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
     """What the targets count more than their sources, in the resources that stay `short`: no entry pays for that."""
     more = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
     grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
@@ -261,7 +261,7 @@ def _growth(short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
     return f"the VM has grown by {listed(grown)}, which the quota's base has to cover, it lacks {listed(short)}{why}"
 
 
-def _volumes(observed: Facts, short: Mapping[str, Quantity], vms: Sequence[Vm]) -> str:
+def _volumes(observed: Facts, short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
     """Why what a volume migration doubles stays `short`."""
     if observed.storage_migration or not total(vm.volumes_to_come for vm in vms).keys() & short.keys():
         return ""

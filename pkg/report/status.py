@@ -22,7 +22,7 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
 SWITCHED_OFF = "none: it is switched off"
@@ -181,7 +181,7 @@ def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict
 
 
 def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
-    by_key: dict[str, Vm] = {}
+    by_key: dict[str, VmUsage] = {}
     base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
     for vm in vms_of(observed, EXACT, base)[0]:
         by_key |= dict.fromkeys(vm.keys, vm)
@@ -195,10 +195,10 @@ def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
     return found
 
 
-def _addition(entry: Entry, vm: Vm | None, left: Sequence[str]) -> Addition:
-    if vm is not None and vm.doubled and vm.stage < Stage.ANNOUNCED:
+def _addition(entry: Entry, vm: VmUsage | None, left: Sequence[str]) -> Addition:
+    if vm is not None and vm.volumes and vm.stage < Stage.ANNOUNCED:
         return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
-    if vm is None or (vm.stage is Stage.FINISHED and not vm.left_over):
+    if vm is None or (vm.stage is Stage.FINISHED and not any(left.usage for left in vm.leftovers)):
         name = vm.name if vm else entry.vm
         return Addition(name, entry.key, "unexplained", None, entry.resources)
     if vm.stage < Stage.ANNOUNCED:

@@ -20,11 +20,9 @@ from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationConfiguration,
     MigrationState,
-    VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import trusted_status
 
 MIGRATIONS_BY_VMI: Final = "vmi"
 """The index of VMIMs by `namespace/vmiName`."""
@@ -185,11 +183,12 @@ class MigrationPods:
 
 
 def pods_of_migrations(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
+    handed_over: MigrationState | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
 ) -> list[MigrationPods]:
-    """What is said of the launcher pods with these names, and perhaps of others. KubeVirt keeps finished migrations
-    long after their pods are gone, and what those say would be read at every decision."""
-    handed_over, found = trusted_status(vmi).migration_state if vmi else None, list[MigrationPods]()
+    """What is said of the launcher pods with these names, and perhaps of others; `handed_over` is what the VMI's status
+    says. KubeVirt keeps finished migrations long after their pods are gone, and what those say would be read at every
+    decision."""
+    found = list[MigrationPods]()
     uid = handed_over.migration_uid if handed_over else None
     for each in migrations:
         state = each.status.migration_state

@@ -143,7 +143,8 @@ def harvester_delta(
 def is_resized(vmi: VirtualMachineInstance) -> bool:
     """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
     changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-    return any(condition_is_true(trusted_status(vmi).conditions, change) for change in changes)
+    conditions = trusted_status(vmi).conditions
+    return any(condition_is_true(conditions, change) for change in changes)
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
 from kubeloop.api.objects import by_creation
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status
 from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
@@ -85,10 +85,11 @@ def sides_of(
     vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
 ) -> Sides:
     """The sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
-    told = pods_of_migrations(vmi, migrations, pods.named)
+    status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
+    told = pods_of_migrations(status.migration_state, migrations, pods.named)
     if vmi is None or not is_running(vmi):
         return _pair(told, pods)
-    node = trusted_status(vmi).node_name
+    node = status.node_name
     live, every = pods.live.get(vmi.uid, []), pods.sides.get(vmi.uid, [])
     active = [each for each in told if each.active]
     target = _targets(live, active)
@@ -108,7 +109,8 @@ def ended_launchers(
     """The launcher pods that migrations of this VM have left behind and that are over: those that KubeVirt names as a
     source or a target. It leaves them for a while, and count/pods counts them."""
     ended = pods.ended.get(vmi.uid, [])
-    told = pods_of_migrations(vmi, migrations, {pod.name for pod in ended}) if ended else []
+    state = trusted_status(vmi).migration_state
+    told = pods_of_migrations(state, migrations, {pod.name for pod in ended}) if ended else []
     return [
         p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
     ]

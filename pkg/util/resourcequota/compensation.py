@@ -29,7 +29,7 @@ from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
 from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
 
 _MARGIN = Quantity.parse("128Mi")
@@ -49,7 +49,7 @@ def promised(
 
 def lack(
     quota: ResourceQuota,
-    vms: Iterable[Vm],
+    vms: Iterable[VmUsage],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
     stands: Mapping[str, Quantity],
@@ -98,7 +98,7 @@ def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
 
 
 def compensate_as_harvester(
-    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[Vm], annotations: dict[str, str]
+    quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[VmUsage], annotations: dict[str, str]
 ) -> None:
     """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
     waiting = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target]

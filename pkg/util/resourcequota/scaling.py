@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, add, add_to, marshal, maximum, minimum, subtract, total
+from kubeloop.api.resource_list import ResourceList, add, add_to, marshal, minimum, subtract, total
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.kubevirt.migration import Stage
@@ -46,7 +47,7 @@ from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import denied
 from pkg.util.resourcequota.timers import Timers
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
 MAX_ANNOTATION_BYTES = 200 * 1024
@@ -58,7 +59,7 @@ _AFTER_GRACE = 0.05
 class Wanted(NamedTuple):
     """A wanted entry. `stands` is the VM's present entry, under any form of the key; None: there is none."""
 
-    vm: Vm
+    vm: VmUsage
     key: str
     value: ResourceList
     stands: ResourceList | None
@@ -145,7 +146,8 @@ class Scaling:
                 for leftovers in (vm.old_sides, vm.old_claims)
             )
             if over := sides + claims[vm.ended.value() if vm.stage >= Stage.WANTED else 0 :]:
-                self.vms[index] = vm.without(over)
+                sides, claims = ([left for left in held if left not in over] for held in (vm.old_sides, vm.old_claims))
+                self.vms[index] = replace(vm, old_sides=sides, old_claims=claims)
                 limit = f"{self.policy.hold_limit:g} s"
                 names = ", ".join(left.name for left in over)
                 said = f"VM {vm.name}: {names} still counts {limit} after the migration"
@@ -160,7 +162,7 @@ class Scaling:
             need = vm.need if vm.stage >= Stage.WANTED else None
             if need is not None and self.annotations.keys().isdisjoint(vm.keys):
                 value = {name: need[name] for name in HARVESTERS if name in need and name in self.quota.hard}
-                yield Wanted(vm, migrating_uid_key(vm.uid), value, None)
+                yield Wanted(vm, migrating_uid_key(vm.vmi.uid if vm.vmi else ""), value, None)
 
     def _followed(self) -> Iterator[Wanted]:
         beyond = self._pods_beyond() if COUNT_PODS in self.limits else ZERO
@@ -168,13 +170,11 @@ class Scaling:
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         for vm in self.vms:
             stands = standing(self.said, vm.keys)
-            value = {name: vm.wanted[name] for name in self.limits if name in vm.wanted}
-            if stands:  # it is kept as far as it is used, or will be if the migration continues
-                value = maximum(value, minimum(stands, vm.upper_bound))
+            value = vm.entry(stands)
             if vm.stage >= Stage.WANTED and (ended := min(vm.ended, beyond)):
                 value, beyond = add(value, {COUNT_PODS: ended}), beyond - ended
-            if vm.doubled:
-                volumes = minimum(vm.doubled, once_more)
+            if vm.volumes:
+                volumes = minimum(vm.volumes, once_more)
                 value, once_more = add(value, volumes), subtract(once_more, volumes)
             value = {n: q for n, q in value.items() if n in self.limits and q > ZERO}
             if value:
@@ -211,7 +211,7 @@ class Scaling:
                     self._remove(key)
         return seen
 
-    def _stands(self, vm: Vm) -> bool:
+    def _stands(self, vm: VmUsage) -> bool:
         """Whether its entry stays as it was written, though none is wanted; or there is nothing to add it to."""
         return vm.stage >= Stage.ANNOUNCED and not self.limits if self.follows else vm.stage > Stage.FINISHED
 

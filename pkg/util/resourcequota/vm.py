@@ -1,298 +1,240 @@
 """What one VM may have of a ResourceQuota beyond the base. Pure.
 
-The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one:
-
-    the larger of (what old sides still use, the target: min(the source as KubeVirt would render it today, the target))
-
-so the same sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has
-grown by, the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `target` what they are worth at most.
+The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one, so the same
+sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has grown by,
+the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
-from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import RawResourceList
-from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, smallest, subtract, total
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.amounts import shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NOTHING, Labelled, Move, doubled, state_claims
+from pkg.util.kubevirt.claims import NOTHING, Labelled, Move, SecondClaims, doubled, state_claims
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.launcher import rendered_from, rendered_pod
-from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, left_at, may_attach, stage_of
+from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import ControlledPods, ended_launchers, sides_of
-from pkg.util.kubevirt.target import (
-    Bound,
-    Side,
-    attachments_usage,
-    bound_of,
-    limits_since,
-    side_as_it_was,
-    target_usage,
-    within,
-)
-from pkg.util.quotacount.usage import charged_until, has_scopes
+from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
+from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.entries import migrating_keys
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import EstimateKind
+from pkg.util.resourcequota.side_usage import pods_usage
 
-_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
-"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
-_Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
-_T = TypeVar("_T")
+# What each amount of a VmUsage is, by the state that its VM's migration is in. S: the source side, the larger of what
+# quota counts and what KubeVirt would render today. T: the target side. A claim of the VM's state is part of T.
+#
+#                 | target            | to_come             | allowed   | need               | wanted
+#   --------------+-------------------+---------------------+-----------+--------------------+-----------------------
+#   not migrating | nothing           | nothing             | nothing   | nothing            | what is left over
+#   announced     | T, if it is there | what of T is not    | min(S, T) | of the migration   | granted: no target comes
+#   target wanted | nothing           | T as rendered today | min(S, T) | exact: allowed,    | need
+#   both run      | T as it is        | its attachment pod  | min(S, T) | Harvester: formula | need
+#   arrived       | nothing           | nothing             | nothing   | nothing            | the source is left over
+#
+# A leftover is beside all of these. KubeVirt creates no target while a pod of an earlier migration runs (its
+# VMIActivePodsCount), so that a target takes the place of the sides that are left over, and `wanted` and `granted` are
+# the larger of both. Claims that are left over come on top.
 
 
-class Vm:
-    """One VM at one moment. Resources are by every name that quota counts them under."""
+@dataclass(frozen=True)
+class VmUsage:
+    """One VM at one moment. Amounts are by every name that quota counts them under."""
 
-    def __init__(
-        self,
-        name: str,
-        facts: Facts,
-        rendering: Rendering,
-        migrations: Sequence[VirtualMachineInstanceMigration],
-        pods: ControlledPods,
-        moved: Sequence[Move],
-        labelled: Labelled,
-        *,
-        exact: bool,
-    ) -> None:
-        """`migrations` are all of the VM's, `pods` and `labelled` the namespace's, `moved` its volumes that move;
-        `exact`: by what quota will count, not by Harvester's formula."""
-        self.name, self.vmi, self.migrations = name, facts.instances.get(name), migrations
-        self.uid = self.vmi.uid if self.vmi else ""
-        self.keys = migrating_keys(name, self.uid)
-        """All that its entries may have."""
-        self.problems: list[ResourceQuotaError] = []
-        self._rendering, self._spec, self._cache, self._exact = rendering, facts.quota.spec, facts.cache, exact
-        self._scoped = facts.quota.name if has_scopes(self._spec) else ""
-        self._sides = sides = sides_of(self.vmi, migrations, pods)
-        stages = [stage_of(each) for each in migrations]
-        self._active = [each for each, stage in zip(migrations, stages, strict=True) if stage > Stage.FINISHED]
-        self.priority = max((PRIORITIES.get(each.spec.priority or "", 0) for each in self._active), default=0)
-        """By what KubeVirt starts it before others."""
-        self.since = min((each.metadata.creation_timestamp or "" for each in self._active), default="")
-        """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
-        # KubeVirt creates a target only of a VMI that runs. One without any status is upstream's case.
-        phases = (constants.PHASE_RUNNING,) if exact else (constants.PHASE_RUNNING, None, "")
-        self._may_go_on = self.vmi is not None and not self.vmi.deleting and trusted_status(self.vmi).phase in phases
-        self.stage = self._stage(max(stages, default=Stage.FINISHED))
-        of_sides = [p for side in (*sides.home, *sides.target, *sides.old) for p in (side.launcher, *side.attachments)]
-        self.charged_until = [at for at in map(charged_until, of_sides) if at is not None]
-        self._work_out(
-            facts, moved, labelled, moving=self.stage >= Stage.ANNOUNCED and bool(sides.home) and self._may_go_on
-        )
-        ended = ended_launchers(self.vmi, migrations, pods) if self.vmi and self.allowed and pods.ended else ()
-        self.ended = Quantity.of(len(ended))
-        """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
-        count."""
+    name: str
+    vmi: VirtualMachineInstance | None
+    migrations: Sequence[VirtualMachineInstanceMigration]
+    """All of the VM's, finished or not."""
+    keys: Sequence[str]
+    """All forms of the key of its entry."""
+    stage: Stage
+    priority: int
+    """By what KubeVirt starts its migration before others."""
+    since: str
+    """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
+    target: ResourceList
+    """What an existing target counts as far as its VMI's spec goes: a fact, however little of it was granted."""
+    to_come: ResourceList
+    """What quota will count of a target's pods and claim that do not exist yet."""
+    allowed: ResourceList
+    """What the target may have while the migration may still go on, with what is still to be created of it."""
+    need: ResourceList | None
+    """What an entry for its migration says, by the estimate; None: there is no number for it."""
+    volumes: ResourceList
+    """What its disks count twice while its volumes move, where an administrator lets that be added."""
+    volumes_to_come: ResourceList
+    """What quota will count of the claims that they move to."""
+    old_sides: Sequence[Leftover]
+    old_claims: Sequence[Leftover]
+    ended: Quantity
+    """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
+    count."""
+    charged_until: Sequence[float]
+    """When quota ceases to count its pods that are being deleted (seconds since the epoch)."""
+    limits_since: frozenset[str]
+    """The quota's limits that are younger than its source."""
+    problems: Sequence[ResourceQuotaError]
 
-    def _work_out(self, facts: Facts, moved: Sequence[Move], labelled: Labelled, *, moving: bool) -> None:
-        sides, counts = self._sides, self._rendering.kubernetes
-        usage = self._charged = partial(facts.cache.usage, spec=self._spec, now=facts.now, releases=counts)
-        self._usages = {
-            side.launcher.uid: (usage(side.launcher), total(map(usage, side.attachments)))
-            for side in ((*sides.home, *sides.target, *sides.old) if moving or sides.old else ())
-        }
-        self._made_of = rendered_from(self.vmi) if self.vmi and self._usages else None
-        self._has_hotplugged = self._made_of is not None and self._made_of.hotplugged
-        self.limits_since = {
-            f"limits.{name}"
-            for side in (sides.home if self._usages else ())
-            for name in limits_since(side.launcher, self._rendering)
-        }
-        """What the quota limits only since the side was created in which the VM lives."""
-        is_resized = self._made_of is not None and self._made_of.resized
-        self._has_changed = bool(self._rendering.limit_ranges or self.limits_since) or is_resized
-        self._plain = self._plain_launcher() if self._usages else {}
-        home = self._worth(sides.home)
-        storage, volumes = NOTHING, NOTHING
-        if facts.claims is not None and not has_scopes(self._spec):  # one with scopes counts no claims
-            lives_in = [side.launcher.name for side in sides.home]
-            storage = state_claims(
-                self.vmi,
-                self.migrations,
-                facts.claims,
-                self._rendering,
-                labelled=labelled,
-                home=lives_in,
-                moving=moving,
-            )
-            volumes = doubled(moved, facts.claims, counts)
-        self.doubled = volumes.there if facts.storage_migration else {}
-        """What its disks count twice while its volumes move, where an administrator lets that be added."""
-        self.volumes_to_come = volumes.to_come
-        """What quota will count of the claims that they move to."""
-        # What is left over is beyond the base as far as it is not larger than the side that the VM lives in.
-        left = [(side.launcher, self._worth((side,))) for side in sides.old]
-        self.old_sides: Sequence[Leftover] = [
-            Leftover(
-                pod.uid, f"pod {pod.name}", minimum(usage, home) if home else usage, left_at(pod.name, self.migrations)
-            )
-            for pod, usage in left
-        ]
-        self.old_claims = storage.leftovers
-        target = self._worth(sides.target) if moving else {}
-        allowed, to_come = self._allowed(home, target) if moving else ({}, {})
-        self.target = add(target, storage.there)
-        """What an existing target uses, as far as its VMI's spec goes: a fact, however little of it was granted."""
-        self.to_come = add(to_come, storage.to_come)
-        """What quota will count of those that do not exist yet."""
-        self.allowed = total([allowed, storage.there, storage.to_come])
-        """What the target may have while the migration may still go on: its pods and its claim, with those still to be
-        created."""
-        self.need = self.allowed if self._exact else self._formula()
-        """What an entry for its migration says; None: Harvester's formula has no number for it."""
-        self._sum_up()
+    @cached_property
+    def granted(self) -> ResourceList:
+        """What its pods and claims use of what is granted to them."""
+        return self._with_leftovers(minimum(self.target, self.allowed))
 
-    # ---- what it comes to ------------------------------------------------------------------------------------
-
-    def _sum_up(self) -> None:
-        self.leftovers = [*self.old_sides, *self.old_claims]
-        self.left_over = self._beside_home({})
-        self.granted = self._beside_home(minimum(self.target, self.allowed))
-        """What its pods use of what is granted to them."""
-        self.wanted = self.left_over if self.stage < Stage.ANNOUNCED else self.granted
-        """The wanted entry, whatever the present one is."""
+    @cached_property
+    def wanted(self) -> ResourceList:
+        """The wanted entry where there is none yet."""
         if self.stage > Stage.ANNOUNCED:
-            self.wanted = self._beside_home(self.need or {})
-        self.upper_bound = self._beside_home(maximum(self.target, maximum(self.allowed, self.need or {})))
-        """The most that is kept of an existing entry: what the pods that it was granted for use, and what the
-        migration would be granted today if it goes on after all."""
+            return self._with_leftovers(self.need or {})
+        return self.granted if self.stage is Stage.ANNOUNCED else self._with_leftovers({})
 
-    def _beside_home(self, target: ResourceList) -> ResourceList:
-        """What the VM has beside the side that it lives in: KubeVirt creates no target while a pod of an earlier
-        migration runs (its VMIActivePodsCount), so that the target takes an old side's place."""
+    def entry(self, present: ResourceList | None) -> ResourceList:
+        """Returns the wanted entry. A present one stays as far as the pods that it was granted for use it, or as the
+        migration would be granted today if it goes on after all."""
+        if not present:
+            return self.wanted
+        most = self._with_leftovers(maximum(self.target, maximum(self.allowed, self.need or {})))
+        return maximum(self.wanted, minimum(present, most))
+
+    def _with_leftovers(self, target: ResourceList) -> ResourceList:
+        if not self.leftovers:
+            return target
         old_sides = total(side.usage for side in self.old_sides)
         return total([maximum(old_sides, target), *(claim.usage for claim in self.old_claims)])
 
-    def without(self, over: Sequence[Leftover]) -> Vm:
-        """The same VM without these leftovers."""
-        other = copy(self)
-        other.old_sides = [side for side in self.old_sides if side not in over]
-        other.old_claims = [claim for claim in self.old_claims if claim not in over]
-        other._sum_up()
-        return other
+    @property
+    def leftovers(self) -> Sequence[Leftover]:
+        """What ended migrations left behind and quota still counts."""
+        return (*self.old_sides, *self.old_claims)
 
-    # ---- how it is worked out --------------------------------------------------------------------------------
 
-    def _stage(self, asked: Stage) -> Stage:
-        if self._sides.arrived and self._active:
-            return Stage.ARRIVED
-        if asked < (Stage.CREATED if self._exact else Stage.WANTED):
-            return min(asked, Stage.ANNOUNCED)
-        ready = self._may_go_on and (bool(self._sides.home) or not self._exact)
-        return max(asked, Stage.WANTED) if ready else Stage.ANNOUNCED
+# ---- the two estimates ---------------------------------------------------------------------------------------
 
-    def _allowed(self, home: ResourceList, target: ResourceList) -> tuple[ResourceList, ResourceList]:
-        """(what the target's pods may have, what quota will count of those that are still to come).
+_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
+"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
 
-        The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
-        have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
-        that: it counts as far as the source that runs.
-        """
-        coming = self._today(target_usage)
-        today = self._today(side_as_it_was) if self._has_changed else coming
-        source = maximum(home, today)
-        if not self._sides.target:
-            return minimum(source, coming), coming
-        attachment = self._attachment_to_come()
-        return minimum(source, add(target, attachment)), attachment
 
-    def _today(self, render: _Render) -> ResourceList:
-        """A side as it would be rendered today, from each that qualifies as the source: the smallest."""
-        assert self.vmi is not None
-        changed, found = self._has_changed or self._has_hotplugged, list[ResourceList]()
-        for number, side in enumerate(self._sides.home):
-            if not changed and self._usages[side.launcher.uid] == (self._plain, {}):
-                found.append(self._plain)  # as most are: nothing has changed since
-                continue
-            side = self._believed(side)
-            rendered = partial(render, self.vmi, side, self._rendering, self._spec)
-            usage = self._rendered((render.__name__, number), side.pods, rendered)
-            if not self._rendering.policy_in_force:
-                usage = within(usage, add(self._bound().launcher, self._bound().attachment), self.vmi)
-            found.append(usage)
-        return smallest(found)
+def exact_need(_vmi: VirtualMachineInstance, allowed: ResourceList, _rendering: Rendering) -> ResourceList | None:
+    """Returns what quota will count."""
+    return allowed
 
-    def _attachment_to_come(self) -> ResourceList:
-        assert self.vmi is not None
-        attaching = any(map(may_attach, self._active))
-        attached = any(side.attachments for side in self._sides.target)
-        if not attaching or not self._has_hotplugged or attached:
-            return {}
-        return attachments_usage(self.vmi, self._believed(self._sides.home[0]), self._rendering, self._spec)
 
-    def _formula(self) -> ResourceList | None:
-        if self.stage < Stage.ANNOUNCED or self.vmi is None or not self._may_go_on:
-            return None
-        formula = harvester_delta(self.vmi.spec, _BOTH_LIMITS, self._rendering.harvester_ratio)
-        if formula is None and self.stage >= Stage.WANTED:
-            self._say(EVENT_NOT_SCALED, "has neither a cpu nor a memory limit")
-        return formula
+def harvester_need(vmi: VirtualMachineInstance, _allowed: ResourceList, rendering: Rendering) -> ResourceList | None:
+    """Returns what Harvester's formula says; None where it has no number."""
+    return harvester_delta(vmi.spec, _BOTH_LIMITS, rendering.harvester_ratio)
 
-    # ---- what a side is worth --------------------------------------------------------------------------------
 
-    def _worth(self, sides: Sequence[Side]) -> ResourceList:
-        """What is counted of a side, the launcher and the attachment pod each as far as the VM's spec goes; the
-        smallest of several."""
-        counted = [self._usages[side.launcher.uid] for side in sides if self._usages]
-        usage = smallest(add(*both) for both in counted)
-        if self.vmi is None or self._rendering.policy_in_force:
-            return usage
-        within_spec: list[ResourceList] = []
-        for launcher, attached in counted:
-            if any(amount > self._plain.get(name, ZERO) for name, amount in launcher.items()):
-                launcher = within(launcher, self._bound().launcher, self.vmi)
-            within_spec.append(add(launcher, minimum(attached, self._bound().attachment)) if attached else launcher)
-        limited = smallest(within_spec)
-        if limited != usage:
-            more = subtract(usage, limited)
-            what = ", ".join(f"{name} by {shown(q, name)}" for name, q in sorted(more.items()) if q > ZERO)
-            name = sides[0].launcher.name
-            self._say(EVENT_TOO_LARGE, f"pod {name} exceeds what the VM's spec renders to: {what}")
-        return limited
+class _Estimate(NamedTuple):
+    """How a need is computed, and when there is one."""
 
-    def _believed(self, side: Side) -> Side:
-        """The side as a pattern for the next one: without an attachment pod that KubeVirt would not make so large."""
-        there = self._usages[side.launcher.uid][1]
-        if not there or self._rendering.policy_in_force or minimum(there, self._bound().attachment) == there:
-            return side
-        return replace(side, attachments=())
+    need: Callable[[VirtualMachineInstance, ResourceList, Rendering], ResourceList | None]
+    since: Stage
+    """The stage of a migration from which on there is one."""
+    phases: Sequence[str | None]
+    """The phases of VMIs whose migration may go on. KubeVirt creates a target only of one that runs."""
+    needs_source: bool
 
-    def _plain_launcher(self) -> ResourceList:
-        """What the installed release renders the VM's spec to, without what a LimitRange, perhaps a tenant's, or
-        another's webhook would add. So much is believed of a pod without asking what it may be at most."""
-        vmi = self.vmi
-        if vmi is None or not self._sides.home:
-            return {}
-        plain = replace(self._rendering, limit_ranges=()) if self._rendering.limit_ranges else self._rendering
-        return self._rendered("plain", (), lambda: self._charged(rendered_pod(vmi, plain)))
 
-    def _bound(self) -> Bound:
-        """The most that a side is worth."""
-        vmi = self.vmi
-        if vmi is None or not self._sides.home:
-            return Bound({}, {})
-        launcher = self._sides.home[0].launcher
-        return self._rendered("bound", [launcher], partial(bound_of, vmi, self._rendering, self._spec, launcher))
+_ESTIMATES: Mapping[EstimateKind, _Estimate] = {
+    EstimateKind.EXACT: _Estimate(exact_need, Stage.CREATED, (constants.VMI_PHASE_RUNNING,), needs_source=True),
+    # A VMI without any status is upstream's case.
+    EstimateKind.HARVESTER: _Estimate(
+        harvester_need, Stage.WANTED, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False
+    ),
+}
 
-    def _rendered(self, what: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
-        """Rendered once as long as all that it is made of is equal: most changes of a VMI are of its state."""
-        assert self.vmi is not None
-        key = what, self.vmi.namespace, self.name, self._scoped
-        scopes = (self._spec.scopes, self._spec.scope_selector) if self._scoped else ()
-        return self._cache.made(key, (self._rendering, self._made_of, *scopes, *pods), render)
 
-    def _say(self, reason: str, what: str) -> None:
-        self.problems.append(ResourceQuotaError(f"VM {self.name} {what}", reason, vm=self.name))
+# ---- from objects to a VmUsage -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What is the same for all VMs of a namespace in one decision."""
+
+    facts: Facts
+    rendering: Rendering
+    """With the limits that the facts' quota asks for."""
+    pods: ControlledPods
+    labelled: Labelled
+    estimate: EstimateKind
+
+
+def assess(
+    namespace: Namespace, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
+) -> VmUsage:
+    """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
+    facts, rendering, estimate = namespace.facts, namespace.rendering, _ESTIMATES[namespace.estimate]
+    vmi = facts.instances.get(name)
+    stages = [(stage_of(migration), migration) for migration in migrations]
+    active = [migration for stage, migration in stages if stage > Stage.FINISHED]
+    sides = sides_of(vmi, migrations, namespace.pods)
+    can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
+    stage = _stage(max((stage for stage, _ in stages), default=Stage.FINISHED), sides, estimate, can_migrate)
+    moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.home)
+    pods = pods_usage(facts, rendering, vmi, sides, migrations, active if moving else ())
+    claims, volumes = _claims(namespace, vmi, migrations, moves, sides, moving=moving)
+    allowed = total([pods.allowed, claims.there, claims.to_come])
+    need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.ANNOUNCED else None
+    ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended else ()
+    problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
+    if need is None and stage >= Stage.WANTED:
+        problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
+    priority = max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0)
+    return VmUsage(
+        name=name,
+        vmi=vmi,
+        migrations=migrations,
+        keys=migrating_keys(name, vmi.uid if vmi else ""),
+        stage=stage,
+        priority=priority,
+        since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
+        target=add(pods.target, claims.there),
+        to_come=add(pods.to_come, claims.to_come),
+        allowed=allowed,
+        need=need,
+        volumes=volumes.there if facts.storage_migration else {},
+        volumes_to_come=volumes.to_come,
+        old_sides=pods.leftovers,
+        old_claims=claims.leftovers,
+        ended=Quantity.of(len(ended)),
+        charged_until=pods.charged_until,
+        limits_since=pods.limits_since,
+        problems=[ResourceQuotaError(f"VM {name} {text}", reason, vm=name) for reason, text in problems],
+    )
+
+
+def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -> Stage:
+    """Returns the VM's stage, of which `stage` is what its migrations say."""
+    if sides.arrived and stage > Stage.FINISHED:
+        return Stage.ARRIVED
+    if stage < estimate.since:
+        return min(stage, Stage.ANNOUNCED)
+    is_ready = can_migrate and (bool(sides.home) or not estimate.needs_source)
+    return max(stage, Stage.WANTED) if is_ready else Stage.ANNOUNCED
+
+
+def _claims(
+    namespace: Namespace,
+    vmi: VirtualMachineInstance | None,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    moves: Sequence[Move],
+    sides: Sides,
+    *,
+    moving: bool,
+) -> tuple[SecondClaims, SecondClaims]:
+    """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
+    claims, rendering = namespace.facts.claims, namespace.rendering
+    if claims is None or has_scopes(namespace.facts.quota.spec):
+        return NOTHING, NOTHING
+    home, labelled = [side.launcher.name for side in sides.home], namespace.labelled
+    state = state_claims(vmi, migrations, claims, rendering, labelled=labelled, home=home, moving=moving)
+    return state, doubled(moves, claims, rendering.kubernetes)

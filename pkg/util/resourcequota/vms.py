@@ -16,37 +16,37 @@ from pkg.util.quotacount.usage import has_scopes, is_live
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EstimateKind, Policy
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.vm import Namespace, VmUsage, assess
 
 
-def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[Vm], list[ResourceQuotaError]]:
+def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[ResourceQuotaError]]:
     """Every VM that migrates or has an old side left, by name, and what is to be said about them.
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
     """
-    found: list[Vm] = []
+    vms: list[VmUsage] = []
     problems: list[ResourceQuotaError] = []
     for vm in vms_one_by_one(facts, policy, base):
         if isinstance(vm, ResourceQuotaError):
             problems.append(vm)
         else:
-            found.append(vm)
+            vms.append(vm)
             problems += vm.problems
-    return found, problems
+    return vms, problems
 
 
-def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[Vm | ResourceQuotaError]:
+def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | ResourceQuotaError]:
     """What `vms_of` gives. Each is worked out once as long as its objects are the same: of a namespace's VMs few change
     from one decision to the next, which finds the others in the facts' cache."""
-    pods, rendering, exact = controlled_pods(facts), rendering_of(facts, base), policy.estimate is EstimateKind.EXACT
     quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
     labelled = labelled_claims(facts.claims) if facts.claims else {}
+    namespace = Namespace(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
     moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         vmi, moving = facts.instances.get(name), moved.get(name, ())
-        own = pods.concerning(vmi, migrations)
+        own = namespace.pods.concerning(vmi, migrations)
         claims: list[object] = [None]
         if facts.claims is not None:
             named = [facts.claims.get(claim) for each in moving for claim in (each.source, each.destination)]
@@ -61,10 +61,10 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[Vm | Re
             *(is_live(pod, facts.now) for pod in own if pod.deleting),
             *claims,
         )
-        key: Hashable = ("vm", vmi.namespace, name, exact, rendering.quota_limits, scopes[0]) if vmi else None
-        made = partial(Vm, name, facts, rendering, migrations, pods, moving, labelled, exact=exact)
+        limits = namespace.rendering.quota_limits
+        key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
         try:
-            yield facts.cache.made(key, of, made)
+            yield facts.cache.made(key, of, partial(assess, namespace, name, migrations, moving))
         except Exception as exc:
             yield not_understood(name, exc)
 

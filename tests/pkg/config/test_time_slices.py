@@ -85,7 +85,7 @@ async def test_a_decision_finds_what_was_worked_out(case: Facts, monkeypatch: py
     def worked_out_again(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(vms, "Vm", worked_out_again)
+    monkeypatch.setattr(vms, "assess", worked_out_again)
     made = plan(case, EXACT)
     assert (made.annotations, made.hard) == (expected.annotations, expected.hard)
     assert [str(each) for each in made.problems] == [str(each) for each in expected.problems]

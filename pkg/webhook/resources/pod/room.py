@@ -27,7 +27,7 @@ from pkg.util.resourcequota.base import base_of, counts_of_pods
 from pkg.util.resourcequota.entries import has_migrating_vm, read, standing
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vm import Vm
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 from pkg.webhook.namespace_pods import Pods
 
@@ -46,7 +46,7 @@ class Room:
     counted: ResourceList
     migrations: ResourceList
     ended: ResourceList = field(default_factory=dict)
-    vms: Sequence[Vm] = ()
+    vms: Sequence[VmUsage] = ()
     facts: Facts = field(default_factory=lambda: Facts(ResourceQuota()))
 
     @property

@@ -603,7 +603,7 @@ class TestWhatPeopleAreTold:
         def broken(*_: object, **__: object) -> object:
             raise KeyError("limits.cpu")
 
-        monkeypatch.setattr("pkg.util.resourcequota.vms.Vm", broken)
+        monkeypatch.setattr("pkg.util.resourcequota.vms.assess", broken)
         cluster.migrate("vm1")
         for _ in range(5):
             await cluster.look()

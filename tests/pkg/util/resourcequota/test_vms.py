@@ -13,12 +13,12 @@ from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resourcequota import vms
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vm import Vm
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import VmUsage
 from tests.decisions import EXACT, HARVESTER, namespace, sentences
 from tests.objects import AT_1_5, AT_4_5, EARLIER, attachment, ended, launcher, machine, plugged, quota, vmi, vmim
 
@@ -27,8 +27,8 @@ PLUGGED = plugged()
 SOURCE = launcher()
 
 
-def asked(seen: Facts, policy: Policy) -> tuple[dict[str, Vm], list[ResourceQuotaError]]:
-    found, problems = vms_of(seen, policy, base_of(seen.quota, seen.limits, policy))
+def asked(seen: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[ResourceQuotaError]]:
+    found, problems = vms.vms_of(seen, policy, base_of(seen.quota, seen.limits, policy))
     return {vm.name: vm for vm in found}, problems
 
 
@@ -45,7 +45,7 @@ def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_ca
     def broken(*_: object, **__: object) -> object:
         raise KeyError("limits.cpu")
 
-    monkeypatch.setattr(Vm, "__init__", broken)
+    monkeypatch.setattr(vms, "assess", broken)
     _found, (problem,) = asked(namespace(quota(), [vmim()], [SOURCE], [HERE]), EXACT)
     assert (str(problem), problem.vm, problem.reason) == ("VM vm1: KeyError: 'limits.cpu'", "vm1", "MigrationNotScaled")
     assert isinstance(problem.__cause__, KeyError)

@@ -1,0 +1,204 @@
+"""What a ResourceQuota counts of one VM's sides, and of the side that KubeVirt would render next. Pure.
+
+A pod counts as far as the VM's spec goes: a tenant may have written it, unless deploy/policy.yaml is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
+
+from kubeloop.api.core import Pod, ResourceQuotaSpec
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, positive, smallest, subtract, total
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.amounts import shown
+from pkg.util.kubevirt.launcher import RenderedFrom, rendered_from, rendered_pod
+from pkg.util.kubevirt.migration import Leftover, left_at, may_attach
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.sides import Sides
+from pkg.util.kubevirt.target import (
+    Bound,
+    Side,
+    attachments_usage,
+    bound_of,
+    limits_since,
+    side_as_it_was,
+    target_usage,
+    within,
+)
+from pkg.util.quotacount.usage import charged_until, has_scopes
+from pkg.util.resourcequota.facts import Facts
+
+_Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
+_T = TypeVar("_T")
+
+
+class PodsUsage(NamedTuple):
+    """What quota counts of one VM's pods; `target`, `allowed` and `to_come` are VmUsage's without claims."""
+
+    target: ResourceList
+    allowed: ResourceList
+    to_come: ResourceList
+    leftovers: Sequence[Leftover]
+    charged_until: Sequence[float]
+    limits_since: frozenset[str]
+    too_large: Sequence[str]
+    """For people: which pods exceed the VM's spec, and by how much."""
+
+
+def pods_usage(
+    facts: Facts,
+    rendering: Rendering,
+    vmi: VirtualMachineInstance | None,
+    sides: Sides,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    active: Sequence[VirtualMachineInstanceMigration],
+) -> PodsUsage:
+    """Returns the usage of these sides; `migrations` are all of the VM's, `active` those that may go on. `rendering`
+    has the limits that the facts' quota asks for. Without a VMI nothing bounds what a pod counts."""
+    pods = [pod for side in (*sides.home, *sides.target, *sides.old) for pod in side.pods]
+    ends = [at for at in map(charged_until, pods) if at is not None]
+    if not (active or sides.old):
+        return PodsUsage({}, {}, {}, (), ends, frozenset(), ())
+    is_bounded = vmi is not None and not rendering.policy_in_force
+    usage = _SideUsage(facts, rendering, vmi or VirtualMachineInstance(), sides, is_bounded)
+    source, target = usage.of(sides.home), usage.of(sides.target) if active else {}
+    left = [(side.launcher, usage.of((side,))) for side in sides.old]
+    leftovers = [
+        # It is beyond the base as far as it is not larger than the side in which the VM runs.
+        Leftover(pod.uid, f"pod {pod.name}", minimum(old, source) if source else old, left_at(pod.name, migrations))
+        for pod, old in left
+    ]
+    attaching = any(map(may_attach, active))
+    allowed, to_come = usage.to_come(source, target, attaching=attaching) if active else ({}, {})
+    groups = [sides.home, *((side,) for side in sides.old), *((sides.target,) if active else ())]
+    too_large = [text for text in map(usage.excess, groups) if text] if is_bounded else []
+    return PodsUsage(target, allowed, to_come, leftovers, ends, usage.limits_since, too_large)
+
+
+@dataclass(frozen=True)
+class _SideUsage:
+    """The usage of one VM's sides; what is costly is computed when it is first read."""
+
+    facts: Facts
+    rendering: Rendering
+    vmi: VirtualMachineInstance
+    sides: Sides
+    is_bounded: bool
+    """Whether a side counts as far as the VM's spec goes: not under deploy/policy.yaml, nor where no VMI is known."""
+
+    def of(self, sides: Sequence[Side]) -> ResourceList:
+        """Returns what counts of a side, launcher and attachment pod each by itself; of several that qualify for the
+        same side the smallest."""
+        pairs = (self._counted[side.launcher.uid] for side in sides)
+        return smallest(add(self._launcher_within(one), self._attachment_within(two)) for one, two in pairs)
+
+    def excess(self, sides: Sequence[Side]) -> str:
+        """Returns for people what quota counts of a side beyond the VM's spec; "" where nothing is."""
+        counted = smallest(add(*self._counted[side.launcher.uid]) for side in sides)
+        more = sorted(positive(subtract(counted, self.of(sides))).items())
+        what = ", ".join(f"{name} by {shown(amount, name)}" for name, amount in more)
+        return what and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {what}"
+
+    def to_come(
+        self, source: ResourceList, target: ResourceList, *, attaching: bool
+    ) -> tuple[ResourceList, ResourceList]:
+        """Returns what the target may have, min(source, target), and what quota will count of its pods to come;
+        `attaching`: KubeVirt may still create an attachment pod.
+
+        The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
+        have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
+        that: it counts as far as the source that runs.
+        """
+        has_changed = self.rendering.limit_ranges or self.limits_since or self._made_of.resized
+        today = self._rendered_today(side_as_it_was if has_changed else target_usage)
+        source = maximum(source, today)
+        if not self.sides.target:
+            to_come = self._rendered_today(target_usage) if has_changed else today
+            return minimum(source, to_come), to_come
+        attachment = self._attachment_to_come() if attaching else {}
+        return minimum(source, add(target, attachment)), attachment
+
+    @cached_property
+    def limits_since(self) -> frozenset[str]:
+        """The quota's limits that are younger than the source."""
+        names = (limits_since(side.launcher, self.rendering) for side in self.sides.home)
+        return frozenset(f"limits.{name}" for name in frozenset[str]().union(*names))
+
+    # ---- how it is computed ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _counted(self) -> Mapping[str, tuple[ResourceList, ResourceList]]:
+        """What quota counts of each side's launcher and attachment pod, by the launcher's uid."""
+        charge = self._charge
+        return {
+            s.launcher.uid: (charge(s.launcher), total(map(charge, s.attachments)))
+            for s in (*self.sides.home, *self.sides.target, *self.sides.old)
+        }
+
+    def _attachment_to_come(self) -> ResourceList:
+        if not self._made_of.hotplugged or any(side.attachments for side in self.sides.target):
+            return {}
+        source = self._as_pattern(self.sides.home[0])
+        return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
+
+    def _charge(self, pod: Pod) -> ResourceList:
+        facts = self.facts
+        return facts.cache.usage(pod, facts.quota.spec, facts.now, self.rendering.kubernetes)
+
+    def _launcher_within(self, usage: ResourceList) -> ResourceList:
+        if not self.is_bounded or all(amount <= self._plain.get(name, ZERO) for name, amount in usage.items()):
+            return usage
+        return within(usage, self._bound.launcher, self.vmi)
+
+    def _attachment_within(self, usage: ResourceList) -> ResourceList:
+        return minimum(usage, self._bound.attachment) if usage and self.is_bounded else usage
+
+    def _rendered_today(self, render: _Render) -> ResourceList:
+        """Renders a side from each that qualifies as the source, and returns the smallest usage."""
+        made_of, usages = self._made_of, list[ResourceList]()
+        changed = self.rendering.limit_ranges or self.limits_since or made_of.resized or made_of.hotplugged
+        for number, side in enumerate(self.sides.home):
+            if not changed and self._counted[side.launcher.uid] == (self._plain, {}):
+                usages.append(self._plain)  # as most are: nothing has changed since
+                continue
+            pattern = self._as_pattern(side)
+            rendered = partial(render, self.vmi, pattern, self.rendering, self.facts.quota.spec)
+            usage = self._once((render.__name__, number), pattern.pods, rendered)
+            if self.is_bounded:
+                usage = within(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
+            usages.append(usage)
+        return smallest(usages)
+
+    def _as_pattern(self, side: Side) -> Side:
+        """Returns the side as a pattern for the next one: without an attachment pod that is larger than KubeVirt's."""
+        attachment = self._counted[side.launcher.uid][1]
+        return side if self._attachment_within(attachment) == attachment else replace(side, attachments=())
+
+    @cached_property
+    def _plain(self) -> ResourceList:
+        """The usage of a launcher that the installed release renders from the VM's spec, without what a LimitRange,
+        perhaps a tenant's, or another's webhook would add. A pod that counts no more is trusted without its bound."""
+        plain = replace(self.rendering, limit_ranges=()) if self.rendering.limit_ranges else self.rendering
+        return self._once("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
+
+    @cached_property
+    def _bound(self) -> Bound:
+        """The most that a side counts."""
+        launcher = self.sides.home[0].launcher
+        bound = partial(bound_of, self.vmi, self.rendering, self.facts.quota.spec, launcher)
+        return self._once("bound", [launcher], bound)
+
+    @cached_property
+    def _made_of(self) -> RenderedFrom:
+        return rendered_from(self.vmi)
+
+    def _once(self, what: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
+        """Renders once as long as all that it is made of is equal: most changes of a VMI are of its state."""
+        quota, vmi = self.facts.quota, self.vmi
+        scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
+        key = what, vmi.namespace, vmi.name, scopes[0]
+        return self.facts.cache.made(key, (self.rendering, self._made_of, *scopes[1:], *pods), render)
