@@ -24,8 +24,8 @@ from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan,
 from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.probe import PROBE_CONFIGURATION
 from pkg.report.installation import held
+from pkg.selfcheck.probe import PROBE_CONFIGURATION
 from pkg.util import constants
 
 _POLL = 0.2

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
-from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import (
     ClusterOptions,
     ControllerOptions,
@@ -19,9 +18,10 @@ from pkg.cmd.options import (
     WebhookOptions,
     WrongCall,
 )
-from pkg.cmd.replica import Replica
 from pkg.cmd.settings import settings_of
 from pkg.config.settings import Settings
+from pkg.process.leftovers import look_at_registered
+from pkg.process.replica import Replica
 
 if TYPE_CHECKING:
     from pkg.webhook.register import Webhooks

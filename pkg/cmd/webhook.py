@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import urlsplit
 
-from kubeloop.client.client import Client
-from kubeloop.client.config import ClientConfig
-from kubeloop.client.errors import ConfigError, refuse_write
+from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
-from kubeloop.controllers.server import parse_bind_address, serve_health
+from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
-from pkg.cmd.leftovers import look_at_registered
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.cmd.settings import settings_of
-from pkg.config.health import Checks, answer
-from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.config.upkeep import Upkeep
-from pkg.util.constants import USER_AGENT
-from pkg.util.kubevirt.rendering import virt_controllers
+from pkg.process.admission_replica import AdmissionReplica
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.register import Webhooks
 
@@ -38,48 +30,8 @@ def webhook(
     served = webhooks_of(settings_of(policy, process, webhooks), webhooks)
     config = load_config(cluster.kubeconfig)
     address = webhooks.address(config.in_cluster)
-    return run_until_signal(lambda stop: _serve(stop, config, served, address, process))
-
-
-async def _serve(
-    stop: asyncio.Event, config: ClientConfig, webhooks: Webhooks, address: str, process: ProcessOptions
-) -> None:
-    checks = Checks()
-    health = await serve_health(checks, process.health_bind_address, process.metrics_bind_address)
-    try:
-        refuse = refuse_write if webhooks.settings.dry_run else None
-        async with Client(config, user_agent=USER_AGENT, before_write=refuse) as client:
-            kubernetes = await answer(client, stop)
-            if kubernetes is None:
-                return
-            health.log_addresses()
-            management = Management(client, kubernetes)
-            admission = await webhooks.server(client, management)
-            checks.admission, checks.management = admission, management
-            own = webhooks.settings.namespace or config.namespace
-            upkeep = Upkeep(
-                client,
-                management.recorder("headroom"),
-                own,
-                lambda: virt_controllers(management.kubevirts.cache().list(), webhooks.settings.kubevirt_users),
-                management.set_policy_in_force,
-                reports=lambda: False,
-            )
-            tasks = [asyncio.create_task(kubernetes.run(client))]
-            if not webhooks.settings.register and not webhooks.settings.dry_run:
-                tasks.append(asyncio.create_task(look_at_registered(management, own)))
-            try:
-                await management.start()
-                tasks.append(asyncio.create_task(upkeep.run()))
-                await admission.start(address)
-                await stop.wait()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await admission.stop()
-                await management.stop(timeout=5.0)
-    finally:
-        await health.close()
+    replica = AdmissionReplica(config, served, address, process.health_bind_address, process.metrics_bind_address)
+    return run_until_signal(replica.serve)
 
 
 def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:

@@ -28,11 +28,11 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.config.slim import Slim
 from pkg.util import constants
+from pkg.util.quotacount.releases import UNKNOWN, Releases
 from pkg.util.resourcequota.observe import Listed, Source
 
 KUBEVIRT_PODS = constants.LABEL_APP
@@ -55,7 +55,7 @@ class Management(ControllerFactory):
     def __init__(
         self,
         client: Client,
-        kubernetes: KubernetesVersion | None = None,
+        releases: Callable[[], Releases] = lambda: UNKNOWN,
         *,
         workers: int = 10,
         whole_pods: bool = False,
@@ -63,13 +63,14 @@ class Management(ControllerFactory):
         clock: Callable[[], float] | None = None,
         rancher: RancherWrites | None = None,
     ) -> None:
-        """`clock`: seconds since 1970, which what objects say of times is compared with; the API server's. `rancher`:
-        how quotas with Rancher's label are written; by default without impersonation."""
+        """`releases`: of Kubernetes, by which the API servers count. `clock`: seconds since 1970, which what objects
+        say of times is compared with; the API server's. `rancher`: how quotas with Rancher's label are written; by
+        default without impersonation."""
         super().__init__(client, workers=workers, selects=selects, rate_limiter=_rate_limiter)
         self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
         self.reverts = Reverts(client.resource(MANAGED_QUOTAS), self.clock)
-        self.kubernetes = kubernetes or KubernetesVersion()
+        self._releases = releases
         self.policy_in_force = False
         """Whether deploy/policy.yaml is, as `upkeep` has found out."""
         self.slim = Slim()
@@ -147,7 +148,7 @@ class Management(ControllerFactory):
             settings=self.settings.cache(),
             quotas=self.resource_quotas.cache(),
             budgets=self.virtual_machine_migration_resource_quotas.cache(),
-            kubernetes=self.kubernetes.releases,
+            kubernetes=self._releases,
             policy_in_force=lambda: self.policy_in_force,
         )
 

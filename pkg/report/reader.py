@@ -31,13 +31,13 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.rancher import PROJECTS
 from pkg.config.cause import decoded
-from pkg.config.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
-from pkg.config.kubernetes_version import ask
-from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.report.evacuation import Room
 from pkg.report.installation import Held, Installed, held, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import not_enforced
+from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
+from pkg.selfcheck.kubernetes_version import ask
+from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.util.constants import (
     CONFIG_MAP,
     EVENT_FAILED_CREATE,

@@ -14,10 +14,10 @@ from kubeloop.webhook.admission import AdmissionRequest, Decision, Hook
 from kubeloop.webhook.admission_server import AdmissionServer
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates
-from pkg.config.installation import about
 from pkg.config.management import Management
-from pkg.config.probe import PROBE_MARK, PROBE_PATH
 from pkg.config.settings import Settings
+from pkg.selfcheck.installation import about
+from pkg.selfcheck.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.resourcequota.observe import Observer

@@ -25,8 +25,8 @@ from kubeloop.webhook.registration import (
 )
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.configuration_writes import written
-from pkg.config.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.config.settings import WEBHOOKS, Settings
+from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE

@@ -16,7 +16,7 @@ from kubeloop.testing.cluster.paths import Paths
 from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace
-from pkg.config.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.probe import PROBE_CONFIGURATION
 from tests.e2e.accounts import (
     ADMISSION,
     BY_HAND,

@@ -16,11 +16,11 @@ from lab.kubevirt import options as kubevirt_options
 from lab.kubevirt.register import register as register_kubevirt
 from lab.rancher.agent import Agent
 from lab.rancher.agent import register as register_rancher
-from pkg.config.kubernetes_version import KubernetesVersion
 from pkg.config.management import Management
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
+from pkg.selfcheck.kubernetes_version import KubernetesVersion
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.register import hooks
@@ -56,7 +56,7 @@ class Programs:
         lock = LeaseLock(replica, NAMESPACE, "headroom", f"{process.name}-{process.life()}")
         elector = LeaderElector(lock, LeaderElectionConfig())
         leader = client(self._servers, HEADROOM, process, elector.before_write)
-        management = Management(leader, KubernetesVersion("v1.34.0"))
+        management = Management(leader, KubernetesVersion("v1.34.0").releases)
         options = Settings(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
@@ -74,7 +74,7 @@ class Programs:
     async def dry_run(self, process: Process) -> None:
         """`headroom controller --dry-run`, by an account of its own."""
         connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write if DRY_RUN else None)
-        management = Management(connection, KubernetesVersion("v1.34.0"))
+        management = Management(connection, KubernetesVersion("v1.34.0").releases)
         register_all(management, management.recorder("headroom"), Settings(POLICY, reserve=True, **DRY_RUN))
         await management.start()
         await asyncio.Event().wait()

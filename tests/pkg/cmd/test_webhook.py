@@ -12,8 +12,8 @@ from kubeloop.controllers.reconcile import Trouble
 from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.cmd.settings import settings_of
 from pkg.cmd.webhook import endpoint_of
-from pkg.config.health import Checks
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
+from pkg.selfcheck.health import Checks
 from tests.pkg.cmd.rig import Call
 
 WRONG = {

@@ -21,13 +21,13 @@ from kubeloop.webhook.registration import Endpoint, Webhook
 from kubeloop.webhook.serving_certificate import server_context
 from lab.kubevirt import options as stand_in
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
-from pkg.cmd import replica
-from pkg.cmd.replica import Replica
-from pkg.config.probe import PROBE_MARK
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.migration.register import VMI_CONTROLLER
 from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
+from pkg.process import replica
+from pkg.process.replica import Replica
+from pkg.selfcheck.probe import PROBE_MARK
 from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating

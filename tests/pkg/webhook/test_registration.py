@@ -16,8 +16,8 @@ from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.registration import Endpoint, NotReached, Webhook
-from pkg.config.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.config.settings import WEBHOOKS, QuotaGuard, Settings
+from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
 from pkg.webhook.registration import (

@@ -19,9 +19,9 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.management import Management
-from pkg.config.probe import PROBE_MARK
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import register
+from pkg.selfcheck.probe import PROBE_MARK
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import by_value
 from tests.kinds import Events, Kind, Server

@@ -15,7 +15,7 @@ from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, decoded
-from pkg.config.installation import LAST_WRITE, LASTS, LOOK, REFRESH, Installation, Publisher, read
+from pkg.selfcheck.installation import LAST_WRITE, LASTS, LOOK, REFRESH, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 

@@ -17,8 +17,8 @@ from kubeloop.client.errors import STATUS_404, ApiError
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
-from pkg.config.installation import about
 from pkg.config.metrics import METRICS
+from pkg.selfcheck.installation import about
 
 log = logging.getLogger(__name__)
 

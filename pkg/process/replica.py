@@ -18,16 +18,17 @@ from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.server import serve_health
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.config.health import Admission, Checks, answer
-from pkg.config.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.settings import Settings
-from pkg.config.troubles import Troubles
-from pkg.config.upkeep import Upkeep
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
+from pkg.selfcheck.health import Admission, Checks, answer
+from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
+from pkg.selfcheck.kubernetes_version import KubernetesVersion
+from pkg.selfcheck.troubles import Troubles
+from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
 
@@ -73,12 +74,12 @@ class Replica:
             owner = await stack.enter_async_context(as_rancher)
             management = Management(
                 leader,
-                kubernetes,
+                kubernetes.releases,
                 workers=self.workers,
                 selects=self.settings.selects,
                 rancher=RancherWrites(leader, owner, self.settings.rancher_quotas),
             )
-            await self._run(stop, checks, management, replica, elector)
+            await self._run(stop, checks, management, kubernetes, replica, elector)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
         """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
@@ -99,6 +100,7 @@ class Replica:
         stop: asyncio.Event,
         checks: Checks,
         management: Management,
+        kubernetes: KubernetesVersion,
         replica: Client,
         elector: LeaderElector | None,
     ) -> None:
@@ -112,10 +114,10 @@ class Replica:
         if elector is None:
             leading.set()
         election = asyncio.create_task(elector.run(leading.set) if elector else stop.wait())
-        tasks = [asyncio.create_task(management.kubernetes.run(replica))]
+        tasks = [asyncio.create_task(kubernetes.run(replica))]
         state = self._state_metrics(management, leads)
         try:
-            tasks.append(asyncio.create_task(self._publish(management, leading, checks)))
+            tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
             await management.start(leading)
             tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
             if admission is not None:
@@ -142,9 +144,11 @@ class Replica:
             management.source(), locks, lock_limit=self.settings.lock_limit, leads=leads, clock=management.clock
         )
 
-    async def _publish(self, management: Management, leading: asyncio.Event, checks: Checks) -> None:
+    async def _publish(
+        self, management: Management, kubernetes: KubernetesVersion, leading: asyncio.Event, checks: Checks
+    ) -> None:
         """From the election on, also while the caches do not sync: then that is what there is to say."""
-        policy, kubernetes, ours = self.settings.policy, management.kubernetes, version("harvester-headroom")
+        policy, ours = self.settings.policy, version("harvester-headroom")
         await leading.wait()
         if self.settings.dry_run:
             return

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
-from pkg.config.upkeep import EVENT, POLICIES, Upkeep, problems
+from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, problems
 from pkg.util.kubevirt.rendering import virt_controllers
 from tests.kinds import Events, Server
 from tests.program import ROOT

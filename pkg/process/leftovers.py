@@ -13,9 +13,9 @@ from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.webhook.registration import NotReached, registered
-from pkg.config.installation import about
 from pkg.config.management import Management
-from pkg.config.probe import ANNOTATION_HASH, probe
+from pkg.selfcheck.installation import about
+from pkg.selfcheck.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
 from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister

@@ -8,8 +8,8 @@ from dataclasses import replace
 from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
-from pkg.cmd.leftovers import PERIOD, Leftovers
 from pkg.config.settings import Settings
+from pkg.process.leftovers import PERIOD, Leftovers
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
 from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar

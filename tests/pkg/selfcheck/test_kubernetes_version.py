@@ -8,8 +8,8 @@ import pytest
 
 from kubeloop.client.client import Client
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, raw, status
-from pkg.config import kubernetes_version
-from pkg.config.kubernetes_version import KEPT, PERIOD, KubernetesVersion, ask
+from pkg.selfcheck import kubernetes_version
+from pkg.selfcheck.kubernetes_version import KEPT, PERIOD, KubernetesVersion, ask
 from pkg.util.quotacount.releases import RELEASES, UNKNOWN
 
 pytestmark = pytest.mark.virtual_time

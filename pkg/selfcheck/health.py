@@ -7,8 +7,8 @@ from typing import Protocol
 
 from kubeloop.client.client import Client
 from kubeloop.leaderelection.elector import LeaderElector
-from pkg.config.kubernetes_version import KubernetesVersion, ask
 from pkg.config.management import Management
+from pkg.selfcheck.kubernetes_version import KubernetesVersion, ask
 
 
 class Admission(Protocol):

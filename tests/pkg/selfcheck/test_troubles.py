@@ -14,9 +14,9 @@ from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, Ser
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
 from pkg.config.cause import Cause, decoded, encoded
-from pkg.config.installation import about
 from pkg.config.management import Management
-from pkg.config.troubles import EVENT_REFUSED, EVENT_UNANSWERED, LASTS, LINGERS, Troubles
+from pkg.selfcheck.installation import about
+from pkg.selfcheck.troubles import EVENT_REFUSED, EVENT_UNANSWERED, LASTS, LINGERS, Troubles
 from tests.kinds import Events, Server
 from tests.objects import quota
 
