@@ -42,38 +42,48 @@ async def bring(
 ) -> bool | None:
     """Reports whether the kind's watches bring what there is, within `limit` seconds.
 
-    A watch of `sample`, an object of the store, from version 0 on brings it at once; one that is gone was missed, too.
-    Of an empty store a WatchList says that there is none, or a list does. None where the sample is older there, or the
-    kind is at a version before `seen`, to which the last watch came: etcd was restored, and a watch from there on says
-    nothing until the server comes there again. Raises ApiError.
+    A WatchList of `sample`, an object of the store, brings it at once, or a watch from version 0 where there are none;
+    one that is gone was missed, too. Of an empty store a WatchList says that there is none, or a list does. None where
+    the sample is older there, or the kind is at a version before `seen`, to which the last watch came: etcd was
+    restored, and a watch from there on says nothing until the server comes there again. Raises ApiError.
     """
-    if sample is not None:
-        first = await _first_event(client, limit, resource_version="0", only=sample.metadata)
-        brings, seen = first is not None and first.type == "ADDED", sample.metadata.resource_version
-    elif watch_list:
-        first = await _first_event(client, limit, resource_version="", send_initial_events=True)
-        brings = first is not None and first.type == "BOOKMARK"
+    only = None if sample is None else sample.metadata
+    first, version, is_there = None, "", False
+    if watch_list:
+        first, version = await _begun(client, limit, resource_version="", send_initial_events=True, only=only)
     else:
-        page = await client.list_page(limit=1, retry=False)
-        return None if is_older(page.metadata.resource_version, seen) else not (page.items or page.undecodable)
-    return None if first is not None and is_older(first.resource_version, seen) else brings
+        if only is not None:
+            first, _ = await _begun(client, limit, resource_version="0", only=only)
+        if only is None or seen.isdigit():  # of several namespaces the versions are not compared
+            page = await client.list_page(limit=1, retry=False)
+            version, is_there = page.metadata.resource_version, bool(page.items or page.undecodable)
+    if is_older(version, seen) or (first and only and is_older(first.resource_version, only.resource_version)):
+        return None
+    if only is not None:
+        return first is not None
+    return first is None and not is_there and (version != "" or not watch_list)
 
 
-async def _first_event(client: ListerWatcher[T], limit: float, **options: Any) -> WatchEvent[T] | None:
-    """Returns what a watch brings first; None when it brings nothing in time."""
-    seconds = max(1, round(limit))
+async def _begun(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
+    """Returns the first object that a watch brings, and the version at which its initial events have ended; None and ""
+    for what does not come in time."""
+    first = None
     try:
         async with (
             asyncio.timeout(limit),
-            client.watch(timeout_seconds=seconds, read_timeout=2 * limit, **options) as events,
+            client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options) as events,
         ):
             async for event in events:
                 if event.type == "ERROR":
                     raise error_from_status(event.status or Status())
-                return event
+                if event.initial_events_end:
+                    return first, event.resource_version
+                first = first or (event if event.type == "ADDED" else None)
+                if first is not None and "send_initial_events" not in options:
+                    break
     except TimeoutError:
         pass
-    return None
+    return first, ""
 
 
 class Listing(Generic[T]):

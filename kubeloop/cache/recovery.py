@@ -38,7 +38,7 @@ class ReflectorOptions:
     """Nothing heard on a watch for so long, not even a bookmark: the connection may be dead, or nothing happens to the
     kind. The watch is opened anew where it stopped, once a probe has shown that watches bring something."""
     probe_limit: float = 10.0
-    """How long that probe may take: a watch from version 0 of one known object, which the server sends at once."""
+    """How long that probe may take: a WatchList of one known object, or of none."""
     opening_limit: float = 30.0
     """How long the answer to a watch may take to begin, as for any request: the server does not wait for news."""
     initial_silence_limit: float = 15.0

@@ -118,7 +118,7 @@ async def running(
         server.script(WATCH, PATH, *watches)
         server.script(LIST, PATH, *lists)
         server.always(GET, DISCOVERY, served)
-        server.always(WATCH, ONE, watch(added(sent("a")), hang()))
+        server.always(WATCH, ONE, watch(added(sent("a")), bookmark("999", initial_events_end=True), hang()))
         run = Run(server, SharedIndexInformer(of(client.resource(PODS)), options=options, **more), Recorder())
         run.informer.add_event_handler(run.told)
         run.informer.start()

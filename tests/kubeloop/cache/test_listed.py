@@ -10,7 +10,7 @@ from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.testing.scripted_server import LIST, WATCH, Reply, body, listing, status, watch
 from kubeloop.testing.scripted_steps import added, bookmark, hang, modified
 from tests.decisions import sentences
-from tests.kubeloop.cache.informing import PATH, Run, running, sent
+from tests.kubeloop.cache.informing import ONE, PATH, Run, running, sent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -111,6 +111,38 @@ async def test_an_empty_kind_at_a_version_before_the_last_one_was_restored(
         assert (run.held(), run.problems()) == ("b@300", [])
         assert run.asked() == asked
     assert "watches bring nothing" not in caplog.text
+
+
+DELETIONS: dict[str, tuple[list[Reply], list[Reply], Reply, list[str]]] = {
+    "as a WatchList of one object says": (
+        [
+            watch(added(sent("a", "300")), bookmark("901", initial_events_end=True), hang()),
+            watch(added(sent("a", "300")), added(sent("b", "350")), RESTORED, hang()),
+        ],
+        [],
+        watch(added(sent("a", "300")), RESTORED),
+        ["WATCH initial"] * 2,
+    ),
+    "as a list of one object says": (
+        [status(422, "Invalid", "sendInitialEvents is forbidden")],
+        [listing([sent("a", "300")], "901"), *[listing([sent("a", "300"), sent("b", "350")], "400")] * 2],
+        watch(added(sent("a", "300")), hang()),
+        ["WATCH initial", "GET", "WATCH 901", "GET", "GET", "WATCH 400"],
+    ),
+}
+
+
+@sentences(DELETIONS)
+async def test_a_restore_that_undid_deletions_alone_is_noticed_under_a_silent_watch(
+    case: tuple[list[Reply], list[Reply], Reply, list[str]],
+) -> None:
+    """The newest object that is cached is as it was: only the kind's version tells."""
+    watches, lists, probe, asked = case
+    async with running(watches, lists) as run:
+        run.server.always(WATCH, ONE, probe)
+        await asyncio.sleep(70)
+        assert (run.held(), run.problems()) == ("a@300 b@350", [])
+        assert run.asked() == asked
 
 
 async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_have_is_given_up() -> None:

@@ -75,8 +75,8 @@ async def test_a_kind_that_nothing_happens_to_costs_two_short_requests_each_time
         await asyncio.sleep(600)
         assert run.asked() == ["WATCH initial", *["WATCH 5"] * 14]
         probes = run.server.seen(WATCH, ONE)
-        assert [(seen.query["fieldSelector"], seen.query["resourceVersion"]) for seen in probes] == [
-            ("metadata.name=a", "0")
+        assert [(seen.query["fieldSelector"], seen.query["sendInitialEvents"]) for seen in probes] == [
+            ("metadata.name=a", "true")
         ] * 14
         assert run.problems() == []
 
