@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.enqueue import EnqueueHandler
@@ -15,6 +15,7 @@ from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
+from pkg.controller.resourcequota.pace import Pace
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
@@ -54,8 +55,8 @@ def register(
         dry_run=settings.dry_run,
         clock=management.clock,
     )
-    quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed)
-    _watch(management)
+    quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
+    _watch(management, Pace(quotas, management.source(), handler.is_as_written))
 
 
 def _locks(configuration: ValidatingWebhookConfiguration) -> object:
@@ -99,7 +100,7 @@ def _read_of_request(namespace: Namespace) -> object:
     return annotation_of(namespace), project_of(namespace)
 
 
-def _watch(management: Management) -> None:
+def _watch(management: Management, pace: Pace) -> None:
     """What enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
@@ -127,23 +128,17 @@ def _watch(management: Management) -> None:
         matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
         return beside_counted(claim) if matters else []
 
-    def where_vm_migrates(quota: ResourceQuota) -> list[str]:
-        return [] if all(map(is_finished, migrations.cache().list(quota.namespace))) else [quota.key]
-
-    def first(key: str, _priority: int) -> None:
-        """Of a first list, where thousands of quotas wait, before those of namespaces in which no VM migrates."""
-        quotas.enqueue(key, immediately=True)
-
-    migrations.informer.add_event_handler(EnqueueHandler(beside, first, [_read_of_migration]))
-    quotas.informer.add_event_handler(EnqueueHandler(where_vm_migrates, first, [lambda quota: quota.uid]))
+    pods, instances = management.pods.informer, management.virtual_machine_instances.informer
+    migrations.informer.add_event_handler(pace.of_migrations(_read_of_migration))
+    quotas.informer.add_event_handler(pace.of_quotas())
+    pods.add_event_handler(EnqueueHandler(beside, pace.soon, [_read_of_pod]))
+    instances.add_event_handler(EnqueueHandler(of_instance, pace.soon, [_read_of_instance]))
     quotas.watch_related(management.namespaces, beside)
     quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
     quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
     quotas.watch_related(management.limit_ranges, beside)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
-    quotas.watch_related(management.pods, beside, reads=_read_of_pod)
     quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
-    quotas.watch_related(management.virtual_machine_instances, of_instance, reads=_read_of_instance)
     quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
     quotas.watch_related(management.settings, where_vms_migrate)
     quotas.watch_related(management.kubevirts, where_vms_migrate)

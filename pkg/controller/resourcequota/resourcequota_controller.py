@@ -30,6 +30,7 @@ from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
 from pkg.controller.resourcequota.devices import lacking_devices
+from pkg.controller.resourcequota.pace import waits
 from pkg.util import constants
 from pkg.util.amounts import listed
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
@@ -46,7 +47,7 @@ from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_project import left_in, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
-from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until, is_urgent
+from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,12 @@ class Handler:
         _LAST_DECISION.set(kept.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
+
+    def is_as_written(self, quota: ResourceQuota) -> bool:
+        """Whether the quota is as our last patch left it."""
+        kept = self._remembered.get(quota.key)
+        written = kept.written if kept else None
+        return written is not None and written.metadata.resource_version == quota.metadata.resource_version
 
     async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
         """Plan and write; after a conflict with another writer again, with what it wrote."""
@@ -232,10 +239,8 @@ class Handler:
         spec.hard: a repair never waits."""
         if kept.written is None or quota.hard != kept.written.hard:
             return
-        now, source, name = self.clock(), self.observer.source, quota.namespace
-        urgent = is_urgent(
-            quota.annotations, source.migrations.list(name), lambda vm: source.instances.get(name=vm, namespace=name)
-        )
+        now, source = self.clock(), self.observer.source
+        urgent = waits(source, quota, source.migrations.list(quota.namespace))
         since = kept.written_at if urgent else kept.decided_at
         left = batch_until(quota.annotations, since, urgent=urgent) - now
         if 0 < left <= LONGEST:  # more than that: the clock was set back

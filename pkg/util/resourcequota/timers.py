@@ -20,6 +20,8 @@ MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
 STEP = 0.1
 """Seconds added for each entry beyond the first, where nothing is urgent."""
+SHORTEST = 0.05
+"""Seconds, where nothing is urgent."""
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
 
@@ -61,10 +63,19 @@ class Timers:
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
     """Until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
-    others = sum(key.startswith(ENTRY_PREFIXES) for key in annotations) - 1
-    if others < 1:
+    if _others(annotations) < 1:
         return since
-    return since + (MOMENT if urgent else min(LONGEST, STEP * others))
+    return since + (MOMENT if urgent else pause(annotations))
+
+
+def pause(annotations: Mapping[str, str]) -> float:
+    """Seconds for which an event waits for others that is not urgent."""
+    return max(SHORTEST, min(LONGEST, STEP * _others(annotations)))
+
+
+def _others(annotations: Mapping[str, str]) -> int:
+    """How many entries there are beyond the first."""
+    return sum(key.startswith(ENTRY_PREFIXES) for key in annotations) - 1
 
 
 def is_urgent(

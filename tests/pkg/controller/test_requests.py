@@ -130,9 +130,9 @@ QUOTA, VMI, VM = "resourcequotas", "virtualmachineinstances", "virtualmachines"
 @pytest.mark.parametrize(
     ("together", "phase_seconds", "most", "most_calls"),
     [
-        pytest.param(1, 2.0, {QUOTA: 3, VMI: 2, VM: 2}, 25, id="alone, its first try refused"),
-        pytest.param(1, 0.02, {QUOTA: 3}, 25, id="alone, over before a person sees its state"),
-        pytest.param(8, 2.0, {QUOTA: 3, VMI: 16, VM: 16}, 16, id="with others: fewer than five each"),
+        pytest.param(1, 2.0, {QUOTA: 3, VMI: 2, VM: 2}, 20, id="alone, its first try refused"),
+        pytest.param(1, 0.02, {QUOTA: 3}, 20, id="alone, over before a person sees its state"),
+        pytest.param(8, 2.0, {QUOTA: 3, VMI: 16, VM: 16}, 11, id="with others: fewer than five writes each"),
     ],
 )
 def test_writes_of_a_migration_and_calls_of_handlers(

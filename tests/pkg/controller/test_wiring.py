@@ -3,6 +3,7 @@ namespace and nowhere else."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
 from pkg.util import constants
+from pkg.util.resourcequota.timers import LONGEST
 from tests.decisions import sentences
 from tests.kinds import Server
 
@@ -86,6 +88,7 @@ class Cluster:
 async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[Cluster]:
     there = Cluster(monkeypatch, Settings(dry_run=dry_run))
     await there.management.start()
+    await asyncio.sleep(LONGEST)
     await settle(100)
     assert there.handled == {"ns1/q", "ns2/q"} | (set() if dry_run else {"ns1/vm1", "ns2/still"})
     there.handled.clear()
@@ -165,6 +168,7 @@ def test_what_a_change_has_handled(case: tuple[Happens, list[str]], monkeypatch:
     async def scenario() -> None:
         async with cluster(monkeypatch) as there:
             happens(there)
+            await asyncio.sleep(LONGEST)
             await settle(100)
             assert sorted(there.handled) == expected
 
@@ -175,6 +179,6 @@ def test_what_a_change_has_handled(case: tuple[Happens, list[str]], monkeypatch:
 async def test_in_a_dry_run_nothing_shows_the_state_of_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(monkeypatch, dry_run=True) as there:
         there.put_migration("Scheduled")
-        await settle(100)
+        await asyncio.sleep(LONGEST)
         assert there.handled == {"ns1/q"}
         assert not len(there.management.virtual_machine_instances.queue), "nothing would take it"

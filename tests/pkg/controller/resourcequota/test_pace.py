@@ -1,0 +1,173 @@
+"""How soon an event is decided about, and that none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kubeloop.api import registry
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.testing.virtual_time import now, run
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.config.settings import Settings
+from pkg.controller.registry import register_all
+from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.util.resourcequota.timers import LONGEST, SHORTEST
+from tests.decisions import sentences
+from tests.kinds import Server
+from tests.objects import ENTRY, by_name
+
+BASE, RAISED = {"limits.cpu": "1"}, {"limits.cpu": "2"}
+
+
+class Namespace:
+    """A quota, and in its namespace the VM vm1, which migrates. `decided` has when the quota's handler was called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = Server()
+        self.decided: list[float] = []
+        self.again: Callable[[], float] = lambda: 0.0
+        self.puts = 0
+
+        async def decide(_handler: Handler, _key: str, _quota: object) -> None:
+            self.decided.append(now())
+            if again := self.again():
+                raise RetryAfter(again)
+
+        monkeypatch.setattr(Handler, "on_resource_quota_changed", decide)
+        self.management = Management(self.server.client(), workers=1)
+        register_all(self.management, self.management.recorder("headroom"), Settings())
+        self.put(registry.NAMESPACES, "ns1", namespace="")
+        self.quota()
+        self.instance()
+        self.migration("Running")
+
+    def put(self, resource: Any, name: str, *, namespace: str = "ns1", **fields: Any) -> None:
+        self.server.kind(resource).put(name, namespace, **fields)
+
+    def quota(self, used: str = "1", hard: dict[str, str] = BASE, entries: int = 1) -> None:
+        annotations = {by_name(f"vm{number}"): ENTRY for number in range(1, entries + 1)}
+        status = {"hard": BASE, "used": {"limits.cpu": used}}
+        self.put(
+            registry.RESOURCE_QUOTAS, "q", metadata={"annotations": annotations}, spec={"hard": hard}, status=status
+        )
+
+    def migration(self, phase: str, name: str = "m1", vm: str = "vm1", *, refused: bool = False) -> None:
+        conditions = [{"type": "migrationRejectedByResourceQuota", "status": "True"}] if refused else []
+        status = {"phase": phase, "conditions": conditions}
+        self.put(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, name, spec={"vmiName": vm}, status=status)
+
+    def instance(self) -> None:
+        """It is on another node each time."""
+        self.puts += 1
+        self.put(VIRTUAL_MACHINE_INSTANCES, "vm1", status={"phase": "Running", "nodeName": f"node-{self.puts}"})
+
+    def pod(self) -> None:
+        """A new one each time."""
+        self.puts += 1
+        self.put(registry.PODS, f"pod-{self.puts}", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+
+
+@asynccontextmanager
+async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Namespace]:
+    there = Namespace(monkeypatch)
+    await there.management.start()
+    await asyncio.sleep(10.0)
+    there.decided.clear()
+    yield there
+    await there.management.stop(timeout=1.0)
+
+
+Happens = Callable[[Namespace], object]
+WHEN: dict[str, tuple[list[Happens], list[float]]] = {
+    "a pod comes": ([Namespace.pod], [SHORTEST]),
+    "a VMI moves on": ([Namespace.instance], [SHORTEST]),
+    "the quota counts": ([lambda there: there.quota(used="2")], [SHORTEST]),
+    "a migration moves on": ([lambda there: there.migration("Succeeded")], [SHORTEST]),
+    "what belongs together comes together": (
+        [Namespace.instance, Namespace.pod, lambda there: there.migration("Succeeded")],
+        [SHORTEST],
+    ),
+    "a migration comes": ([lambda there: there.migration("", "m2")], [0.0]),
+    "a migration is Pending, and its VM has an entry": ([lambda there: there.migration("Pending")], [SHORTEST]),
+    "a migration is Pending, and its VM has none": ([lambda there: there.migration("Pending", vm="vm2")], [0.0]),
+    "a migration is refused": ([lambda there: there.migration("Pending", refused=True)], [0.0]),
+    "a migration is refused just after something that can wait": (
+        [Namespace.pod, lambda there: there.migration("Pending", refused=True)],
+        [0.0],
+    ),
+    "another client changes a limit": ([lambda there: there.quota(hard=RAISED)], [0.0]),
+    "another client takes an entry away, just after a pod came": (
+        [Namespace.pod, lambda there: there.quota(entries=0)],
+        [0.0],
+    ),
+    "the namespace changes": (
+        [lambda there: there.put(registry.NAMESPACES, "ns1", namespace="", metadata={"labels": {"a": "b"}})],
+        [0.0],
+    ),
+}
+
+
+@sentences(WHEN)
+def test_when_the_quota_is_decided_about(
+    case: tuple[list[Happens], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happen, expected = case
+
+    async def scenario() -> None:
+        async with running(monkeypatch) as there:
+            began = now()
+            for happens in happen:
+                happens(there)
+            await asyncio.sleep(5.0)
+            assert [at - began for at in there.decided] == pytest.approx(expected)
+
+    run(scenario())
+
+
+def test_what_our_own_patch_changed_is_looked_at_with_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(Handler, "is_as_written", lambda *_: True)
+        async with running(monkeypatch) as there:
+            began = now()
+            there.quota(hard=RAISED)
+            await asyncio.sleep(SHORTEST / 2)
+            there.quota(hard=RAISED, used="2")
+            await asyncio.sleep(5.0)
+            assert [at - began for at in there.decided] == pytest.approx([SHORTEST])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_after_every_event_comes_a_decision(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever timers run, whatever else the handler waits for, and however events fall among them."""
+    drawn = random.Random(seed)
+
+    async def scenario() -> None:
+        async with running(monkeypatch) as there:
+            there.again = lambda: drawn.choice([0.0, 0.01, 0.05, 0.3, 600.0])
+            phases = itertools.cycle(["", "Pending", "Scheduling", "Running", "Succeeded"])
+            events: list[Happens] = [
+                Namespace.pod,
+                Namespace.instance,
+                lambda there: there.migration(next(phases), refused=drawn.random() < 0.5),
+                lambda there: there.quota(used=str(drawn.random()), entries=drawn.randrange(4)),
+            ]
+            happened: list[float] = []
+            for _ in range(300):
+                await asyncio.sleep(drawn.choice([0.0, 0.001, 0.02, SHORTEST, 0.1, LONGEST, 1.0]))
+                happened.append(now())
+                drawn.choice(events)(there)
+            await asyncio.sleep(2 * LONGEST)
+            for at in happened:
+                assert any(at <= decided <= at + LONGEST + 0.001 for decided in there.decided), (at, there.decided)
+
+    run(scenario())
