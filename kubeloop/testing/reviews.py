@@ -25,7 +25,7 @@ def admission_request(
     **fields: Any,
 ) -> AdmissionRequest:
     """A request about an object of a kind; `fields` are further ones of AdmissionRequest, in JSON's names
-    (`dryRun=True`, `subResource="status"`). A hook may ask the API server: it is known to come from there."""
+    (`dryRun=True`, `subResource="status"`)."""
     about: Any = msgspec.to_builtins(new if new is not None else old) or {}
     named = {"apiVersion": resource.api_version, "kind": resource.kind}
     request = {
@@ -41,4 +41,4 @@ def admission_request(
         **fields,
     }
     body = msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "request": request})
-    return decode_review(body, authenticated=True)
+    return decode_review(body)

@@ -30,10 +30,6 @@ KIND: Final = "AdmissionReview"
 T = TypeVar("T", bound=Object)
 
 _NULL: Final = msgspec.Raw(b"null")
-_PARTS: Final = (b'"', b"[", b"{")
-_MOST_PARTS: Final = 20_000
-"""Quotes and opening brackets cost time, other bytes do not: 3 MiB of them up to a second in which nothing else is
-answered."""
 _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
 REVIEW_SECONDS: Final = 3.0
@@ -66,10 +62,6 @@ _CODES: Final = {
 
 class BadReview(Exception):
     """The request is not a review that can be answered; the text is for its sender."""
-
-
-class TooLarge(BadReview):
-    """It may be a review, which is not read."""
 
 
 class UserInfo(Struct):
@@ -117,8 +109,6 @@ class AdmissionRequest(Struct):
     old_object: msgspec.Raw = _NULL
     options: msgspec.Raw = _NULL
     dry_run: bool = False
-    authenticated: bool = False
-    """Whether the listener knows that the API server asks; never what a review says of itself."""
 
     def new(self, kind: type[T]) -> T:
         """The object as it shall be. Raises BadReview when there is none, or it is not a `kind`."""
@@ -187,7 +177,7 @@ def deny(message: str, *, reason: str = "invalid", code: int = 0, field: str = "
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """The review that is answered within the block has so much time; with 0 its hook asks nothing of others."""
+    """The review that is answered within the block has so much time."""
     token = _ENDS_AT.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -202,10 +192,8 @@ def time_left() -> float:
     return _ENDS_AT.get(now + REVIEW_SECONDS) - now
 
 
-def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionRequest:
-    """The request of a review; `authenticated`: it is known to come from the API server. Raises BadReview, TooLarge."""
-    if not authenticated and sum(map(body.count, _PARTS)) > _MOST_PARTS:
-        raise TooLarge(f"a review of more than {_MOST_PARTS} parts is read for the API server alone")
+def decode_review(body: bytes) -> AdmissionRequest:
+    """The request of a review. Raises BadReview."""
     try:
         review = decode(_REVIEW, body)
     except (*UNDECODABLE, RecursionError) as exc:
@@ -218,7 +206,7 @@ def decode_review(body: bytes, *, authenticated: bool = False) -> AdmissionReque
         raise BadReview("the review has no request, or the request no uid")
     if len(review.request.uid) > _LONGEST_UID:
         raise BadReview(f"a uid has at most {_LONGEST_UID} characters")
-    return msgspec.structs.replace(review.request, authenticated=authenticated)
+    return review.request
 
 
 def encode_answer(uid: str, decision: Decision) -> bytes:

@@ -41,8 +41,8 @@ class AdmissionServer:
         stopped: Callable[[], Awaitable[None]] | None = None,
         metrics: ServerMetrics | None = None,
     ) -> None:
-        """`registration` None: another program registers the webhooks. `client_names`: see WebhookServer. Raises
-        TypeError for a hook that is a plain `def`."""
+        """`registration` None: another program registers the webhooks, without a key. `client_names`: see
+        WebhookServer. Raises TypeError for a hook that is a plain `def`."""
         for hook in hooks.values():
             check_handler(hook)
         self._ready = asyncio.Event()
@@ -51,7 +51,7 @@ class AdmissionServer:
             {path: self._when_synced(hook) for path, hook in hooks.items()},
             certificate.context,
             client_names=client_names,
-            key=(lambda: registration.endpoint.key) if registration else None,
+            knows_key=registration.knows if registration else None,
             metrics=self._metrics,
         )
         self._certificate = certificate

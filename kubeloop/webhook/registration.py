@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hmac
@@ -16,8 +17,9 @@ from urllib.parse import urlsplit
 from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
-from kubeloop.client.errors import AlreadyExists, Conflict, NotFound
+from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
+from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ TIMEOUT_SECONDS: Final = 5
 """How long the API server waits for an answer."""
 _KEY_BYTES: Final = 16
 _KEY: Final = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
+_READ_AGAIN_SECONDS: Final = 1.0
+"""How long a review waits for the registered key to be read again, and how long until it is read once more."""
 RACES: Final = (AlreadyExists, Conflict, NotFound)
 """Another replica created, changed or deleted the same configuration meanwhile."""
 
@@ -46,7 +50,7 @@ class Endpoint:
     service_namespace: str = ""
     service_name: str = ""
     key: str = ""
-    """The last part of every path, by which the API server is known, also where it presents no client certificate: only
+    """The last part of every path, by which the API server is known where it presents no client certificate: only
     readers of webhook configurations know it. Replicas share the one that is registered."""
 
     def client_config(self, path: str, bundle: bytes | None = None) -> dict[str, Any]:
@@ -72,12 +76,10 @@ def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
     return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
 
 
-def without_key(path: str, key: str) -> tuple[str, bool]:
-    """A request's path without a key, and whether it ended in this one."""
-    rest, _, shown = path.rpartition("/")
-    if not _KEY.fullmatch(shown):
-        return path, False
-    return rest, hmac.compare_digest(shown, key)
+def split_key(path: str) -> tuple[str, str]:
+    """A path, or a URL, without the key in which it ends, and the key; "": it has none."""
+    rest, _, key = path.rpartition("/")
+    return (rest, key) if _KEY.fullmatch(key) else (path, "")
 
 
 def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], **fields: Any) -> Webhook:
@@ -133,6 +135,8 @@ class Registration:
         self._kinds = kinds
         self._labels = dict(labels or {})
         self._annotations = dict(annotations or {})
+        self._reading: asyncio.Task[None] | None = None
+        self._read_at = float("-inf")
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
         """One write has succeeded: `created`, `updated` or `removed`."""
@@ -143,23 +147,45 @@ class Registration:
         await self.write(bundle)
 
     async def adopt(self) -> None:
-        """The key that the API server sends is the one that is registered, by whichever replica. Raises ApiError."""
-        self._share_key(await registered(self.client, self._kinds[0][0], self._name))
+        """The key that the API server sends is the one that is registered, by whichever replica: of all configurations
+        the first one holds it. Raises ApiError."""
+        self.share_key(await registered(self.client, self._kinds[0][0], self._name))
 
-    def _share_key(self, found: Configuration | None) -> None:
-        if key := key_of((found and found.webhooks) or ()):
-            self.endpoint = replace(self.endpoint, key=key)
+    def share_key(self, found: Configuration | None) -> bool:
+        """Take the key of what is registered; reports whether it has one."""
+        key = key_of((found and found.webhooks) or ())
+        self.endpoint = replace(self.endpoint, key=key or self.endpoint.key)
+        return bool(key)
+
+    async def knows(self, key: str) -> bool:
+        """Whether this is the registered key. Replicas that start together each have one of their own until one of
+        those is registered: before a review is refused the registration is read again, by one request a second at most,
+        however many ask and with whatever keys."""
+        if key and not self._is_ours(key):
+            now = loop_time()
+            if self._reading is None or (self._reading.done() and now - self._read_at >= _READ_AGAIN_SECONDS):
+                self._read_at = now
+                self._reading = asyncio.create_task(self._read_key(), name="read of the webhooks' key")
+            # Who goes away does not end the read of the others.
+            await asyncio.wait([self._reading], timeout=_READ_AGAIN_SECONDS)
+        return self._is_ours(key)
+
+    def _is_ours(self, key: str) -> bool:
+        return hmac.compare_digest(key, self.endpoint.key)
+
+    async def _read_key(self) -> None:
+        with contextlib.suppress(ApiError):
+            await self.adopt()
 
     async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
         """Every configuration, or of those that stand the webhooks that `only` keeps. Whether any stood."""
 
         async def attempt(_: bool) -> bool:
             stood = False
+            await self.adopt()
             for resource, make in self._kinds:
                 found: Configuration | None = await registered(self.client, resource, self._name)
                 stood |= found is not None
-                if resource is self._kinds[0][0]:  # all configurations have one key
-                    self._share_key(found)
                 wanted = make(self.endpoint, bundle)
                 if only is not None:
                     wanted = [each for each in wanted if found and only(each)]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -84,9 +83,8 @@ def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> li
 
 
 def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else. It is the
-    same for all replicas, whatever their keys."""
-    make = partial(_webhook, replace(endpoint, key=""), settings, bundle)
+    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
+    make = partial(_webhook, endpoint, settings, bundle)
     namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: settings.namespace}}
     more = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
     events = rule(["events"], ["CREATE"])

@@ -21,6 +21,7 @@ from kubeloop.webhook.registration import (
     Registration,
     Webhook,
     registered,
+    split_key,
     with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
@@ -120,6 +121,12 @@ class Registrar(Registration):
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
 
+    async def adopt(self) -> None:
+        """As the registration's. The probe's configuration is the first that is written and the last that goes."""
+        for configuration in (_PROBE, _VALIDATING):  # one of 0.1.0 has no key
+            if self.share_key(await registered(self.client, *configuration)):
+                return
+
     async def put(
         self,
         resource: Resource[Any],
@@ -155,7 +162,6 @@ class Registrar(Registration):
         """The mark of the replica that answered the probe, and whether it is registered where we are.
 
         Raises NotReached, ApiError."""
-        wanted = probing(self.endpoint, self._settings, bundle)
         found = await registered(self.client, *_PROBE)
         if self._is_anothers(found):
             with contextlib.suppress(NotReached):
@@ -163,6 +169,8 @@ class Registrar(Registration):
 
         async def put(again: bool) -> bool:
             standing = await registered(self.client, *_PROBE) if again else found
+            self.share_key(standing)
+            wanted = probing(self.endpoint, self._settings, bundle)
             # Without the mark: it is the same for all replicas, whatever their flags.
             return await self.put(*_PROBE, standing, wanted, self._injected)
 
@@ -182,7 +190,7 @@ class Registrar(Registration):
         """Whether the probe is registered for the address of another replica."""
         if found is None or not self.endpoint.url:
             return False
-        standing = {webhook.get("clientConfig", {}).get("url") for webhook in found.webhooks or ()}
+        standing = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in found.webhooks or ()}
         return standing != {self.endpoint.url + PROBE_PATH}
 
     async def _withdraw(self, bundle: bytes | None, why: NotReached) -> None:

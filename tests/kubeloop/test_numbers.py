@@ -8,7 +8,6 @@ from prometheus_client import Histogram
 from kubeloop.api import registry
 from kubeloop.client import transport
 from kubeloop.controllers import events, reconcile
-from kubeloop.webhook.admission import AdmissionRequest
 from kubeloop.workqueue import queue
 
 # tools/metrics of k8s.io/component-base, and pkg/internal/controller/metrics of controller-runtime, in seconds.
@@ -44,7 +43,3 @@ def test_priorities_and_limits_of_events_are_upstreams() -> None:
 def test_webhook_configurations_have_no_status() -> None:
     kinds = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
     assert [(kind.namespaced, kind.status_subresource) for kind in kinds] == [(False, False)] * 2
-
-
-def test_a_review_counts_as_another_clients_until_the_listener_knows_better() -> None:
-    assert not AdmissionRequest().authenticated

@@ -195,7 +195,6 @@ def _request(write: Write) -> AdmissionRequest:
         user_info=UserInfo(username=write.user, groups=[]),
         object=raw(write.new),
         old_object=raw(write.old),
-        authenticated=True,
     )
 
 

@@ -21,7 +21,6 @@ def test_a_request_about_a_typed_object_or_a_mapping() -> None:
     assert (request.new(ConfigMap).data, request.old(ConfigMap).data) == ({"k": "v"}, {"k": "old"})
     assert (request.new(ConfigMap).kind, request.kind.kind) == ("ConfigMap", "ConfigMap")
     assert (request.user_info.username, request.dry_run, request.sub_resource) == ("bob", True, "x")
-    assert request.authenticated
 
 
 def test_a_deletion_has_the_old_object_alone() -> None:

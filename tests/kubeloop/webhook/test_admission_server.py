@@ -40,6 +40,9 @@ class Calls(ServingCertificate):
         self.bundle = b"ca"
         self.serve(self.material.serving)
 
+    async def knows(self, key: str) -> bool:
+        return key == self.endpoint.key
+
     async def adopt(self) -> None:
         self._note("adopt")
 

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import resource
 import socket
-import time
 from asyncio import sslproto
 from collections.abc import Callable, Coroutine
 
@@ -18,7 +17,7 @@ from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
 from tests.decisions import sentences
-from tests.kubeloop.webhook.listening import HEAD, KEY, QUICK, REVIEW, Peer, allow, listening
+from tests.kubeloop.webhook.listening import HEAD, REVIEW, Peer, allow, listening
 
 pytestmark = pytest.mark.virtual_time
 
@@ -111,43 +110,6 @@ async def test_what_comes_after_a_refusal_is_not_read(content: bytes, monkeypatc
     assert read < 256 * 1024 < len(content)
 
 
-async def test_a_large_review_of_the_api_server_does_not_wait_for_those_of_strangers() -> None:
-    async with listening({"/allow": allow}, limits=Limits(), key=lambda: KEY) as peer:
-        strangers = [await peer.connect() for _ in range(20)]
-        for _, writer in strangers:
-            writer.write(HEAD + b"Content-Length: 100000\r\n\r\n{")
-        await asyncio.sleep(0.1)
-        large = REVIEW[:-1] + b" " * 100_000 + b"}"
-        assert (await asyncio.wait_for(peer.post(f"/allow/{KEY}", large), 1))[0] == 200
-        for _, writer in strangers:
-            writer.close()
-
-
-async def test_reviews_of_strangers_hold_up_the_api_servers_by_one_at_most() -> None:
-    """However much each of them costs."""
-    decided = 0
-
-    async def costly(request: AdmissionRequest) -> Decision:
-        nonlocal decided
-        if not request.authenticated:
-            decided += 1
-            ends = time.thread_time() + 0.02
-            while time.thread_time() < ends:
-                pass
-        return ALLOW
-
-    async with listening({"/allow": costly}, limits=Limits(), key=lambda: KEY) as peer:
-        proven = await peer.connect()
-        await ask(*proven, KEY)
-        strangers = [await peer.connect() for _ in range(50)]
-        for _, writer in strangers:
-            writer.write(_review(REVIEW))
-        await ask(*proven, KEY)
-        assert decided < 10
-        for reader, _ in strangers:
-            assert (await reader.read()).startswith(b"HTTP/1.1 200")
-
-
 async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "too many open files")]
@@ -165,19 +127,19 @@ async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch
 
 async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
     limits = Limits(connections=20, handshake=0.5, head=0.5)
-    async with listening({"/allow": allow}, limits=limits, key=lambda: KEY) as peer:
+    async with listening({"/allow": allow}, limits=limits) as peer:
         await until(lambda: peer.told.open == 0)
         proven = await peer.connect()
-        await ask(*proven, KEY)
+        await ask(*proven)
         silent = [await peer.connect(tls=False) for _ in range(30)]
         await until(lambda: peer.told.open == 20)
         await asyncio.sleep(0.2)
         assert peer.told.open == 20
         silent += [await peer.connect() for _ in range(5)]
-        await asyncio.wait_for(peer.post(f"/allow/{KEY}"), 5)
+        await asyncio.wait_for(peer.post("/allow"), 5)
         for reader, _ in silent:
             await asyncio.wait_for(reader.read(), 5)
-        await ask(*proven, KEY)
+        await ask(*proven)
         for _, writer in [proven, *silent]:
             writer.close()
 
@@ -193,16 +155,6 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
         assert 0.2 < now() - began < 1.0
         assert peer.told.early == {"head" if with_tls else "handshake": 1}
         writer.close()
-
-
-async def test_a_connection_of_the_api_server_is_kept_and_one_of_a_stranger_not() -> None:
-    async with listening({"/allow": allow}, key=lambda: KEY) as peer:
-        for key, kept in ((KEY, True), ("", False)):
-            reader, writer = await peer.connect()
-            await ask(reader, writer, key)
-            await asyncio.sleep(1.5 * QUICK.head)
-            assert (reader.at_eof(), peer.told.open) == (not kept, kept)
-            writer.close()
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,24 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert restarted.endpoint.key == key
 
 
+async def test_before_a_key_is_refused_the_registration_is_read_once_a_second(server: Server) -> None:
+    first, second = server.registration(), server.registration()
+    await first.ensure(b"ca")
+    reads = len(server.validating.calls)
+    assert await asyncio.gather(*(second.knows(key) for key in (first.endpoint.key, "", KEY))) == [True, False, False]
+    assert len(server.validating.calls) == reads + 1
+    for _ in range(40):
+        await asyncio.sleep(0.25)
+        assert not await second.knows(KEY)
+    assert len(server.validating.calls) == reads + 1 + 10
+    # Who goes away ends the read for nobody.
+    third = server.registration()
+    gone = asyncio.create_task(third.knows(first.endpoint.key))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await third.knows(first.endpoint.key)
+
+
 @pytest.mark.parametrize(
     "endpoint", [replace(URL, key=KEY), Endpoint("", "ns", "webhook", key=KEY)], ids=["by URL", "by Service"]
 )

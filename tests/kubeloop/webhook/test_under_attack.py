@@ -24,7 +24,7 @@ import pytest
 
 from kubeloop.controllers.listener import Limits
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.webhook.listening import KEY, Peer, allow, listening
+from tests.kubeloop.webhook.listening import KEY, Peer, allow, knows_key, listening
 from tests.kubeloop.webhook.test_flood import ATTACKS, ask
 
 CLIENTS = 500
@@ -111,7 +111,7 @@ async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_b
         certificate = authority.issue("kube-apiserver").write(tmp_path, "client")
     client_ca = tmp_path / "ca.crt" if with_ca else None
     took: list[float] = []
-    async with listening({"/allow": allow}, limits=Limits(), key=lambda: KEY, client_ca=client_ca) as peer:
+    async with listening({"/allow": allow}, limits=Limits(), knows_key=knows_key, client_ca=client_ca) as peer:
         port = peer.server.address[1]
         # Real attackers have machines of their own: here they get what the reviews leave.
         async with _says("attack", port, nice=19) as attack:

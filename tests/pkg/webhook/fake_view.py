@@ -35,7 +35,6 @@ def request(
     sub_resource: str = "",
     namespace: str = "ns1",
     dry_run: bool = False,
-    authenticated: bool = True,
 ) -> AdmissionRequest:
     """A request as the API server puts it; the operation follows from which objects there are."""
     content = {
@@ -47,7 +46,6 @@ def request(
         "object": new,
         "oldObject": old,
         "dryRun": dry_run,
-        "authenticated": authenticated,
     }
     return msgspec.json.decode(msgspec.json.encode(content), type=AdmissionRequest)
 

@@ -111,12 +111,12 @@ def test_a_url_or_a_service() -> None:
 
 
 @pytest.mark.parametrize("endpoint", [URL, SERVICE], ids=["by URL", "by Service"])
-def test_the_key_is_at_the_end_of_every_path_but_the_probes(endpoint: Endpoint) -> None:
+def test_the_key_is_at_the_end_of_every_path(endpoint: Endpoint) -> None:
     keyed = replace(endpoint, key=KEY)
-    for webhook in (*validating(keyed, Settings(), b"ca"), *mutating(keyed, Settings(), b"ca")):
-        config = webhook["clientConfig"]
-        assert (config.get("url") or config["service"]["path"]).endswith(f"/{KEY}")
-    assert probing(keyed, Settings(), b"ca") == probing(endpoint, Settings(), b"ca")
+    for make in (validating, mutating, probing):
+        for webhook in make(keyed, Settings(), b"ca"):
+            config = webhook["clientConfig"]
+            assert (config.get("url") or config["service"]["path"]).endswith(f"/{KEY}")
 
 
 def test_only_ranchers_writes_are_changed() -> None:

@@ -15,11 +15,11 @@ from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WE
 from kubeloop.client.errors import ServerError, Unreachable
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import now
-from kubeloop.webhook.registration import Endpoint, NotReached, Webhook
+from kubeloop.webhook.registration import Endpoint, NotReached, Webhook, split_key
 from pkg.config.settings import WEBHOOKS, QuotaGuard, Settings
 from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, validating
+from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.registration import (
     EVENT_CHANGED,
     EVENT_NOT_REACHED,
@@ -35,7 +35,7 @@ from tests.decisions import sentences
 pytestmark = pytest.mark.virtual_time
 
 URL = Endpoint(url="https://127.0.0.1:9443")
-OPTIONS = Settings()
+SETTINGS = Settings()
 
 
 class Server(kinds.Server):
@@ -45,7 +45,7 @@ class Server(kinds.Server):
         super().__init__()
         self.reached = {URL.url}
         """The addresses that the API server reaches, and who answers there: with whose mark."""
-        self.mark = fingerprint(URL, OPTIONS)
+        self.mark = fingerprint(URL, SETTINGS)
         self.away = False
         self.failing = PROBE_WEBHOOK
         self.probing = 0.0
@@ -61,7 +61,7 @@ class Server(kinds.Server):
             raise Unreachable("connection refused")
         webhook = self.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]
         await asyncio.sleep(self.probing)
-        if webhook["clientConfig"].get("url", URL.url).removesuffix("/probe") not in self.reached:
+        if split_key(webhook["clientConfig"].get("url", URL.url))[0].removesuffix("/probe") not in self.reached:
             raise ServerError(f'failed calling webhook "{self.failing}": connection refused', status=500)
         request.body["metadata"]["annotations"] = {PROBE_MARK: self.mark}
 
@@ -81,7 +81,7 @@ class Server(kinds.Server):
 
 
 def without_key(webhooks: list[Webhook]) -> list[Webhook]:
-    configs = [{**each["clientConfig"], "url": each["clientConfig"]["url"].rpartition("/")[0]} for each in webhooks]
+    configs = [{**each["clientConfig"], "url": split_key(each["clientConfig"]["url"])[0]} for each in webhooks]
     return [{**each, "clientConfig": config} for each, config in zip(webhooks, configs, strict=True)]
 
 
@@ -92,15 +92,15 @@ def server() -> Server:
 
 @pytest.fixture
 def registrar(server: Server) -> Registrar:
-    return Registrar(server.client(), URL, OPTIONS)
+    return Registrar(server.client(), URL, SETTINGS)
 
 
 async def test_both_are_created_and_then_left_alone(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+    assert server.webhooks() == validating(URL, SETTINGS, b"ca")
     mutated = server.mutating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
-    assert without_key(mutated) == mutating(URL, OPTIONS, b"ca")
+    assert without_key(mutated) == mutating(URL, SETTINGS, b"ca")
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
 
@@ -119,7 +119,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     operations = ("created", "updated", "removed")
     before = [written(each) for each in operations]
     server = Server()
-    registrar = Registrar(server.client(), URL, OPTIONS)
+    registrar = Registrar(server.client(), URL, SETTINGS)
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": []})
     await registrar.ensure(b"ca")
@@ -135,7 +135,7 @@ async def test_drift_is_repaired(server: Server, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": [], "metadata": {"labels": None}})
     await registrar.ensure(b"ca")
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+    assert server.webhooks() == validating(URL, SETTINGS, b"ca")
     assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
 
 
@@ -161,14 +161,14 @@ CHANGES: dict[str, tuple[Callable[[Server], object], str]] = {
 async def test_what_another_client_does_to_them_is_repaired_and_reported_once(case: str, server: Server) -> None:
     change, said = CHANGES[case]
     told: list[tuple[str, str]] = []
-    registrar = Registrar(server.client(), URL, OPTIONS, lambda *what: told.append(what))
+    registrar = Registrar(server.client(), URL, SETTINGS, lambda *what: told.append(what))
     for _ in range(3):
         await registrar.ensure(b"ca")
     assert told == []
     change(server)
     for _ in range(3):
         await registrar.ensure(b"ca")
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+    assert server.webhooks() == validating(URL, SETTINGS, b"ca")
     ((reason, what),) = told
     assert reason == EVENT_CHANGED
     assert f"ValidatingWebhookConfiguration headroom.harvesterhci.io {said}" in what
@@ -180,7 +180,7 @@ async def test_what_another_client_does_to_them_is_repaired_and_reported_once(ca
 
 async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Server) -> None:
     told: list[tuple[str, str]] = []
-    registrar = Registrar(server.client(), URL, OPTIONS, lambda *what: told.append(what))
+    registrar = Registrar(server.client(), URL, SETTINGS, lambda *what: told.append(what))
     await registrar.ensure(b"ca")
     await registrar.ensure(b"another")
     server.reached.clear()
@@ -194,7 +194,7 @@ async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Serv
 
 
 async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
-    await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
+    await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
     changed = Registrar(server.client(), URL, Settings(quota_guard=QuotaGuard.DENY))
     server.mark = changed.mark
     await changed.ensure(b"ca")
@@ -211,27 +211,44 @@ async def test_an_injector_is_told_of_the_certificate(server: Server) -> None:
 
 
 async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
-    registrars = [Registrar(server.client(), URL, OPTIONS) for _ in range(5)]
+    registrars = [Registrar(server.client(), URL, SETTINGS) for _ in range(5)]
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
     (key,) = {registrar.endpoint.key for registrar in registrars}
-    assert server.standing() == validating(replace(URL, key=key), OPTIONS, b"ca")
-    restarted = Registrar(server.client(), URL, OPTIONS)
+    assert server.standing() == validating(replace(URL, key=key), SETTINGS, b"ca")
+    restarted = Registrar(server.client(), URL, SETTINGS)
     await restarted.adopt()
     other = Registrar(server.client(), URL, Settings(strict=WEBHOOKS))
     await other.ensure(b"ca")  # though it leaves the registration alone
     assert restarted.endpoint.key == other.endpoint.key == key
 
 
+async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Server) -> None:
+    """Before anything else is registered; and once 0.1.0's, which has none, is written again."""
+    first, second = (Registrar(server.client(), URL, SETTINGS) for _ in range(2))
+    server.reached.clear()
+    with pytest.raises(NotReached):
+        await first.ensure(b"ca")
+    assert await second.knows(first.endpoint.key)
+    server.reached.add(URL.url)
+    await first.ensure(b"ca")
+    server.mutating.edited(PROBE_CONFIGURATION, {"webhooks": probing(URL, SETTINGS, b"ca")})
+    restarted = Registrar(server.client(), URL, SETTINGS)
+    await restarted.adopt()
+    await restarted.ensure(b"ca")
+    assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"] == probing(first.endpoint, SETTINGS, b"ca")
+    assert server.standing() == validating(first.endpoint, SETTINGS, b"ca")
+
+
 async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:
     theirs = Endpoint(url="https://127.0.0.1:9444")
     server.reached.add(theirs.url)
-    await Registrar(server.client(), theirs, OPTIONS).ensure(b"ca")
-    ours = Registrar(server.client(), URL, OPTIONS)
+    await Registrar(server.client(), theirs, SETTINGS).ensure(b"ca")
+    ours = Registrar(server.client(), URL, SETTINGS)
     await ours.ensure(b"ca")
-    assert server.webhooks() == validating(theirs, OPTIONS, b"ca")
+    assert server.webhooks() == validating(theirs, SETTINGS, b"ca")
     server.reached.remove(theirs.url)
     await ours.ensure(b"ca")
-    assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+    assert server.webhooks() == validating(URL, SETTINGS, b"ca")
 
 
 NOT_REACHED, AWAY, ANOTHERS = "not reached", "away", "another webhook fails on the probe's object"
@@ -325,8 +342,8 @@ class TestReach:
 
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
-        server.mark = fingerprint(service, OPTIONS)
-        replicas = [Registrar(server.client(), service, each) for each in (OPTIONS, Settings(reserve=False))]
+        server.mark = fingerprint(service, SETTINGS)
+        replicas = [Registrar(server.client(), service, each) for each in (SETTINGS, Settings(reserve=False))]
         await replicas[0].ensure(b"ca")
         before = len(server.writes)
         for replica in replicas * 3:
@@ -334,7 +351,7 @@ class TestReach:
         assert len(server.writes) == before
 
     async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self, server: Server) -> None:
-        await Registrar(server.client(), URL, OPTIONS).ensure(b"ca")
+        await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
         told: list[tuple[str, str]] = []
         options = Settings(reserve=False)
         other = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
@@ -344,7 +361,7 @@ class TestReach:
             assert [reason for reason, _ in told] == [EVENT_OTHER_FLAGS] * seen
         server.mark = other.mark  # now and then it answers itself
         await other.ensure(b"ca")
-        assert server.webhooks() == validating(URL, OPTIONS, b"ca")
+        assert server.webhooks() == validating(URL, SETTINGS, b"ca")
         assert len(server.writes) <= before + 1
         await asyncio.sleep(61.0)  # the other one is gone
         await other.ensure(b"ca")

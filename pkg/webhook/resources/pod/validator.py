@@ -108,9 +108,6 @@ class Validator:
 
     async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:
         """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
-        if not request.authenticated:
-            # Nothing is looked at, and nothing kept, for a review that is not known to be the API server's.
-            return self._refusal(await self._cached(asked), asked, Room.beside_all)
         snapshot, refusal, until = _Snapshot(), "", loop_time() + PATIENCE
         try:
             if refusal := await self._refused_by_quota(asked):

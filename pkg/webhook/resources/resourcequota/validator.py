@@ -89,7 +89,7 @@ class Guard:
         lowest = await self._too_low(old, quota, grants=not _is_written_as_rancher(request))
         if not lowest:
             return ALLOW
-        if request.authenticated and not request.dry_run:
+        if not request.dry_run:
             # The same words each time: repeats are counted in one event.
             self.tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
         wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
