@@ -8,10 +8,8 @@ from typing import ClassVar
 
 
 class ReportedError(Exception):
-    """Its text is one line that names what is wrong and what to do; a command prints it and ends with `exit_code`.
-
-    Any other exception that reaches the command line is a bug: its class is printed, too.
-    """
+    """Its text is one line that names what is wrong and what to do; a command prints it and ends with `exit_code`. Any
+    other exception that reaches the command line is a bug: its class is printed, too."""
 
     exit_code: ClassVar[int] = 1
     """1: a failure at work. 2: a wrong call or configuration."""

@@ -45,9 +45,8 @@ PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
 class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_OPTIONS):
     """Base of every API type. Frozen: cached objects are shared by all readers.
 
-    `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a
-    cache of thousands of objects stays out of its way.
-    """
+    `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a cache of
+    thousands of objects stays out of its way."""
 
     whole: ClassVar[bool] = False
     """Whether the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""

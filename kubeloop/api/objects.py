@@ -44,9 +44,8 @@ def set_condition(
     """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
 
     lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes. lastUpdateTime is `now` when
-    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not.
-    A condition that stands already stays as it is, so that the lists are equal.
-    """
+    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not. A
+    condition that stands already stays as it is, so that the lists are equal."""
     moment = now or now_rfc3339()
     known = find_condition(conditions, type)
     if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
@@ -99,8 +98,7 @@ class PartlyDeclared(TypeError):
     """A list differs whose items have fields that their struct does not declare: to write it would delete those.
 
     A struct that declares all that its kind has says so: `whole: ClassVar[bool] = True`. Otherwise write the list with
-    a JSON patch of what changes in it.
-    """
+    a JSON patch of what changes in it."""
 
 
 def edit(obj: S, **changes: Any) -> S:
@@ -108,8 +106,7 @@ def edit(obj: S, **changes: Any) -> S:
     field, and for a value that is not of the field's type.
 
     A mapping for a field that holds a struct edits that struct: `edit(vm, spec={"run_strategy": "Halted"})`, also where
-    there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away.
-    """
+    there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away."""
     kinds = _struct_fields(type(obj))
     edited = {}
     for name, value in changes.items():
@@ -122,10 +119,8 @@ def edit(obj: S, **changes: Any) -> S:
 
 
 def difference(old: Struct, new: Struct) -> Patch:
-    """The merge patch (RFC 7396) that turns `old` into `new`, two of one type; {} when they are equal.
-
-    A field that is None in `new` becomes null. Raises PartlyDeclared.
-    """
+    """The merge patch (RFC 7396) that turns `old` into `new`, two of one type; {} when they are equal. A field that is
+    None in `new` becomes null. Raises PartlyDeclared."""
     if type(old) is not type(new):
         raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
     patch: Patch = {}
@@ -138,7 +133,6 @@ def difference(old: Struct, new: Struct) -> Patch:
 
 def metadata_difference(old: Object, new: Object) -> Patch:
     """Of metadata what may be written: labels, annotations, finalizers, owner references. Empty maps are not kept.
-
     Raises ValueError when the two are not one object."""
     for name in _IDENTITY:
         if getattr(old.metadata, name) != getattr(new.metadata, name):

@@ -22,8 +22,7 @@ class Resource(Generic[T]):
     """One REST resource: where it lives and what its objects decode into.
 
     `status_subresource`: whether status is written through the subresource alone, or there is none; writes the other
-    way are refused at once. None: not known, the API server decides.
-    """
+    way are refused at once. None: not known, the API server decides."""
 
     group: str
     version: str

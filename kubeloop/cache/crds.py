@@ -19,8 +19,7 @@ class CustomResourceWatch:
     Watches, metadata only, from when the first of them misses its kind.
 
     Where the rights don't allow that the informers find out by themselves that a kind is there, within `missing_poll`
-    seconds, and keep the objects of one that is not.
-    """
+    seconds, and keep the objects of one that is not."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

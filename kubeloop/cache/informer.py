@@ -22,8 +22,7 @@ class SharedIndexInformer(Generic[T]):
     """Keeps `indexer` equal to the server and notifies the handlers of every change.
 
     `resync_period` (seconds, 0: never) is the default of handlers that set none: at this interval a handler gets
-    `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields).
-    """
+    `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields)."""
 
     def __init__(
         self,

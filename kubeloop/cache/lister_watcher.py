@@ -45,8 +45,7 @@ async def bring(
     A WatchList of `sample`, an object of the store, brings it at once, or a watch from version 0 where there are none;
     one that is gone was missed, too. Of an empty store a WatchList says that there is none, or a list does. None where
     the sample is older there, or the kind is at a version before `seen`, to which the last watch came: etcd was
-    restored, and a watch from there on says nothing until the server comes there again. Raises ApiError.
-    """
+    restored, and a watch from there on says nothing until the server comes there again. Raises ApiError."""
     only = None if sample is None else sample.metadata
     first, version, is_there = None, "", False
     if watch_list:

@@ -95,8 +95,7 @@ class SharedProcessor(Generic[T]):
 
     `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
     `on_not_installed` is called whenever the server says that it does not know the kind. Who sets it finds out whether
-    the objects are gone with their definition, and then calls `uninstalled`.
-    """
+    the objects are gone with their definition, and then calls `uninstalled`."""
 
     def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
         self.synced = asyncio.Event()
@@ -196,10 +195,8 @@ class SharedProcessor(Generic[T]):
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
     def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
-        """Puts an object into the indexer; returns (old, new), None when nothing is new about it.
-
-        resourceVersions are compared for equality alone: one that is not what is stored is news, as for client-go.
-        """
+        """Puts an object into the indexer; returns (old, new), None when nothing is new about it. resourceVersions are
+        compared for equality alone: one that is not what is stored is news, as for client-go."""
         old = self._indexer.get_by_key(key)
         if old is not None and _same_version(old.metadata, new.metadata):
             return None

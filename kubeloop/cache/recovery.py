@@ -83,10 +83,8 @@ _SILENT = FRAMEWORK["reflector_silent_watches"].gauge()
 
 
 class Backoff:
-    """Delays double from `base`, each drawn from [d, 2d] so that clients of a restarted server spread out.
-
-    No delay is longer than `maximum` (client-go's last step is jittered beyond its 30 s; here it is not).
-    """
+    """Delays double from `base`, each drawn from [d, 2d] so that clients of a restarted server spread out. No delay is
+    longer than `maximum` (client-go's last step is jittered beyond its 30 s; here it is not)."""
 
     def __init__(self, base: float, maximum: float, rand: random.Random | None = None) -> None:
         self._base = base
@@ -195,10 +193,8 @@ class Recovery:
 
 
 def position_lost(err: ApiError) -> bool:
-    """Whether the server no longer has a resourceVersion (expired), or does not have it yet (too large).
-
-    The latter is a 504 with reason Timeout, as of a server whose etcd was restored from a backup.
-    """
+    """Whether the server no longer has a resourceVersion (expired), or does not have it yet (too large). The latter is
+    a 504 with reason Timeout, as of a server whose etcd was restored from a backup."""
     return isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout")
 
 

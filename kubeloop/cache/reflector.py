@@ -35,8 +35,7 @@ class Reflector(Generic[T]):
     """client-go's Reflector. `run` continues until it is cancelled, whatever the server does.
 
     `installed` is False from when the server's discovery says that it does not know the kind until a list comes
-    through. Times are those of the running loop.
-    """
+    through. Times are those of the running loop."""
 
     def __init__(
         self,
@@ -92,9 +91,8 @@ class Reflector(Generic[T]):
         return following.delay
 
     async def list_and_watch(self) -> None:
-        """Lists, unless the last watch can be resumed, then watches until the server ends the watch.
-
-        Raises ApiError, NotInstalled where discovery confirms that the server does not know the kind."""
+        """Lists, unless the last watch can be resumed, then watches until the server ends the watch. Raises ApiError,
+        NotInstalled where discovery confirms that the server does not know the kind."""
         if not self.installed and not await self._client.is_served():
             raise NotInstalled(f"{self.kind} is not installed")
         try:

@@ -43,9 +43,8 @@ def _namespace_of(obj: Object) -> Iterable[str]:
 class Indexer(Generic[T]):
     """Objects by key, and by the values of any number of named indexes.
 
-    Everything is sync: between a read and the write that follows from it nothing else runs. Lists are copies in
-    the order of arrival, the objects in them are shared and frozen.
-    """
+    Everything is sync: between a read and the write that follows from it nothing else runs. Lists are copies in the
+    order of arrival, the objects in them are shared and frozen."""
 
     def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}

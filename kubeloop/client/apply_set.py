@@ -22,8 +22,7 @@ class ApplySet:
     """A set that is applied again and again; what was in it before and no longer is gets deleted.
 
     `kinds` are all that it may hold, in the order in which they are applied; a kind that is left out is never pruned.
-    Two sets with the same `set_id` and `owner` are one. Needs the rights to list, patch and delete these kinds.
-    """
+    Two sets with the same `set_id` and `owner` are one. Needs the rights to list, patch and delete these kinds."""
 
     def __init__(
         self,

@@ -68,10 +68,8 @@ async def own_user(client: Client) -> str:
 
 
 async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[R]]) -> list[R]:
-    """The results in order. One item that fails does not keep the others from it.
-
-    Raises the first ApiError once all the others are done; further ones are logged.
-    """
+    """The results in order. One item that fails does not keep the others from it. Raises the first ApiError once all
+    the others are done; further ones are logged."""
     results: list[R] = []
     failed: ApiError | None = None
     for item in items:

@@ -48,12 +48,11 @@ class Impersonation:
 class ClientConfig:
     """How to reach one API server.
 
-    `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash;
-    files in `tls` are read again while the client runs; `server_name` is the name to verify in the certificate where
-    it differs; `proxy` an HTTP proxy's URL; `namespace` the context's or the pod's own; `in_cluster`: it is a pod's.
-    A login in a URL is taken out of it: the server's becomes `credentials`, as Go's client has it, the proxy's
-    `proxy_authorization`. Neither is ever shown.
-    """
+    `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash; files in `tls` are
+    read again while the client runs; `server_name` is the name to verify in the certificate where it differs; `proxy`
+    an HTTP proxy's URL; `namespace` the context's or the pod's own; `in_cluster`: it is a pod's. A login in a URL is
+    taken out of it: the server's becomes `credentials`, as Go's client has it, the proxy's `proxy_authorization`.
+    Neither is ever shown."""
 
     host: str
     tls: TLSSettings = field(default_factory=TLSSettings, repr=False)

@@ -73,9 +73,7 @@ class Static:
 
 class Reread:
     """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
-
-    While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while we look.
-    """
+    While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while we look."""
 
     refreshable = True
 

@@ -42,11 +42,8 @@ class ObjectList(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """One page of a list. `metadata.continue_` is "" on the last page.
-
-    `undecodable`: name, namespace, uid and resourceVersion of the objects that did not decode; a name of "" stands for
-    one of which not even that is known.
-    """
+    """One page of a list. `metadata.continue_` is "" on the last page. `undecodable`: name, namespace, uid and
+    resourceVersion of the objects that did not decode; a name of "" stands for one of which not even that is known."""
 
     items: list[T]
     metadata: ListMeta
@@ -58,10 +55,9 @@ class ListPage(Generic[T]):
 class WatchEvent(Generic[T]):
     """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), BOOKMARK or ERROR (with `status`).
 
-    `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends
-    the first part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
-    `ListPage.undecodable` says.
-    """
+    `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends the first
+    part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
+    `ListPage.undecodable` says."""
 
     type: str
     object: T | None = None
@@ -117,10 +113,8 @@ _REPORTED = Once(600.0)
 
 
 class Decoder(Generic[T]):
-    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them.
-
-    Each decodes in one go; only what that fails on is taken apart (object by object, `lenient`).
-    """
+    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them. Each
+    decodes in one go; only what that fails on is taken apart (object by object, `lenient`)."""
 
     def __init__(self, kind: type[T]) -> None:
         self._type = kind
@@ -225,10 +219,8 @@ def decoder_for(kind: type[T]) -> Decoder[T]:
 
 
 def _complete(page: _List[Any], items: list[T]) -> bool:
-    """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds.
-
-    False if an item has no name.
-    """
+    """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds. False if
+    an item has no name."""
     if not all(map(_NAME_OF, items)):
         return False
     if not all(map(_KIND_OF, items)):
@@ -257,9 +249,8 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
     """Whole lines without their end; empty ones are left out. Linear in the bytes, however a line is cut up.
 
-    Raises Unreachable where the stream ends within a line (the connection broke off) or a line has no end;
-    `source` names the server in its message.
-    """
+    Raises Unreachable where the stream ends within a line (the connection broke off) or a line has no end; `source`
+    names the server in its message."""
     pending: list[bytes] = []
     waiting = 0
     async for chunk in chunks:

@@ -53,8 +53,7 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
 
     False only where a well-formed APIResourceList, or an APIGroupList for a group or version that is not served at all,
     is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
-    starting.
-    """
+    starting."""
     names = await served_names(transport, resource.api_version)
     return names is None or resource.plural in names
 

@@ -41,10 +41,9 @@ _USUAL: dict[type[ApiError], tuple[int, str]] = {}
 class ApiError(ReportedError):
     """A request that was refused, or never answered.
 
-    `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired",
-    …; "" when the answer had none), both those of the class where nothing else is given; `retry_after` the seconds
-    that the server asks to wait (60 at most), or None.
-    """
+    `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired", …; "" when
+    the answer had none), both those of the class where nothing else is given; `retry_after` the seconds that the server
+    asks to wait (60 at most), or None."""
 
     def __init_subclass__(cls, *, usual: tuple[int, str] | None = None) -> None:
         super().__init_subclass__()
@@ -165,9 +164,8 @@ def refuse_write() -> None:
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
     """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event.
 
-    `code` is the HTTP status where there is one (it beats `status.code`), `retry_after` the header's seconds
-    (they beat `details.retryAfterSeconds`).
-    """
+    `code` is the HTTP status where there is one (it beats `status.code`), `retry_after` the header's seconds (they beat
+    `details.retryAfterSeconds`)."""
     code = code or status.code or 0
     if retry_after is None:
         retry_after = _details_retry_after(status)

@@ -101,10 +101,8 @@ class Command:
 
 
 class ExecPlugin:
-    """The credential of a plugin: it is run when first needed, at expiry and after a 401, once for all who wait.
-
-    A caller may be cancelled: the run goes on for the others.
-    """
+    """The credential of a plugin: it is run when first needed, at expiry and after a 401, once for all who wait. A
+    caller may be cancelled: the run goes on for the others."""
 
     refreshable = True
 
@@ -140,10 +138,7 @@ class ExecPlugin:
 
 def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
     """Credential and expiry (seconds since 1970) of an ExecCredential's status; a token, a certificate with its key, or
-    both.
-
-    Raises ConfigError where it holds neither, or half a pair.
-    """
+    both. Raises ConfigError where it holds neither, or half a pair."""
     if not isinstance(status, dict):
         raise ConfigError("the credential plugin's status is not an object")
     token = status.get("token")

@@ -31,10 +31,8 @@ _CLUSTER_CONFIG: Final = "client.authentication.k8s.io/exec"
 
 
 def load(paths: list[str], context: str | None = None) -> ClientConfig:
-    """The configuration of `context` (None: the current one) in these files, merged as kubectl merges them.
-
-    Files that don't exist are left out as long as one does. Raises ConfigError with one line that names the file.
-    """
+    """The configuration of `context` (None: the current one) in these files, merged as kubectl merges them. Files that
+    don't exist are left out as long as one does. Raises ConfigError with one line that names the file."""
     names = os.pathsep.join(paths)
     found = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]
     if not found:

@@ -93,10 +93,8 @@ def _holds_any(kind: inspect.Type, above: frozenset[type]) -> bool:
 
 
 def shallow(body: bytes) -> bytes:
-    """The same JSON with CUT in place of every value that is nested deeper than MAX_DEPTH.
-
-    One pass without recursion: about 10 ns a byte, 0.2 s for the worst object that fits into etcd.
-    """
+    """The same JSON with CUT in place of every value that is nested deeper than MAX_DEPTH. One pass without recursion:
+    about 10 ns a byte, 0.2 s for the worst object that fits into etcd."""
     kept: list[bytes] = []
     depth = start = 0
     for match in _BRACKETS.finditer(body):

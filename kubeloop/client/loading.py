@@ -29,9 +29,8 @@ def load_config(
 ) -> ClientConfig:
     """The configuration to use: `kubeconfig`, else $KUBECONFIG, else in-cluster, else ~/.kube/config.
 
-    `context` chooses another context than the file's current one. `environ` stands in for os.environ.
-    Credential plugins don't run here but with the first request. Raises ConfigError.
-    """
+    `context` chooses another context than the file's current one. `environ` stands in for os.environ. Credential
+    plugins don't run here but with the first request. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     if kubeconfig:
         return _from_files([kubeconfig], context)
@@ -64,8 +63,7 @@ def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool
 
 def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE) -> ClientConfig:
     """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
-    them. Raises ConfigError.
-    """
+    them. Raises ConfigError."""
     namespace = Path(token_file).with_name("namespace")
     try:
         read_token(Path(token_file))

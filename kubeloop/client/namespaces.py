@@ -21,8 +21,7 @@ class Namespaces(Generic[T]):
     """A ListerWatcher over a list and a watch for each part, one a namespace.
 
     Its resourceVersion is that of every part, joined by commas: an event of one says nothing about how far another is.
-    When one watch ends, all end, and go on from there.
-    """
+    When one watch ends, all end, and go on from there."""
 
     def __init__(self, parts: Sequence[Selection[T]]) -> None:
         if not parts:

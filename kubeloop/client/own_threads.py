@@ -16,8 +16,7 @@ class _OwnThreads(Executor):
     """A thread for each call, and none for the process's end to wait for.
 
     The loop's default executor has a few threads, and programs are told to put what blocks there: behind that a renewal
-    of the lease would wait for a token, or for a name's address.
-    """
+    of the lease would wait for a token, or for a name's address."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()

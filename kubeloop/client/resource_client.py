@@ -81,8 +81,7 @@ class ResourceClient(ResourceReader[T]):
 
         One merge patch of the declared fields that differ, bound to the resourceVersion of `old`; no request when
         nothing does. Returns the object as it is then. Raises Conflict, PartlyDeclared for a list that cannot be
-        written whole, BadRequest if status differs and is written by `update_status`.
-        """
+        written whole, BadRequest if status differs and is written by `update_status`."""
         patch = difference(old, msgspec.structs.replace(new, metadata=old.metadata))
         if metadata := metadata_difference(old, new):
             patch["metadata"] = metadata
@@ -129,9 +128,8 @@ class ResourceClient(ResourceReader[T]):
     ) -> T:
         """Server-side apply of `body` (with metadata.name; or of an object, without the fields at their defaults): what
         `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
-        Conflict where another manager has set a field
-        otherwise; `force` takes it over. Two that apply the same are one, so it is sent again when a connection breaks.
-        """
+        Conflict where another manager has set a field otherwise; `force` takes it over. Two that apply the same are
+        one, so it is sent again when a connection breaks."""
         body = applied(body) if isinstance(body, Object) else body
         check_body(self.resource.type, body)
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)

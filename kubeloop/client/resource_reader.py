@@ -128,11 +128,9 @@ class ResourceReader(Generic[T]):
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
 
-        `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after
-        which it counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an
-        exception of it). `only`: of this one object. Raises ApiError on entry, Unreachable or ServerError while
-        reading.
-        """
+        `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after which it
+        counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an exception of it).
+        `only`: of this one object. Raises ApiError on entry, Unreachable or ServerError while reading."""
         if only is not None:
             namespace = only.namespace
             field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))

@@ -42,9 +42,8 @@ class RetryPolicy:
     """How often and how fast. Seconds.
 
     `attempts` counts the first one; waits double from `base` up to `maximum`, plus up to `base` of jitter. A
-    Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the
-    error goes to the caller, whose queue waits without keeping a worker.
-    """
+    Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the error goes to
+    the caller, whose queue waits without keeping a worker."""
 
     attempts: int = 5
     base: float = 0.1
@@ -95,8 +94,7 @@ async def retry_on_conflict(
     """`await attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
     RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew.
 
-    Raises the last of `errors`, and at once whatever else `attempt` raises.
-    """
+    Raises the last of `errors`, and at once whatever else `attempt` raises."""
     for turn in range(tries - 1):
         with contextlib.suppress(*errors):
             return await attempt(turn > 0)

@@ -16,8 +16,7 @@ class ServerClock:
 
     At most a second behind, and closer with every answer; never ahead by more than two. Of several API servers behind
     one address the last answer counts. Before the first answer, or where a proxy removes the header, it is this
-    machine's clock as it was at the start.
-    """
+    machine's clock as it was at the start."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._monotonic = monotonic

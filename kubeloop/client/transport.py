@@ -56,10 +56,9 @@ BeforeWrite = Callable[[], None]
 class GuardedBody(BytesPayload):
     """Asks `before_write` in the step of the loop in which the body goes to the socket.
 
-    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake,
-    or because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
-    refused here leaves no trace on the wire. `refused` is why, once it happened.
-    """
+    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake, or
+    because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
+    refused here leaves no trace on the wire. `refused` is why, once it happened."""
 
     def __init__(self, body: bytes, before_write: BeforeWrite) -> None:
         super().__init__(body)
@@ -89,13 +88,11 @@ class TransportOptions(TypedDict, total=False):
 class Transport:
     """Requests to the server of `config`. Make and use it within one event loop; `close` it at the end.
 
-    `user_agent` "" is the program's name. `qps`/`burst` limit requests on this side (None: API priority and
-    fairness does it on the server's).
-    `strict`, for tests: the server refuses a write with a field that it does not know, instead of dropping the field
-    with a warning (which is logged).
-    `before_write` is asked at every attempt of every write, in the step of the loop in which its bytes leave; the
-    ApiError that it raises is what the request raises, and nothing was sent.
-    """
+    `user_agent` "" is the program's name. `qps`/`burst` limit requests on this side (None: API priority and fairness
+    does it on the server's). `strict`, for tests: the server refuses a write with a field that it does not know,
+    instead of dropping the field with a warning (which is logged). `before_write` is asked at every attempt of every
+    write, in the step of the loop in which its bytes leave; the ApiError that it raises is what the request raises, and
+    nothing was sent."""
 
     checked_caches = False
     """Whether caches of this client notice objects that are changed in place; a fake cluster's do."""
@@ -158,9 +155,8 @@ class Transport:
         attempts together have REQUEST_TIMEOUT, or `timeout` where that is longer; without a timeout none begins later.
         With `retry`, what never left or what the server asks to repeat (429 or 5xx with Retry-After) is sent again,
         with jittered backoff; what is `repeatable` also after a broken connection, a bare 429 or 503. Reads are
-        repeatable, writes only if the caller says so: a precondition makes the second one harmless.
-        Raises ApiError: a subclass by status, Unreachable where no whole answer came.
-        """
+        repeatable, writes only if the caller says so: a precondition makes the second one harmless. Raises ApiError: a
+        subclass by status, Unreachable where no whole answer came."""
         timeouts = aiohttp.ClientTimeout(
             total=timeout, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )
@@ -193,10 +189,8 @@ class Transport:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never retried.
 
-        The lines end when the server closes the stream properly. Raises ApiError on entry, Unreachable while
-        reading when the connection breaks, ends in the middle of a line, or `read_timeout` seconds pass
-        without a byte.
-        """
+        The lines end when the server closes the stream properly. Raises ApiError on entry, Unreachable while reading
+        when the connection breaks, ends in the middle of a line, or `read_timeout` seconds pass without a byte."""
         timeouts = aiohttp.ClientTimeout(
             total=None, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
         )

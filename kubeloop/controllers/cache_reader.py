@@ -22,8 +22,7 @@ class CacheReader(Generic[T]):
     """What the server had when its last event arrived; read only. Objects are frozen and shared.
 
     While the rights to list the kind are missing every read raises CacheForbidden: an empty answer would be wrong. Its
-    `informer` can be left out in tests.
-    """
+    `informer` can be left out in tests."""
 
     def __init__(self, indexer: Indexer[T], informer: SharedIndexInformer[T] | None = None) -> None:
         self._indexer = indexer
@@ -92,9 +91,7 @@ class CacheReader(Generic[T]):
 
 def newer(cached: T, written: T | None) -> T:
     """The later version of an object that this process wrote: as the server answered, until the cache has caught up.
-
-    Versions of one object are numbers in etcd's order (KEP-5504).
-    """
+    Versions of one object are numbers in etcd's order (KEP-5504)."""
     if written is None or written.uid != cached.uid:
         return cached
     was, now = cached.metadata.resource_version, written.metadata.resource_version

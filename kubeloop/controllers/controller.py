@@ -41,10 +41,9 @@ _CANCEL_GRACE = 1.0
 class Controller(Generic[T]):
     """Calls handlers with the keys of one kind: of objects that changed, and of those that were enqueued.
 
-    Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there
-    (any more); or as a handler returned it, in this call or an earlier one, until the cache has that. `client` is
-    needed for `on_remove` only.
-    """
+    Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there (any
+    more); or as a handler returned it, in this call or an earlier one, until the cache has that. `client` is needed for
+    `on_remove` only."""
 
     def __init__(
         self,
@@ -139,8 +138,7 @@ class Controller(Generic[T]):
         """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
-        what is no key of this kind is named in the log.
-        """
+        what is no key of this kind is named in the log."""
         check_resolver(resolver, other.informer.resource.type)
         several = None if reads is None else (reads,)
         other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
@@ -150,8 +148,7 @@ class Controller(Generic[T]):
 
         As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
         enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
-        Raises ValueError for what is no key of the kind (a name without its namespace). Ignored after `stop`.
-        """
+        Raises ValueError for what is no key of the kind (a name without its namespace). Ignored after `stop`."""
         self._check_key(key)
         if immediately:
             self.queue.add(key)

@@ -34,11 +34,10 @@ def generation(obj: Object) -> object:
 
 
 class EnqueueHandler(Generic[T]):
-    """An informer's event handler: `enqueue` gets each key (and a priority) that `keys_of` returns for an object
-    that was added, changed (old and new) or deleted; with `reads`, only changes in what one of them returns.
+    """An informer's event handler: `enqueue` gets each key (and a priority) that `keys_of` returns for an object that
+    was added, changed (old and new) or deleted; with `reads`, only changes in what one of them returns.
 
-    `check` raises ValueError or TypeError for what is not a key.
-    """
+    `check` raises ValueError or TypeError for what is not a key."""
 
     def __init__(
         self,

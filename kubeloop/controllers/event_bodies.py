@@ -89,10 +89,8 @@ def repeated(identity: Identity, occurrence: Occurrence, count: int) -> dict[str
 
 
 def reference_to(obj: Object) -> dict[str, str]:
-    """The involvedObject of an event about `obj`.
-
-    Raises ValueError for an object that says no kind and whose type stands in no registry.
-    """
+    """The involvedObject of an event about `obj`. Raises ValueError for an object that says no kind and whose type
+    stands in no registry."""
     api_version, kind = registry.kind_of(obj)
     return {
         "apiVersion": api_version,

@@ -105,8 +105,7 @@ class EventRecorder:
 
         With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights).
 
-        Returns at once and never raises; what cannot be written is dropped, counted and logged.
-        """
+        Returns at once and never raises; what cannot be written is dropped, counted and logged."""
         if type not in get_args(EventType):
             log.error("event %s on %s is not recorded: its type is Normal or Warning, not %r", reason, obj.key, type)
             self._drop("invalid")

@@ -47,8 +47,7 @@ class ControllerFactory:
     """Controllers by kind, made when first asked for (lasso's SharedControllerFactory).
 
     `workers` is the number of workers of every controller. The client stays the caller's to close. `selects` says for
-    which keys (`namespace/name`, or `name`) handlers are called; caches hold all.
-    """
+    which keys (`namespace/name`, or `name`) handlers are called; caches hold all."""
 
     def __init__(
         self,
@@ -95,8 +94,7 @@ class ControllerFactory:
         never) handlers are called for every object; `rate_limiter` says when failed keys are tried again (default:
         client-go's). All who share a controller give the same of these three, else ValueError; `workers` counts only
         the first time. The name, which logs, probes and queue metrics carry, is the plural; a second kind of the same
-        plural has its group, selector and struct in it as well.
-        """
+        plural has its group, selector and struct in it as well."""
         by_name = f"metadata.name={name}" if name else ""
         fields = ",".join(filter(None, (by_name, field_selector)))
         namespaces = (namespace,) if isinstance(namespace, str) else tuple(sorted(set(namespace)))
@@ -144,8 +142,7 @@ class ControllerFactory:
         """No handler is called before these kinds are installed and their caches hold what the server has.
 
         Without this a kind that is not installed counts as synced, with an empty cache. `if_defined`: so does one of
-        these without a CustomResourceDefinition; one that has a definition and is not served is waited for.
-        """
+        these without a CustomResourceDefinition; one that has a definition and is not served is waited for."""
         (self._required_if_defined if if_defined else self._required).update(controllers)
 
     def recorder(self, component: str) -> EventRecorder:
@@ -157,11 +154,10 @@ class ControllerFactory:
     async def start(self, leading: asyncio.Event | None = None) -> None:
         """Start every informer and return; workers begin by themselves as soon as all informers have synced.
 
-        With `leading` not before that is set: a standby's caches are warm when it becomes the leader.
-        A kind that is not installed delays nothing, unless it is required. A kind that may not be listed delays the
-        handlers that read its cache (CacheForbidden), and nothing else. Once more it starts what was added since.
-        Raises RuntimeError after `stop`.
-        """
+        With `leading` not before that is set: a standby's caches are warm when it becomes the leader. A kind that is
+        not installed delays nothing, unless it is required. A kind that may not be listed delays the handlers that read
+        its cache (CacheForbidden), and nothing else. Once more it starts what was added since. Raises RuntimeError
+        after `stop`."""
         self._refuse_if_stopped()
         self._leading = leading
         self._begin()
@@ -172,7 +168,6 @@ class ControllerFactory:
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends, for good.
-
         Raises ChangedInPlace, with a fake cluster's client, if a cached object was changed."""
         self._stopping = True
         deadline = loop_time() + timeout

@@ -42,8 +42,7 @@ class Limits:
     request's body, and for TLS's closing alert.
 
     `total`: for all that is asked and answered on a connection. `crowded`: how long a silent one is left alone while
-    others wait for a place.
-    """
+    others wait for a place."""
 
     connections: int = 1024
     handshake: float = 5.0

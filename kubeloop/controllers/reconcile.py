@@ -26,9 +26,8 @@ T = TypeVar("T", bound=Object)
 Handler = Callable[[str, T | None], Awaitable[T | None]]
 """`async def handler(key, obj)`; obj is None when the cache does not hold the key.
 
-A handler that wrote the object may return what the server answered: the next handler of the key then gets that,
-unless the cache has something newer by then. Anything else that it returns is ignored.
-"""
+A handler that wrote the object may return what the server answered: the next handler of the key then gets that, unless
+the cache has something newer by then. Anything else that it returns is ignored."""
 
 BLOCKED = 1.0
 """Seconds without an `await` after which a handler has blocked the loop: leases, probes and webhooks wait for it."""
@@ -105,10 +104,9 @@ _RESULTS = {
 class Verdict(Generic[T]):
     """What came of a call: the outcome, and more of it for some.
 
-    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so
-    many seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it.
-    `refusal`: the answer because of which somebody else has to act.
-    """
+    `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so many
+    seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it. `refusal`:
+    the answer because of which somebody else has to act."""
 
     outcome: Outcome
     delay: float | None = None
@@ -303,9 +301,8 @@ def _leaves(error: BaseException) -> Iterator[Any]:
 
 
 def _refusal_behind(error: BaseException | None) -> ApiError | None:
-    """Returns the error, or one that it was raised from, after which somebody else has to act, or None.
-
-    An error may be its own cause (`raise error from error`): each is looked at once."""
+    """Returns the error, or one that it was raised from, after which somebody else has to act, or None. An error may be
+    its own cause (`raise error from error`): each is looked at once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, ApiError) and error.needs_repair:

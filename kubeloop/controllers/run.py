@@ -29,11 +29,10 @@ def run_until_signal(
 ) -> int:
     """Run `main(stop)` on a loop of its own; returns the exit code: main's result, 0 for None.
 
-    SIGTERM or SIGINT set `stop`: main then drains and returns. If it has not after `drain_seconds` it is cancelled,
-    and after `exit_seconds` the process ends with 0: everything here is level-triggered, the next start goes on.
-    A second signal ends the process at once with 128 + its number. What main raises comes out here.
-    Must be called in the main thread.
-    """
+    SIGTERM or SIGINT set `stop`: main then drains and returns. If it has not after `drain_seconds` it is cancelled, and
+    after `exit_seconds` the process ends with 0: everything here is level-triggered, the next start goes on. A second
+    signal ends the process at once with 128 + its number. What main raises comes out here. Must be called in the main
+    thread."""
     with _last_resort(exit_seconds) as arm, asyncio.Runner() as runner:
         return runner.run(_supervise(main, drain_seconds, arm)) or 0
 
@@ -77,8 +76,7 @@ async def _drained(task: asyncio.Future[int | None], seconds: float) -> int | No
 @contextlib.contextmanager
 def _last_resort(exit_seconds: float) -> Iterator[Callable[[], None]]:
     """Gives a function to be called at the first signal: from then on the process ends in time, and a second signal
-    ends it at once, even where the loop is blocked or a thread cannot be joined. Afterwards all is as it was.
-    """
+    ends it at once, even where the loop is blocked or a thread cannot be joined. Afterwards all is as it was."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     timer = threading.Timer(exit_seconds, _exit, [0])
     timer.daemon = True

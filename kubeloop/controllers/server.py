@@ -73,9 +73,7 @@ class HealthServer:
 
 async def serve_health(management: Checks, bind_address: str, metrics_bind_address: str | None = None) -> HealthServer:
     """Serve /healthz and /readyz on `bind_address`, /metrics on `metrics_bind_address` or beside them if None.
-
-    Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError.
-    """
+    Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError."""
     server, pages = HealthServer(), {bind_address: _health(management)}
     metrics_bind_address = bind_address if metrics_bind_address is None else metrics_bind_address
     pages.setdefault(metrics_bind_address, {})["/metrics"] = _metrics

@@ -61,8 +61,7 @@ def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
     """A module, to be formatted: a struct for each kind and each part of it, and their Resources.
 
     `fields` are paths of JSON names (`spec.publicKey`, `KeyPair.status`): of the kinds that they name, or of all, only
-    these are written, with what is below them. Raises ValueError for a path that no kind has.
-    """
+    these are written, with what is below them. Raises ValueError for a path that no kind has."""
     wanted = dict.fromkeys(fields, False)
     file = _File()
     for kind in kinds:

@@ -66,9 +66,7 @@ class Recorder(Protocol):
 
 class LeaderElector:
     """One candidate. `run` it in a task and give `before_write` to the transport of everything that a leader writes.
-
-    `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic).
-    """
+    `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic)."""
 
     def __init__(
         self,

@@ -200,11 +200,8 @@ def slow(seconds: float, then: Reply) -> Reply:
 
 
 def refuse() -> Reply:
-    """The request arrives, then the connection is reset without an answer.
-
-    aiohttp's client by itself sends an idempotent request (a watch, too) once more at once: two of these in a row
-    make one that is lost.
-    """
+    """The request arrives, then the connection is reset without an answer. aiohttp's client by itself sends an
+    idempotent request (a watch, too) once more at once: two of these in a row make one that is lost."""
 
     async def reply(request: web.Request) -> web.StreamResponse:
         _reset(request)

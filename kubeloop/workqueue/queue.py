@@ -35,10 +35,8 @@ def loop_time() -> float:
 
 
 class Queue(Generic[K]):
-    """Items that wait for a worker.
-
-    `name` labels the metrics; a queue without a name has none. `clock` gives seconds, for the metrics.
-    """
+    """Items that wait for a worker. `name` labels the metrics; a queue without a name has none. `clock` gives seconds,
+    for the metrics."""
 
     def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
         self._dirty: dict[K, int] = {}
@@ -75,8 +73,7 @@ class Queue(Generic[K]):
         """Mark an item as in need of processing. Ignored once the queue is shutting down.
 
         An item that waits already keeps its place, unless `priority` is higher than what it waits with: then it moves
-        to the end of that priority.
-        """
+        to the end of that priority."""
         if self._shutting_down:
             return
         if self._held and item in self._held:
@@ -94,10 +91,8 @@ class Queue(Generic[K]):
         self._dirty[item] = priority
 
     async def get(self) -> K:
-        """Wait for an item and take it; the caller must call `done` with it.
-
-        A cancelled call takes nothing. Raises ShutDown once the queue is shut down and empty.
-        """
+        """Wait for an item and take it; the caller must call `done` with it. A cancelled call takes nothing. Raises
+        ShutDown once the queue is shut down and empty."""
         lines = self._lines
         while True:
             while not lines:

@@ -38,9 +38,7 @@ class DelayingQueue(Queue[K]):
 
     def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Add an item in `seconds`, and hand it out no sooner, even if it is added meanwhile: a server's Retry-After.
-
-        What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop.
-        """
+        What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop."""
         if self._shutting_down:
             return
         known = self._due.get(item)
@@ -60,9 +58,8 @@ class DelayingQueue(Queue[K]):
     def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Add an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
 
-        Asked for twice, the earlier moment and the higher priority win. An `add` meanwhile does not stop the
-        timer. An item of `add_not_before` keeps its moment. Needs the running loop.
-        """
+        Asked for twice, the earlier moment and the higher priority win. An `add` meanwhile does not stop the timer. An
+        item of `add_not_before` keeps its moment. Needs the running loop."""
         if self._shutting_down:
             return
         self._metrics.retry()
@@ -132,8 +129,7 @@ class RateLimitingQueue(DelayingQueue[K]):
     """A queue that knows how long a failed item should wait.
 
     `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
-    that raises, or says nonsense, costs a log line: the item waits 30 s instead.
-    """
+    that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
 
     def __init__(
         self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None, clock: Callable[[], float] = loop_time
@@ -142,11 +138,8 @@ class RateLimitingQueue(DelayingQueue[K]):
         self._rate_limiter = rate_limiter or default_controller_rate_limiter(clock=clock)
 
     def add_rate_limited(self, item: K, priority: int | None = None) -> None:
-        """Add an item when its rate limiter says it is time: one more failure is counted.
-
-        Without a priority it keeps the one it is being processed with, so that the retries of a first
-        listing stay behind live events.
-        """
+        """Add an item when its rate limiter says it is time: one more failure is counted. Without a priority it keeps
+        the one it is being processed with, so that the retries of a first listing stay behind live events."""
         if self._shutting_down:
             return
         if priority is None:

@@ -63,10 +63,8 @@ class Binaries:
 def ensure_binaries(
     progress: Progress | None = None, *, release: str = "", environ: Mapping[str, str] = os.environ
 ) -> Binaries:
-    """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise.
-
-    `release` is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it.
-    """
+    """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise. `release`
+    is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it."""
     found = _ensure(progress or Progress(), environ, components_of(release, environ))
     return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
 

@@ -72,9 +72,7 @@ def build(
     component: Component, name: str, scratch: Path, *, environ: Mapping[str, str], log_folder: Path, progress: Progress
 ) -> Path:
     """Build binary `name` of `component` into the folder `scratch`; its path. Takes minutes with empty Go caches.
-
-    BuildError names the compiler's last word, what to do, and where the whole output is.
-    """
+    BuildError names the compiler's last word, what to do, and where the whole output is."""
     if not component.module_directory.is_dir():
         raise BuildError(
             f"{name} {component.version} is not built here: put it into the folder of KUBEBUILDER_ASSETS, or set "

@@ -107,18 +107,15 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
     """Start a cluster in `directory` (created if missing) and leave it running; `down` ends it.
 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
-    the directory is removed first; ClusterError if that one still runs. When the start fails or is interrupted, even
-    by SIGKILL, nothing keeps running. Blocks: call it outside an event loop.
-    """
+    the directory is removed first; ClusterError if that one still runs. When the start fails or is interrupted, even by
+    SIGKILL, nothing keeps running. Blocks: call it outside an event loop."""
     with Guard(directory):
         return _up(directory, options or Options(), progress or Progress())
 
 
 def down(directory: Path) -> list[str]:
-    """End exactly the processes of the cluster in `directory`; the names of those that ran.
-
-    Works after a crash at any point, any number of times, and on a directory that is not there. Logs stay.
-    """
+    """End exactly the processes of the cluster in `directory`; the names of those that ran. Works after a crash at any
+    point, any number of times, and on a directory that is not there. Logs stay."""
     if not directory.is_dir():
         return []
     paths = Paths(directory.absolute())
@@ -142,10 +139,8 @@ def status(directory: Path) -> Status:
 
 
 class EmbeddedCluster:
-    """A cluster for as long as it is entered. It also ends when this program ends, however it ends.
-
-    `directory` is kept (with its logs) when it is given; otherwise it is a temporary one that goes with the cluster.
-    """
+    """A cluster for as long as it is entered. It also ends when this program ends, however it ends. `directory` is kept
+    (with its logs) when it is given; otherwise it is a temporary one that goes with the cluster."""
 
     def __init__(
         self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None

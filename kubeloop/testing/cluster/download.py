@@ -102,9 +102,7 @@ def release_sources(
     timeout: float = REACHABILITY_TIMEOUT,
 ) -> dict[str, Artifact]:
     """The binaries whose releases can be reached and name their checksum, found out within `timeout` seconds in total.
-
-    Asking for the checksum files answers both questions at once: is the site there, and is there a checksum.
-    """
+    Asking for the checksum files answers both questions at once: is the site there, and is there a checksum."""
     if environ.get("KUBELOOP_DOWNLOAD", "").strip().lower() in _OFF:
         return {}
     artifacts = {name: artifact for c in components for name, artifact in artifacts_of(c, environ).items()}
@@ -120,10 +118,8 @@ def release_sources(
 
 
 def checksum_in(text: str, file_name: str) -> str:
-    """The SHA-256 (64 hex digits) that a checksum file names for `file_name`, or "" when it names none.
-
-    Understands a bare digest and the lines of sha256sum ("<digest>  <name>", "<digest> *<name>").
-    """
+    """The SHA-256 (64 hex digits) that a checksum file names for `file_name`, or "" when it names none. Understands a
+    bare digest and the lines of sha256sum ("<digest> <name>", "<digest> *<name>")."""
     for line in text.splitlines():
         words = line.split()
         if not words or len(words[0]) != 64 or set(words[0].lower()) - set("0123456789abcdef"):
@@ -149,8 +145,7 @@ def _ask(urls: set[str], timeout: float) -> dict[str, str]:
     """The texts behind `urls`; those that do not answer within `timeout` seconds in total are left out.
 
     Daemon threads, because resolving a name can hang far beyond any socket timeout: such a thread is left behind and
-    may not hold up the end of the program (as a pool's threads would).
-    """
+    may not hold up the end of the program (as a pool's threads would)."""
     answers: dict[str, str] = {}
 
     def ask(url: str) -> None:

@@ -22,10 +22,8 @@ CALLED_OFF = b"."
 
 
 class Guard:
-    """Guards the cluster in `directory` while it is entered; leaving it ends the guard and nothing else.
-
-    With `remove` the directory itself goes too, when the guard has to act.
-    """
+    """Guards the cluster in `directory` while it is entered; leaving it ends the guard and nothing else. With `remove`
+    the directory itself goes too, when the guard has to act."""
 
     def __init__(self, directory: Path, *, remove: bool = False) -> None:
         self._directory = directory

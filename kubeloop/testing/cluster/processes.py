@@ -80,8 +80,7 @@ def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str
     """Start `argv` (an absolute path first) as process `name` of the cluster in `directory`.
 
     `env` is added to the caller's environment. The process leads its own session, so that neither a Ctrl-C nor the end
-    of the caller's terminal reaches it. StartError when it does not come up at all.
-    """
+    of the caller's terminal reaches it. StartError when it does not come up at all."""
     folder = directory / "processes"
     for needed in (folder, directory / "logs"):
         needed.mkdir(parents=True, exist_ok=True)
@@ -145,10 +144,8 @@ def _spec(directory: Path, name: str) -> dict[str, Any]:
 
 
 def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0.0) -> list[str]:
-    """End the recorded processes (all, unless told which), and forget them; the names of those that ran.
-
-    SIGTERM and up to `grace` seconds, then SIGKILL. ClusterError when one survives even that.
-    """
+    """End the recorded processes (all, unless told which), and forget them; the names of those that ran. SIGTERM and up
+    to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
     folder = directory / "processes"
     wanted = names(directory) if only is None else list(only)
     for name in wanted:

@@ -36,8 +36,7 @@ class Component:
     """One upstream project: what it is called, which release is used, and the Go packages its binaries come from.
 
     `packages` maps a binary's file name to its Go main package; `module` is the folder of its Go module under gomod/,
-    where that is not its name.
-    """
+    where that is not its name."""
 
     name: str
     version: str

@@ -27,9 +27,8 @@ _ABSENT = object()
 
 
 def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force: bool) -> tuple[Raw, Managers]:
-    """`current` with what `manager` wants now, without what it wanted before; and who wants what then.
-
-    Raises Conflict where another has set a field otherwise, unless `force` is given."""
+    """`current` with what `manager` wants now, without what it wanted before; and who wants what then. Raises Conflict
+    where another has set a field otherwise, unless `force` is given."""
     have, wanted = dict(_fields(current)), dict(_fields(body))
     if current and not managers:
         managers = {BEFORE: have}

@@ -65,10 +65,8 @@ class Objects:
     """The objects, and what a test changes without the API."""
 
     def __init__(self, *resources: Resource[Any]) -> None:
-        """`resources`: the kinds that are installed; default: every one that is defined.
-
-        `requests` are those that were made; `reactors` are called before each; `open`, cleared, keeps watches silent.
-        """
+        """`resources`: the kinds that are installed; default: every one that is defined. `requests` are those that were
+        made; `reactors` are called before each; `open`, cleared, keeps watches silent."""
         self.requests: list[Request] = []
         self.reactors: list[Reactor] = []
         self.clock: Callable[[], float] = time.time
