@@ -12,11 +12,11 @@ from typing import Final, Literal
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-_QUEUE: Final = "the queue's kind, by its plural"
-_HANDLER: Final = "the handler's name"
+_QUEUE: Final = {"name": "the queue's kind, by its plural"}
+_HANDLER: Final = {"controller": "the handler's name"}
 _METHOD: Final = "HTTP method"
 _HOST: Final = "the API server"
-_WEBHOOK: Final = "the webhook's name; `unknown`: of a path that nothing is served on"
+_WEBHOOK: Final = {"webhook": "the webhook's name; `unknown`: of a path that nothing is served on"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class LateGauge:
 
 FRAMEWORK: Final = table(
     # -- under client-go's names: dashboards that know them work as they are
-    Metric("workqueue_depth", "gauge", "Current depth of workqueue.", {"name": _QUEUE}),
-    Metric("workqueue_adds_total", "counter", "Items that were added.", {"name": _QUEUE}),
-    Metric("workqueue_retries_total", "counter", "Items that were retried.", {"name": _QUEUE}),
-    Metric("workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", {"name": _QUEUE}),
-    Metric("workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", {"name": _QUEUE}),
-    Metric("workqueue_unfinished_work_seconds", "gauge", "Seconds of work in progress.", {"name": _QUEUE}),
+    Metric("workqueue_depth", "gauge", "Current depth of workqueue.", _QUEUE),
+    Metric("workqueue_adds_total", "counter", "Items that were added.", _QUEUE),
+    Metric("workqueue_retries_total", "counter", "Items that were retried.", _QUEUE),
+    Metric("workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", _QUEUE),
+    Metric("workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", _QUEUE),
+    Metric("workqueue_unfinished_work_seconds", "gauge", "Seconds of work in progress.", _QUEUE),
     Metric(
         "workqueue_longest_running_processor_seconds",
         "gauge",
         "For how long the item that takes longest is being worked on.",
-        {"name": _QUEUE},
+        _QUEUE,
     ),
     Metric(
         "rest_client_requests_total",
@@ -91,6 +91,12 @@ FRAMEWORK: Final = table(
         "rest_client_request_duration_seconds",
         "histogram",
         "Time of a request; of a watch, until its headers come.",
+        {"verb": _METHOD, "host": _HOST},
+    ),
+    Metric(
+        "rest_client_rate_limiter_duration_seconds",
+        "histogram",
+        "Time for which requests wait because of `qps` and `burst`.",
         {"verb": _METHOD, "host": _HOST},
     ),
     Metric(
@@ -113,43 +119,43 @@ FRAMEWORK: Final = table(
         "controller_runtime_reconcile_total",
         "counter",
         "Calls of a handler.",
-        {"controller": _HANDLER, "result": "`success`, `error`, `requeue`, `requeue_after`"},
+        _HANDLER | {"result": "`success`, `error`, `requeue`, `requeue_after`"},
     ),
-    Metric("controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", {"controller": _HANDLER}),
+    Metric("controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", _HANDLER),
     Metric(
         "controller_runtime_terminal_reconcile_errors_total",
         "counter",
         "Calls that failed with an error that is not retried.",
-        {"controller": _HANDLER},
+        _HANDLER,
     ),
     Metric(
         "controller_runtime_reconcile_panics_total",
         "counter",
         "Calls that ended with an exception that is not one of the API server's.",
-        {"controller": _HANDLER},
+        _HANDLER,
     ),
-    Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", {"controller": _HANDLER}),
-    Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", {"controller": _HANDLER}),
-    Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", {"controller": _HANDLER}),
+    Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", _HANDLER),
+    Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", _HANDLER),
+    Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", _HANDLER),
     Metric(
         "controller_runtime_webhook_requests_total",
         "counter",
         "Admission requests by HTTP status code.",
-        {"webhook": _WEBHOOK, "code": "HTTP status"},
+        _WEBHOOK | {"code": "HTTP status"},
         "webhook",
     ),
     Metric(
         "controller_runtime_webhook_latency_seconds",
         "histogram",
         "Time to answer an admission request.",
-        {"webhook": _WEBHOOK},
+        _WEBHOOK,
         "webhook",
     ),
     Metric(
         "controller_runtime_webhook_requests_in_flight",
         "gauge",
         "Admission requests that are being answered.",
-        {"webhook": _WEBHOOK},
+        _WEBHOOK,
         "webhook",
     ),
     # -- of caches
@@ -164,7 +170,7 @@ FRAMEWORK: Final = table(
         "event_loop_blocked_seconds_total",
         "counter",
         "Seconds for which a handler kept the event loop, in pieces of more than a second.",
-        {"controller": _HANDLER},
+        _HANDLER,
     ),
     # -- events on objects
     Metric(

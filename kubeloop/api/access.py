@@ -17,8 +17,6 @@ class LocalObjectReference(Struct):
 
 
 class ServiceAccount(Object):
-    """core/v1 ServiceAccount."""
-
     automount_service_account_token: bool | None = None
     image_pull_secrets: list[LocalObjectReference] | None = None
 

@@ -10,24 +10,16 @@ from kubeloop.api.meta import Object
 
 
 class ValidatingWebhookConfiguration(Object):
-    """admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration."""
-
     webhooks: list[dict[str, Any]] | None = None
 
 
 class MutatingWebhookConfiguration(Object):
-    """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
-
     webhooks: list[dict[str, Any]] | None = None
 
 
 class ValidatingAdmissionPolicy(Object):
-    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy."""
-
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ValidatingAdmissionPolicyBinding(Object):
-    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding."""
-
     spec: dict[str, Any] = msgspec.field(default_factory=dict)

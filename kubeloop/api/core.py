@@ -10,12 +10,10 @@ from kubeloop.api.meta import Condition, LabelSelector, Object, RawResourceList,
 
 
 class Namespace(Object):
-    """core/v1 Namespace."""
+    pass
 
 
 class ScopedResourceSelectorRequirement(Struct):
-    """One matchExpression of a quota's scopeSelector."""
-
     scope_name: str = ""
     operator: str = ""
     values: list[str] | None = None
@@ -284,6 +282,4 @@ class LeaseSpec(Struct):
 
 
 class Lease(Object):
-    """coordination.k8s.io/v1 Lease."""
-
     spec: LeaseSpec = LeaseSpec()

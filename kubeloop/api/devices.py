@@ -21,14 +21,10 @@ class DeviceRequest(DeviceSubRequest):
 
 
 class DeviceClaim(Struct):
-    """resource.k8s.io DeviceClaim."""
-
     requests: list[DeviceRequest] | None = None
 
 
 class ResourceClaimSpec(Struct):
-    """resource.k8s.io ResourceClaimSpec."""
-
     devices: DeviceClaim = DeviceClaim()
 
 

@@ -53,8 +53,6 @@ class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_
 
 
 class OwnerReference(Struct):
-    """metav1.OwnerReference."""
-
     whole: ClassVar[bool] = True
 
     api_version: str = ""
@@ -84,16 +82,12 @@ class ObjectMeta(Struct):
 
 
 class LabelSelectorRequirement(Struct):
-    """metav1.LabelSelectorRequirement."""
-
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
 class LabelSelector(Struct):
-    """metav1.LabelSelector."""
-
     match_labels: dict[str, str] | None = None
     match_expressions: list[LabelSelectorRequirement] | None = None
 
@@ -143,8 +137,6 @@ class PartialObjectMetadata(Object):
 
 
 class ListMeta(Struct):
-    """metav1.ListMeta."""
-
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import access, admissionregistration, core, devices, events, workloads
+from kubeloop.api import access, core, devices, events, workloads
+from kubeloop.api import admissionregistration as admission
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -70,74 +71,51 @@ def kind_of(obj: Object) -> tuple[str, str]:
     return resource.api_version, resource.kind
 
 
-def _cluster_wide(group: str, plural: str, kind: type[T], status: bool | None = None) -> Resource[T]:
-    """A kind without namespaces, in its group's v1, of its struct's name."""
-    return Resource(group, "v1", plural, kind.__name__, kind, namespaced=False, status_subresource=status)
+def _namespaced(group: str, kind: type[T], status: bool | None = None, *, namespaced: bool = True) -> Resource[T]:
+    """A kind in its group's v1, of its struct's name; its plural as Kubernetes makes it (UnsafeGuessKindToResource)."""
+    name = kind.__name__.lower()
+    plural = f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
+    return Resource(group, "v1", plural, kind.__name__, kind, namespaced, status)
 
 
-NAMESPACES = _cluster_wide("", "namespaces", core.Namespace, True)
-NODES = _cluster_wide("", "nodes", core.Node, True)
-PODS = Resource("", "v1", "pods", "Pod", core.Pod, status_subresource=True)
-RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", core.ResourceQuota, status_subresource=True)
-LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange", core.LimitRange, status_subresource=False)
-PERSISTENT_VOLUME_CLAIMS = Resource(
-    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", core.PersistentVolumeClaim, status_subresource=True
-)
-RESOURCE_CLAIMS = Resource(
-    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", devices.ResourceClaim, status_subresource=True
-)
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap, status_subresource=False)
-SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret, status_subresource=False)
-EVENTS = Resource("", "v1", "events", "Event", core.Event, status_subresource=False)
-EVENTS_V1 = Resource("events.k8s.io", "v1", "events", "Event", events.Event, status_subresource=False)
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", workloads.Deployment, status_subresource=True)
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", workloads.StatefulSet, status_subresource=True)
-DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", workloads.DaemonSet, status_subresource=True)
-JOBS = Resource("batch", "v1", "jobs", "Job", workloads.Job, status_subresource=True)
-CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", workloads.CronJob, status_subresource=True)
-SERVICES = Resource("", "v1", "services", "Service", workloads.Service, status_subresource=True)
-ENDPOINT_SLICES = Resource(
-    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", workloads.EndpointSlice, status_subresource=False
-)
-POD_DISRUPTION_BUDGETS = Resource(
-    "policy",
-    "v1",
-    "poddisruptionbudgets",
-    "PodDisruptionBudget",
-    workloads.PodDisruptionBudget,
-    status_subresource=True,
-)
-PERSISTENT_VOLUMES = _cluster_wide("", "persistentvolumes", workloads.PersistentVolume, True)
-SERVICE_ACCOUNTS = Resource(
-    "", "v1", "serviceaccounts", "ServiceAccount", access.ServiceAccount, status_subresource=False
-)
+def _cluster_wide(group: str, kind: type[T], status: bool | None = None) -> Resource[T]:
+    return _namespaced(group, kind, status, namespaced=False)
+
+
+NAMESPACES = _cluster_wide("", core.Namespace, True)
+NODES = _cluster_wide("", core.Node, True)
+PODS = _namespaced("", core.Pod, True)
+RESOURCE_QUOTAS = _namespaced("", core.ResourceQuota, True)
+LIMIT_RANGES = _namespaced("", core.LimitRange, False)
+PERSISTENT_VOLUME_CLAIMS = _namespaced("", core.PersistentVolumeClaim, True)
+RESOURCE_CLAIMS = _namespaced("resource.k8s.io", devices.ResourceClaim, True)
+CONFIG_MAPS = _namespaced("", core.ConfigMap, False)
+SECRETS = _namespaced("", core.Secret, False)
+EVENTS = _namespaced("", core.Event, False)
+EVENTS_V1 = _namespaced("events.k8s.io", events.Event, False)
+DEPLOYMENTS = _namespaced("apps", workloads.Deployment, True)
+STATEFUL_SETS = _namespaced("apps", workloads.StatefulSet, True)
+DAEMON_SETS = _namespaced("apps", workloads.DaemonSet, True)
+JOBS = _namespaced("batch", workloads.Job, True)
+CRON_JOBS = _namespaced("batch", workloads.CronJob, True)
+SERVICES = _namespaced("", workloads.Service, True)
+ENDPOINT_SLICES = _namespaced("discovery.k8s.io", workloads.EndpointSlice, False)
+POD_DISRUPTION_BUDGETS = _namespaced("policy", workloads.PodDisruptionBudget, True)
+PERSISTENT_VOLUMES = _cluster_wide("", workloads.PersistentVolume, True)
+SERVICE_ACCOUNTS = _namespaced("", access.ServiceAccount, False)
 _RBAC = "rbac.authorization.k8s.io"
-ROLES = Resource(_RBAC, "v1", "roles", "Role", access.Role, status_subresource=False)
-ROLE_BINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding", access.RoleBinding, status_subresource=False)
-CLUSTER_ROLES = _cluster_wide(_RBAC, "clusterroles", access.ClusterRole, False)
-CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, "clusterrolebindings", access.ClusterRoleBinding, False)
-SUBJECT_ACCESS_REVIEWS = _cluster_wide(
-    "authorization.k8s.io", "subjectaccessreviews", access.SubjectAccessReview, False
-)
-SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide(
-    "authorization.k8s.io", "selfsubjectaccessreviews", access.SelfSubjectAccessReview, False
-)
-TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", "tokenreviews", access.TokenReview, False)
-STORAGE_CLASSES = _cluster_wide("storage.k8s.io", "storageclasses", workloads.StorageClass, False)
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease, status_subresource=False)
-CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide(
-    "apiextensions.k8s.io", "customresourcedefinitions", core.CustomResourceDefinition, True
-)
+ROLES = _namespaced(_RBAC, access.Role, False)
+ROLE_BINDINGS = _namespaced(_RBAC, access.RoleBinding, False)
+CLUSTER_ROLES = _cluster_wide(_RBAC, access.ClusterRole, False)
+CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, access.ClusterRoleBinding, False)
+SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", access.SubjectAccessReview, False)
+SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", access.SelfSubjectAccessReview, False)
+TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", access.TokenReview, False)
+STORAGE_CLASSES = _cluster_wide("storage.k8s.io", workloads.StorageClass, False)
+LEASES = _namespaced("coordination.k8s.io", core.Lease, False)
+CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide("apiextensions.k8s.io", core.CustomResourceDefinition, True)
 _ADMISSION = "admissionregistration.k8s.io"
-VALIDATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(
-    _ADMISSION, "validatingwebhookconfigurations", admissionregistration.ValidatingWebhookConfiguration, False
-)
-MUTATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(
-    _ADMISSION, "mutatingwebhookconfigurations", admissionregistration.MutatingWebhookConfiguration, False
-)
-VALIDATING_ADMISSION_POLICIES = _cluster_wide(
-    _ADMISSION, "validatingadmissionpolicies", admissionregistration.ValidatingAdmissionPolicy
-)
-VALIDATING_ADMISSION_POLICY_BINDINGS = _cluster_wide(
-    _ADMISSION, "validatingadmissionpolicybindings", admissionregistration.ValidatingAdmissionPolicyBinding
-)
+VALIDATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, admission.ValidatingWebhookConfiguration, False)
+MUTATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, admission.MutatingWebhookConfiguration, False)
+VALIDATING_ADMISSION_POLICIES = _cluster_wide(_ADMISSION, admission.ValidatingAdmissionPolicy)
+VALIDATING_ADMISSION_POLICY_BINDINGS = _cluster_wide(_ADMISSION, admission.ValidatingAdmissionPolicyBinding)

@@ -67,7 +67,6 @@ def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceLi
 
 
 def maximum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
-    """The larger quantity of each name."""
     return {**a, **b, **{name: max(a[name], b[name]) for name in a.keys() & b.keys()}}
 
 
@@ -88,7 +87,6 @@ def positive(resources: Mapping[str, Quantity]) -> ResourceList:
 
 
 def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
-    """The sum of any number of lists."""
     result: ResourceList = {}
     for resources in lists:
         add_to(result, resources)

@@ -166,8 +166,6 @@ class PodDisruptionBudgetStatus(Struct):
 
 
 class PodDisruptionBudget(Object):
-    """policy/v1 PodDisruptionBudget."""
-
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
@@ -197,8 +195,6 @@ class EndpointPort(Struct):
 
 
 class EndpointSlice(Object):
-    """discovery.k8s.io/v1 EndpointSlice."""
-
     address_type: str = ""
     endpoints: list[Endpoint] | None = None
     ports: list[EndpointPort] | None = None
@@ -220,7 +216,5 @@ class PersistentVolumeStatus(Struct):
 
 
 class PersistentVolume(Object):
-    """core/v1 PersistentVolume."""
-
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()

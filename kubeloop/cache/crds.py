@@ -35,7 +35,6 @@ class CustomResourceWatch:
             informer.on_not_installed(partial(self._missed, informer))
 
     def remove(self, informer: SharedIndexInformer[Any]) -> None:
-        """The informer is not woken any more."""
         informers = self._informers.get(informer.resource.group_resource, [])
         if informer in informers:
             informers.remove(informer)
@@ -49,7 +48,6 @@ class CustomResourceWatch:
         return not watch.has_synced() or watch.indexer.get_by_key(informer.resource.group_resource) is not None
 
     async def stop(self) -> None:
-        """Ends the watch, if there is one."""
         if self._first_look is not None:
             self._first_look.cancel()
         if self._watch is not None:

@@ -70,12 +70,10 @@ class HandlerRegistration(Generic[T]):
         self._call("on_delete", obj, obj, final_state_unknown)
 
     def remove(self) -> None:
-        """The handler is called no more."""
         self.removed = True
         self.stop_resync()
 
     def stop_resync(self) -> None:
-        """Ends the timer, if one runs."""
         if self.resync_timer is not None:
             self.resync_timer.cancel()
             self.resync_timer = None
@@ -250,7 +248,6 @@ class SharedProcessor(Generic[T]):
             self._schedule_resync(registration)
 
     def stop_resyncs(self) -> None:
-        """Ends every resync timer."""
         self._running = False
         for registration in self._handlers:
             registration.stop_resync()

@@ -169,7 +169,6 @@ class Reflector(Generic[T]):
             return await read_list(self._client, self._sink.transformed, 0)
 
     def _synced(self, listing: Listing[T]) -> None:
-        """A whole list was received."""
         self._sink.replaced(listing.items, listing.undecodable)
         self._incomplete = bool(listing.undecodable)
         if not self._incomplete:
@@ -329,7 +328,6 @@ class Reflector(Generic[T]):
         self._sink.not_installed()
 
     def _attempt(self) -> Attempt:
-        """What came of the attempt that just ended."""
         lasted = 0.0 if self._opened_at is None else self._now() - self._opened_at
         if lasted >= self._options.healthy_after:
             self.health.recovered()

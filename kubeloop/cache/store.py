@@ -67,11 +67,9 @@ class Indexer(Generic[T]):
         return self._items.get(key)
 
     def list(self) -> builtins.list[T]:
-        """Every object."""
         return list(self._items.values())
 
     def list_keys(self) -> builtins.list[str]:
-        """Every key."""
         return list(self._items)
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:

@@ -46,7 +46,6 @@ class Client:
         return self.resource(resource.metadata())
 
     async def close(self) -> None:
-        """Closes every connection."""
         await self.transport.close()
 
     async def __aenter__(self) -> Self:

@@ -11,10 +11,8 @@ from multidict import CIMultiDict
 
 from kubeloop.client.credentials import Certificate, Credential, CredentialSource, Static, header_value
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.proxies import check_proxy, environment_proxy, shown, split_url, without_login
+from kubeloop.client.proxies import check_proxy, shown, split_url, without_login
 from kubeloop.client.tls import TLSContexts, TLSSettings
-
-__all__ = ["ClientConfig", "Impersonation", "environment_proxy"]
 
 _HEADER_SAFE = "!#$&'*+-.^_`|~"
 """What may stand in a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
@@ -101,10 +99,6 @@ class ClientConfig:
         """The context to connect with (None for http), the same one until a certificate changes."""
         return None if self._contexts is None else self._contexts.get(certificate)
 
-    async def authenticate(self, *, refresh: bool = False) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
-        """The headers and the TLS context of the next request. Raises ConfigError."""
-        return await self.present(await self.credentials.get(refresh=refresh), reread=refresh)
-
     async def credential(self, refused: Credential | None = None) -> Credential:
         """The credential to use now. Where it is `refused`, another one is fetched: the first request that was refused
         does so, those that were sent with the same one use what it got. Raises ConfigError."""
@@ -128,7 +122,6 @@ class ClientConfig:
         return headers, self.ssl_context(credential.certificate)
 
     def proxy_headers(self) -> dict[str, str]:
-        """The headers for the proxy."""
         return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:

@@ -19,8 +19,6 @@ class _ApiResource(Struct):
 
 
 class _ApiResourceList(Struct):
-    """metav1.APIResourceList."""
-
     kind: str
     group_version: str
     resources: list[_ApiResource] | None
@@ -36,8 +34,6 @@ class _ApiGroup(Struct):
 
 
 class _ApiGroupList(Struct):
-    """metav1.APIGroupList."""
-
     kind: str
     groups: list[_ApiGroup]
 

@@ -44,8 +44,6 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
 
 
 class _Chosen:
-    """A context of a kubeconfig."""
-
     def __init__(self, kubeconfig: Kubeconfig, name: str | None) -> None:
         if kubeconfig == Kubeconfig():
             raise ConfigError("the file is empty")

@@ -93,8 +93,6 @@ class Extension(msgspec.Struct):
 
 
 class Cluster(msgspec.Struct, rename="kebab"):
-    """A server."""
-
     server: str = ""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
@@ -108,15 +106,11 @@ class Cluster(msgspec.Struct, rename="kebab"):
 
 
 class ExecVariable(_Secret):
-    """A variable for a plugin."""
-
     name: str = ""
     value: str = ""
 
 
 class Exec(_Secret, rename="camel"):
-    """A credential plugin."""
-
     command: str = ""
     args: list[str] = []
     env: list[ExecVariable] = []
@@ -127,8 +121,6 @@ class Exec(_Secret, rename="camel"):
 
 
 class AuthProvider(_Secret):
-    """A built-in way to get a token."""
-
     name: str = ""
     config: dict[str, str] = {}
 

@@ -181,8 +181,8 @@ class TokenBucket:
     def __init__(self, qps: float, burst: int) -> None:
         self._tokens = Tokens(qps, burst)
 
-    async def take(self) -> None:
-        """Returns when a request may be sent."""
+    async def take(self) -> float:
+        """Returns when a request may be sent: the seconds for which it waited."""
         wait = self._tokens.take(asyncio.get_running_loop().time())
         if wait > 0.0:
             try:
@@ -190,3 +190,4 @@ class TokenBucket:
             except BaseException:
                 self._tokens.give_back()  # it was not sent: who gives up leaves no debt to the next one
                 raise
+        return wait

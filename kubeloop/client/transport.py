@@ -45,9 +45,9 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 # Under client-go's names, labels and buckets (tools/metrics): dashboards know them.
 _REQUESTS = FRAMEWORK["rest_client_requests_total"].counter()
-_DURATION = FRAMEWORK["rest_client_request_duration_seconds"].histogram(
-    (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-)
+_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+_DURATION = FRAMEWORK["rest_client_request_duration_seconds"].histogram(_BUCKETS)
+_RATE_LIMITED = FRAMEWORK["rest_client_rate_limiter_duration_seconds"].histogram(_BUCKETS)
 
 BeforeWrite = Callable[[], None]
 """Raises ApiError where a write must not be sent (any more)."""
@@ -234,7 +234,7 @@ class Transport:
         url = URL(self.config.host + path + (f"?{urlencode(params)}" if params else ""), encoded=True)
         refused, again = None, False
         while True:
-            await self._take_turn(deadline)
+            await self._take_turn(method, deadline)
             credential, auth, context = await self._authenticate(refused, again, timeouts)
             auth.update(headers)
             try:
@@ -258,11 +258,11 @@ class Transport:
                 raise error
             refused, again = credential, True
 
-    async def _take_turn(self, deadline: Deadline | None) -> None:
+    async def _take_turn(self, method: str, deadline: Deadline | None) -> None:
         """Waits for the rate limit, outside of the call's time."""
         if self._limiter is not None:
             with deadline.paused() if deadline is not None else contextlib.nullcontext():
-                await self._limiter.take()
+                _RATE_LIMITED.labels(method, self._metrics_host).observe(await self._limiter.take())
 
     async def _authenticate(
         self, refused: Credential | None, again: bool, timeouts: aiohttp.ClientTimeout

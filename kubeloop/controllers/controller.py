@@ -200,7 +200,6 @@ class Controller(Generic[T]):
             await asyncio.wait(late, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:
-        """Errors of the workers, a line each."""
         if self._stopping:
             return []
         return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
@@ -209,10 +208,6 @@ class Controller(Generic[T]):
         """Calls that do not end, a line each. `now` is the loop's time()."""
         calls = [line for handler in self._handlers.values() for line in handler.hanging(now)]
         return [f"{self.name}: {line}" for line in calls]
-
-    def refused(self) -> list[str]:
-        """Keys that wait because the API server refuses a request, a line each."""
-        return [line for handler in self._handlers.values() for line in handler.refused()]
 
     def troubles(self, now: float) -> list[Trouble]:
         """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is

@@ -15,8 +15,6 @@ _NOTE_LIMIT, _INSTANCE_LIMIT = 1024, 128
 
 
 class About(NamedTuple):
-    """The object of an event."""
-
     kind: str
     key: str
     uid: str
@@ -37,8 +35,6 @@ class Identity(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrence:
-    """The occurrences since the last write."""
-
     reference: dict[str, str]
     message: str
     first: str

@@ -182,10 +182,6 @@ class ControllerFactory:
         if changed:
             raise ChangedInPlace("; ".join(changed))
 
-    def synced(self) -> bool:
-        """Whether every cache in use holds what the server had."""
-        return not self.unsynced()
-
     def unsynced(self) -> list[str]:
         """The kinds whose cache has not synced, with the reason where it is known."""
         return [c.name + reason for c in self._controllers.values() if (reason := self._why_unsynced(c)) is not None]
@@ -213,13 +209,9 @@ class ControllerFactory:
         now = loop_time()
         return [line for controller in self._controllers.values() for line in controller.hanging(now)]
 
-    def refused(self) -> list[str]:
-        """Keys that wait because the API server refuses a request: rights are missing, or a webhook is in the way."""
-        return [line for controller in self._controllers.values() for line in controller.refused()]
-
     def troubles(self) -> list[tuple[Controller[Any], Trouble]]:
-        """The same, kinds that may not be listed or watched, and calls that have been waiting for an answer for long;
-        each with its controller."""
+        """Keys that wait because the API server refuses a request (rights are missing, a webhook is in the way), kinds
+        that may not be listed or watched, calls that have been waiting for an answer for long; with its controller."""
         now = loop_time()
         return [(each, trouble) for each in self._controllers.values() for trouble in each.troubles(now)]
 

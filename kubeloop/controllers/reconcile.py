@@ -183,12 +183,9 @@ class NamedHandler(Generic[T]):
             if now - began > HANGING
         ]
 
-    def refused(self) -> list[str]:
-        """Keys that wait because the API server, or what it asks, refuses a request; a line each."""
-        return [f"{self.name}: {key}: {described(error)}" for key, error in self._refused.items()]
-
     def troubles(self, now: float) -> list[Trouble]:
-        """The same, and calls that have been waiting for an answer for long. `now` is the loop's time()."""
+        """Keys that wait because the API server, or what it asks, refuses a request, and calls that have been waiting
+        for an answer for long. `now` is the loop's time()."""
         refused = [Trouble(self.name, key, error) for key, error in self._refused.items()]
         waiting = (key for key, began in self._running.items() if now - began >= UNANSWERED)
         return refused + [Trouble(self.name, key, None) for key in waiting if key not in self._refused]

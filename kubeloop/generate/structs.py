@@ -90,8 +90,6 @@ Paths = frozenset[tuple[str, ...]]
 
 
 class _File:
-    """What has been written so far."""
-
     def __init__(self) -> None:
         self.classes: dict[str, list[str]] = {}
         self.known: dict[object, str] = {}
@@ -103,8 +101,6 @@ class _File:
 
 
 class _Kind:
-    """One kind on its way into the file."""
-
     def __init__(self, file: _File, kind: Kind) -> None:
         self._file = file
         self._kind = kind
@@ -151,7 +147,6 @@ class _Kind:
         return name
 
     def _type(self, path: tuple[str, ...], schema: Schema, paths: Paths) -> tuple[str, str]:
-        """The annotation and its zero value."""
         plain = resolved(schema, self._kind.definitions)
         if _is_quantity(plain, schema):
             return "RawQuantity", '""'

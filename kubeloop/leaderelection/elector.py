@@ -58,10 +58,7 @@ class LeaderElectionConfig:
 
 
 class Recorder(Protocol):
-    """An EventRecorder."""
-
-    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
-        """Record an event about `obj`."""
+    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None: ...
 
 
 class LeaderElector:

@@ -99,11 +99,9 @@ class ScriptedServer:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
     def config(self, **fields: Any) -> ClientConfig:
-        """A client configuration for this server."""
         return ClientConfig(host=self.url, **fields)
 
     async def start(self) -> None:
-        """Listens on a free port of 127.0.0.1."""
         app = web.Application(client_max_size=2**28)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # handler_cancellation: a reply that hangs ends when its client leaves.
@@ -190,8 +188,6 @@ def raw(content: bytes, code: int = 200, headers: Mapping[str, str] | None = Non
 
 
 def slow(seconds: float, then: Reply) -> Reply:
-    """Another reply, later."""
-
     async def reply(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(seconds)
         return await then(request)
@@ -270,7 +266,6 @@ class LiveWatch:
             self.closed.set()
 
     def send(self, *steps: Step) -> None:
-        """Sends these next."""
         for step in steps:
             self._steps.put_nowait(step)
 

@@ -51,12 +51,10 @@ def piece(content: bytes) -> bytes:
 
 
 def drop() -> End:
-    """The connection is reset here."""
     return End.DROP
 
 
 def hang() -> End:
-    """Silence from here on."""
     return End.HANG
 
 

@@ -154,7 +154,6 @@ class RateLimitingQueue(DelayingQueue[K]):
             log.exception("queue %s: the rate limiter failed to forget %s", self.name, item)
 
     def num_requeues(self, item: K) -> int:
-        """Failures counted since the last `forget`."""
         return self._rate_limiter.num_requeues(item)
 
     def _delay(self, item: K) -> float:

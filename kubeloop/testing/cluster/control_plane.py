@@ -200,7 +200,6 @@ def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, 
 
 
 def node_names(count: int) -> list[str]:
-    """node-1, node-2, …"""
     return [f"node-{number}" for number in range(1, count + 1)]
 
 

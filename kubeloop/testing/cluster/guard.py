@@ -43,7 +43,6 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the guard; the cluster runs on."""
         if self._process is not None:
             self._process.communicate(CALLED_OFF)
 

@@ -32,7 +32,6 @@ class Lines(Progress):
         self._last_tick = time.monotonic()
 
     def step(self, text: str) -> None:
-        """Print a line that stays."""
         self._write(("\r\x1b[2K" if self._unfinished else "") + text + "\n")
         self._unfinished = False
         self._last_tick = time.monotonic()

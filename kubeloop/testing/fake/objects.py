@@ -106,17 +106,14 @@ class Objects:
         return self._objects.setdefault(resource.path(), {})
 
     def get(self, resource: Resource[T], key: str) -> T | None:
-        """The object as it is on the server."""
         raw = self.raw(resource).get(key)
         return None if raw is None else self._typed(resource, raw)
 
     def all(self, resource: Resource[T]) -> list[T]:
-        """Every object as it is on the server."""
         return [self._typed(resource, raw) for raw in self.raw(resource).values()]
 
     @property
     def watches(self) -> int:
-        """How many watches are open."""
         return sum(map(len, self._watches.values()))
 
     def remove(self, resource: Resource[Any], key: str) -> None:

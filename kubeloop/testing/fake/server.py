@@ -104,7 +104,6 @@ class FakeTransport(Transport):
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = 0.0, accept: str = ""
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """See Transport."""
         await asyncio.sleep(0)
         resource, namespace, _, _ = self._parsed(path)
         await self._react(Request("watch", resource.plural, namespace, "", dict(params or {})))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import Any
+
+from multidict import CIMultiDict
 
 from kubeloop.api import registry
 from kubeloop.api.core import ResourceQuota
@@ -63,5 +66,10 @@ def load(path: str, context: str | None = None, **environ: str) -> ClientConfig:
     return load_config(path, context, environ=environ)
 
 
+async def authenticate(config: ClientConfig, *, refresh: bool = False) -> tuple[CIMultiDict[str], SSLContext | None]:
+    """The headers and the TLS context of a request."""
+    return await config.present(await config.credentials.get(refresh=refresh), reread=refresh)
+
+
 async def token_of(config: ClientConfig) -> str | None:
-    return (await config.authenticate())[0].get("Authorization")
+    return (await authenticate(config))[0].get("Authorization")

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from kubeloop.client import loading
-from kubeloop.client.config import ClientConfig, Impersonation, environment_proxy
+from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
+from kubeloop.client.proxies import environment_proxy
 from kubeloop.client.tls import TLSSettings
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import load, token_of
+from tests.kubeloop.client.rig import authenticate, load, token_of
 
 pytestmark = pytest.mark.usefixtures("bare_machine")
 
@@ -137,7 +138,7 @@ async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_pat
     assert await token_of(config) == "Bearer first"
     (tmp_path / "token").write_text("second")
     assert await token_of(config) == "Bearer first", "not before its time"
-    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer second"
+    assert (await authenticate(config, refresh=True))[0]["Authorization"] == "Bearer second"
 
 
 async def test_impersonation_in_the_file(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ async def test_impersonation_in_the_file(tmp_path: Path) -> None:
     assert config.impersonation == Impersonation(
         "jane", ("dev", "ops"), "7", {"scopes": ("view", "edit"), "example.com/Team": ("a",), "none": ()}
     )
-    headers, _ = await config.authenticate()
+    headers, _ = await authenticate(config)
     assert headers.getall("Impersonate-Extra-scopes") == ["view", "edit"]
     assert headers.getall("Impersonate-Extra-example.com%2FTeam") == ["a"]
     assert headers.getall("Impersonate-Group") == ["dev", "ops"]
@@ -156,8 +157,8 @@ async def test_impersonation_in_the_file(tmp_path: Path) -> None:
 
 async def test_impersonate_makes_another_configuration() -> None:
     config = ClientConfig("http://127.0.0.1:1")
-    assert (await config.impersonate("jane").authenticate())[0]["Impersonate-User"] == "jane"
-    assert "Impersonate-User" not in (await config.authenticate())[0]
+    assert (await authenticate(config.impersonate("jane")))[0]["Impersonate-User"] == "jane"
+    assert "Impersonate-User" not in (await authenticate(config))[0]
 
 
 def test_certificates_as_data(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ async def test_a_pods_service_account(tmp_path: Path) -> None:
     assert config.tls.read() == TLSSettings((account / "ca.crt").read_text())
     assert await token_of(config) == "Bearer pod-token"
     (account / "token").write_text("renewed")
-    assert (await config.authenticate(refresh=True))[0]["Authorization"] == "Bearer renewed"
+    assert (await authenticate(config, refresh=True))[0]["Authorization"] == "Bearer renewed"
 
 
 def test_an_ipv6_service_address_is_put_in_brackets(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import Rig
+from tests.kubeloop.client.rig import Rig, authenticate
 
 NOON = from_rfc3339("2026-01-01T12:00:00Z")
 
@@ -137,8 +137,8 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
     user = plugin.user(args=["get", "token"], env=[{"name": "MOOD", "value": "good"}])
     config = config_of(tmp_path, user)
     assert plugin.calls == []
-    assert (await config.authenticate())[0]["Authorization"] == "Bearer t"
-    await config.authenticate()
+    assert (await authenticate(config))[0]["Authorization"] == "Bearer t"
+    await authenticate(config)
     assert plugin.calls == ["get token"]
     assert plugin.mood() == "good"
     info = plugin.info()
@@ -152,7 +152,7 @@ async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, p
     (tmp_path / "ca.crt").write_text(pem)
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
     cluster = {"certificate-authority": "ca.crt", "tls-server-name": "api", "extensions": extensions}
-    await config_of(tmp_path, plugin.user(provideClusterInfo=True), cluster=cluster).authenticate()
+    await authenticate(config_of(tmp_path, plugin.user(provideClusterInfo=True), cluster=cluster))
     assert plugin.info()["spec"] == {
         "interactive": False,
         "cluster": {
@@ -165,19 +165,19 @@ async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, p
 
 
 async def test_a_plugin_runs_in_the_folder_of_the_process(tmp_path: Path, plugin: Plugin) -> None:
-    await config_of(tmp_path, plugin.user(command="./plugin/plugin.sh")).authenticate()
+    await authenticate(config_of(tmp_path, plugin.user(command="./plugin/plugin.sh")))
     assert plugin.folder() == os.getcwd()
 
 
 async def test_a_plugin_that_has_to_ask_needs_a_terminal(tmp_path: Path, plugin: Plugin) -> None:
     with pytest.raises(ConfigError, match=r"failed: it asks for input .* is not a terminal"):
-        await config_of(tmp_path, plugin.user(interactiveMode="Always")).authenticate()
+        await authenticate(config_of(tmp_path, plugin.user(interactiveMode="Always")))
     assert plugin.calls == []
 
 
 async def test_a_relative_plugin_is_found_beside_its_kubeconfig(tmp_path: Path, plugin: Plugin) -> None:
     config = config_of(tmp_path, plugin.user(command="./plugin/plugin.sh"))
-    assert (await config.authenticate())[0]["Authorization"] == "Bearer t"
+    assert (await authenticate(config))[0]["Authorization"] == "Bearer t"
 
 
 async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path, plugin: Plugin) -> None:
@@ -185,7 +185,7 @@ async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: P
         tmp_path, plugin.user(command="no-such-plugin", args=["get"], installHint="Get it\nat example.com")
     )
     with pytest.raises(ConfigError) as caught:
-        await config.authenticate()
+        await authenticate(config)
     assert str(caught.value) == "the credential plugin 'no-such-plugin' is not installed: Get it at example.com"
 
 
@@ -204,7 +204,7 @@ async def test_a_plugin_that_fails_is_one_clear_line(
 ) -> None:
     plugin.prints(text, code, complaint)
     with pytest.raises(ConfigError) as caught:
-        await config_of(tmp_path, plugin.user()).authenticate()
+        await authenticate(config_of(tmp_path, plugin.user()))
     assert str(caught.value).startswith(f"the credential plugin '{plugin.path}' failed: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -238,7 +238,7 @@ async def test_a_plugins_certificate_is_presented_and_renewed(rig: Rig, tmp_path
         for name in ("jane", "joe"):
             pair = authority.issue(name)
             plugin.answers({"clientCertificateData": pair.certificate, "clientKeyData": pair.key})
-            await config.authenticate(refresh=True)
+            await authenticate(config, refresh=True)
             await transport.request("GET", "/api")
     assert seen == ["jane", "joe"]
 
@@ -249,7 +249,7 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
 
     async def ask() -> None:
         async with asyncio.timeout(0.2):
-            await config.authenticate()
+            await authenticate(config)
 
     started = time.monotonic()
     with pytest.raises(TimeoutError):

@@ -286,6 +286,8 @@ async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
         started = now()
         await asyncio.gather(*(transport.request("GET", PATH) for _ in range(requests)))
         assert now() - started == pytest.approx(0.1)
+    labels = {"verb": "GET", "host": f"127.0.0.1:{rig.server.port}"}
+    assert REGISTRY.get_sample_value("rest_client_rate_limiter_duration_seconds_count", labels) == 112
 
 
 async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:

@@ -549,10 +549,10 @@ async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -
     kind.put("a", "ns")
     kind.put("b", "ns")
     await asyncio.sleep(1)
-    assert kind.controller.refused() == ["fails: ns/a: Forbidden: may not"]
+    assert [*map(str, kind.controller.troubles(now()))] == ["fails: ns/a: Forbidden: may not"]
     errors.clear()
     await asyncio.sleep(100)
-    assert kind.controller.refused() == []
+    assert kind.controller.troubles(now()) == []
 
 
 async def test_active_workers_count_while_handlers_run() -> None:

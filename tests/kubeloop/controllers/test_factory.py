@@ -113,13 +113,13 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     await cluster.start(handler=calls)
     await asyncio.sleep(100)
     assert calls.keys == []
-    assert not cluster.management.synced()
+    assert cluster.management.unsynced()
     assert cluster.management.unsynced() == ["pods"]
     assert await cluster.management.wait_for_sync(timeout=1) is False
     cluster.pods.answering.set()
     assert await cluster.management.wait_for_sync() is True
     await settle()
-    assert cluster.management.synced()
+    assert not cluster.management.unsynced()
     assert calls.keys == ["ns/a"]
     assert [pod.name for pod in pods.list()] == ["p"]
 
@@ -132,13 +132,13 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
     await cluster.start(quotas=quotas)
     await asyncio.sleep(60)
     assert quotas.keys == ["ns/a"]
-    assert cluster.management.synced()
+    assert not cluster.management.unsynced()
     assert cluster.management.healthy() == []
     cluster.server.install(SETTINGS)
     cluster.settings.put(SETTING_OVERHEAD_RATIO, value="1.5")
     await asyncio.sleep(LONGEST_POLL)
     assert settings.keys == [SETTING_OVERHEAD_RATIO]
-    assert cluster.management.synced()
+    assert not cluster.management.unsynced()
 
 
 async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
@@ -401,7 +401,7 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert set(calls.keys) == {"ns/a"}
     assert counted == []
     assert cluster.management.unsynced() == ["nodes (nodes is forbidden)"]
-    assert not cluster.management.synced()
+    assert cluster.management.unsynced()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("nodes: ")
 
@@ -411,7 +411,7 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     assert set(counted) == {1}
     said = [line for line in caplog.messages if line.startswith(("caches synced", "nodes: can be listed"))]
     assert said == ["caches synced: resourcequotas", "nodes: can be listed now, calling every handler again"]
-    assert cluster.management.synced()
+    assert not cluster.management.unsynced()
 
 
 async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
@@ -429,7 +429,7 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     await asyncio.sleep(LONGEST_POLL)
     assert management.settings.cache().installed
     assert calls.keys == ["ns/a"]
-    assert management.synced()
+    assert not management.unsynced()
 
 
 async def test_a_kind_that_has_a_definition_and_is_not_served_holds_the_handlers_where_that_is_required() -> None:
@@ -446,7 +446,7 @@ async def test_a_kind_that_has_a_definition_and_is_not_served_holds_the_handlers
     cluster.server.install(SETTINGS)
     await asyncio.sleep(LONGEST_POLL)
     assert calls.keys == ["ns/a"]
-    assert management.synced()
+    assert not management.unsynced()
 
 
 async def test_one_without_a_definition_holds_nothing_up() -> None:
