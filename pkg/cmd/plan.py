@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.registry import NODES
-from kubeloop.api.resource_list import ResourceList, total
+from kubeloop.api.resource_list import total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from kubeloop.client.resource_reader import list_installed
@@ -170,20 +170,16 @@ class _Evacuated(Answer):
         nodes = self.found.nodes
         if not nodes:
             return [reports.line("no VM runs on any node")]
-        rows = [
-            [node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(_added(node.plan)) or "-"]
-            for node in nodes
-        ]
+        rows = []
+        for node in nodes:
+            added = total(fit.raised for _namespace, fit in node.plan.together)
+            rows.append([node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(added) or "-"])
         parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
         stays = [reports.problem(_stays(node.node, violation)) for node in nodes for violation in node.violations]
         worst = max(nodes, key=lambda node: node.node == self.found.worst)
         last = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
         verdict = reports.line(last) if stays else reports.line("every node can be evacuated", Tone.GOOD)
         return [*parts, *stays, verdict, *map(reports.line, self.found.remarks)]
-
-
-def _added(plan: MigrationPlan) -> ResourceList:
-    return total(fit.raised for _namespace, fit in plan.together)
 
 
 def _stays(node: str, violation: Violation) -> str:

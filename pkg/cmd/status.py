@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import RenderableType
 
 from kubeloop.api.meta import from_rfc3339
-from kubeloop.api.quantity import ZERO
 from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import option
@@ -26,8 +25,8 @@ from pkg.report.reader import nodes, take
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, head
 from pkg.report.status import status as of
-from pkg.report.totals import Total, Totals, totals
-from pkg.util.amounts import compared, listed, shown
+from pkg.report.totals import Totals, totals
+from pkg.util.amounts import listed, shown
 from pkg.util.resourcequota.policy import EXACT
 
 
@@ -145,13 +144,7 @@ def status(
 
 def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
     """A quota that is raised or has a problem, in a line, its entries and its problems."""
-    amounts = (
-        "{} {} of {} (base {} + {})".format(
-            name, *compared(name, row.used, row.hard), *compared(name, row.base or ZERO, row.added)
-        )
-        for name, row in quota.resources.items()
-        if row.added
-    )
+    amounts = (f"{name} {row.sentence(name)}" for name, row in quota.resources.items() if row.added)
     yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), Tone.RAISED)
     for entry in quota.additions:
         since = f" for {lasting(now - from_rfc3339(entry.since))}" if entry.since else ""
@@ -167,17 +160,13 @@ def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
 
 
 def _total_parts(found: Totals) -> list[RenderableType]:
-    rows = [
-        [name, *(shown(amount, name) for amount in (row.bases, row.added, row.hard, row.used)), _of(name, row)]
-        for name, row in found.resources.items()
-    ]
+    rows = []
+    for name, row in found.resources.items():
+        amounts = row.bases, row.added, row.hard, row.used, row.allocatable
+        rows.append([name, *("-" if amount is None else shown(amount, name) for amount in amounts)])
     columns = ["resource", "bases#", "added#", "hard#", "used#", "nodes offer#"]
     title = f"all quotas: {found.quotas}, of namespaces: {found.namespaces}"
     return [*reports.table(title, columns, rows), *(reports.line(text) for text in found.verdicts)]
-
-
-def _of(name: str, row: Total) -> str:
-    return "-" if row.allocatable is None else shown(row.allocatable, name)
 
 
 def _said(quota: QuotaStatus) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pkg.report.budget import explained
 from pkg.report.installation import lasting
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import Addition, Amounts, QuotaStatus
-from pkg.util.amounts import compared, listed
+from pkg.util.amounts import listed
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.kubevirt.migration import is_finished, is_refused
 
@@ -82,17 +82,12 @@ def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
 
 
 def _bar(name: str, row: Amounts) -> str:
-    base = row.hard - row.added if row.base is None else row.base
-    whole = max(row.hard, row.used, base + row.added)
-    used, hard = compared(name, row.used, row.hard)
-    words = f"{used} of {hard}"
-    if row.added:
-        words += " (base {} + {})".format(*compared(name, base, row.added))
+    whole = max(row.hard, row.used, row.base_now + row.added)
     return (
         f'<div class="row"><span>{escape(name)}</span><span class="bar">'
-        f'<i class="b" style="width:{_share(base, whole)}%"></i>'
+        f'<i class="b" style="width:{_share(row.base_now, whole)}%"></i>'
         f'<i class="a" style="width:{_share(row.added, whole)}%"></i>'
-        f'<u style="width:{_share(row.used, whole)}%"></u></span><span>{escape(words)}</span></div>'
+        f'<u style="width:{_share(row.used, whole)}%"></u></span><span>{escape(row.sentence(name))}</span></div>'
     )
 
 

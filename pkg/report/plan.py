@@ -65,11 +65,12 @@ def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = ""
     asked = ratio
     for namespace in namespaces:
         here = [vmi for vmi in instances if vmi.namespace == namespace]
-        planned = list(_vms(_of_namespace(snapshot, namespace), namespace, here, ratio))
+        there = _of_namespace(snapshot, namespace)
+        planned = list(_vms(there, namespace, here, ratio))
         vms += planned
         asked = snapshot.rendering(namespace, ratio).ratio
         if node:
-            found = _together(snapshot, namespace, here, ratio)
+            found = _together(there, namespace, here, ratio)
             if snapshot.source.budgets.list(namespace):  # a window at a time: none has to fit beside another
                 served = all(vm.fits_with_headroom for vm in planned)
                 found = [structs.replace(fit, fits_then=served, action=_WINDOWS) for fit in found]
@@ -149,9 +150,8 @@ def _only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
 def _together(
     snapshot: Snapshot, namespace: str, instances: Sequence[VirtualMachineInstance], ratio: str | None
 ) -> list[Fit]:
-    here = _of_namespace(snapshot, namespace)
-    busy = {m.spec.vmi_name for m in here.migrations if not is_finished(m)}
+    busy = {m.spec.vmi_name for m in snapshot.migrations if not is_finished(m)}
     idle = [instance for instance in instances if instance.name not in busy]
-    asked = with_migrations(here, idle)
+    asked = with_migrations(snapshot, idle)
     rendering = snapshot.rendering(namespace, ratio)
     return fits(asked, namespace, [vmi.name for vmi in idle], rendering, would=True)

@@ -137,9 +137,11 @@ async def nodes(client: Client) -> list[Node] | None:
     return await _all_or_none(client, registry.NODES)
 
 
-async def _all_or_none(client: Client, resource: Resource[T]) -> list[T] | None:
+async def _all_or_none(
+    client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
+) -> list[T] | None:
     try:
-        return await _list(client, resource)
+        return await _list(client, resource, namespace, fields=fields)
     except Forbidden:
         return None
 
@@ -206,10 +208,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
 async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
     """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
     role that names the one object requires it."""
-    try:
-        return await _list(client, resource, namespace, fields=fields)
-    except Forbidden:
-        return []
+    return await _all_or_none(client, resource, namespace, fields=fields) or []
 
 
 async def _list(

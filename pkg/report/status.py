@@ -50,6 +50,16 @@ class Amounts(Document, frozen=True):
     hard: Quantity
     used: Quantity
 
+    @property
+    def base_now(self) -> Quantity:
+        """The base; what is left of spec.hard without what is added, where the base is not known."""
+        return self.hard - self.added if self.base is None else self.base
+
+    def sentence(self, name: str) -> str:
+        """Returns how much is used of what, in the words of the resource `name`."""
+        words = "{} of {}".format(*compared(name, self.used, self.hard))
+        return words + (" (base {} + {})".format(*compared(name, self.base_now, self.added)) if self.added else "")
+
 
 class QuotaStatus(Document, frozen=True):
     """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
