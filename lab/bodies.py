@@ -40,9 +40,9 @@ def quota_text(limits: Mapping[str, Any]) -> str:
 
 def limit(hard: Mapping[str, Any]) -> Raw:
     """Rancher's ResourceQuotaLimit for limits by the ResourceQuota's names."""
-    named = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
-    extended = {name: str(amount) for name, amount in hard.items() if name not in named}
-    granted = {named[name]: str(amount) for name, amount in hard.items() if name in named}
+    by_resource = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
+    extended = {name: str(amount) for name, amount in hard.items() if name not in by_resource}
+    granted = {by_resource[name]: str(amount) for name, amount in hard.items() if name in by_resource}
     return granted | ({"extended": extended} if extended else {})
 
 
@@ -76,12 +76,12 @@ def default_quota(name: str, hard: Mapping[str, str]) -> Raw:
 
 def node(name: str) -> Raw:
     """A Node for kwok to manage, with the labels that a launcher pod's nodeSelector asks for, and devices."""
-    made = fake_node(name)
-    made["metadata"]["annotations"]["kubevirt.io/heartbeat"] = "2026-01-01T00:00:00Z"
-    made["metadata"]["labels"] |= _NODE_LABELS
+    body = fake_node(name)
+    body["metadata"]["annotations"]["kubevirt.io/heartbeat"] = "2026-01-01T00:00:00Z"
+    body["metadata"]["labels"] |= _NODE_LABELS
     for amounts in ("capacity", "allocatable"):
-        made["status"][amounts] |= _NODE_CAPACITY
-    return made
+        body["status"][amounts] |= _NODE_CAPACITY
+    return body
 
 
 def kubevirt(kind: str, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> Raw:
@@ -128,4 +128,4 @@ def stand_in(**marks: Any) -> dict[str, str]:
 def pace(early: float, running: float) -> str:
     """`phase_seconds` of a migration: how long each phase before Running lasts, and Running; in seconds."""
     seconds = {**dict.fromkeys(PACED_PHASES, early), constants.PHASE_RUNNING: running}
-    return ",".join(f"{phase}={each:g}" for phase, each in seconds.items())
+    return ",".join(f"{phase}={length:g}" for phase, length in seconds.items())

@@ -52,14 +52,14 @@ Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Handle]
 
 def environment() -> dict[str, str]:
     """This one, without what would change how headroom finds its cluster or make it compile its sources again."""
-    left_out = ("HEADROOM_", "KUBE", "PYTHONDONTWRITEBYTECODE")
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    ignored_prefixes = ("HEADROOM_", "KUBE", "PYTHONDONTWRITEBYTECODE")
+    inherited_variables = {name: text for name, text in os.environ.items() if not name.startswith(ignored_prefixes)}
+    return inherited_variables | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
 def popen(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle:
-    with log.open("ab") as out:
-        return subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=out, env=env, cwd=ROOT)
+    with log.open("ab") as stream:
+        return subprocess.Popen([*COMMAND, *arguments], stdout=stream, stderr=stream, env=env, cwd=ROOT)
 
 
 class Headroom:
@@ -133,8 +133,8 @@ class Headroom:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
-        found = samples(self.get("/metrics")[1], name)
-        return sum(value for given, value in found if labels.items() <= given.items())
+        metric_samples = samples(self.get("/metrics")[1], name)
+        return sum(value for sample_labels, value in metric_samples if labels.items() <= sample_labels.items())
 
     def text(self) -> str:
         """All that it has logged."""
@@ -217,22 +217,22 @@ def samples(text: str, metric: str) -> Iterator[tuple[Mapping[str, str], float]]
     """Labels and value of each sample of a metric. An API server exports megabytes: the rest is not parsed."""
     lines = "\n".join(line for line in text.splitlines() if line.startswith(metric))
     for family in text_string_to_metric_families(f"{lines}\n"):
-        yield from ((each.labels, each.value) for each in family.samples if each.name == metric)
+        yield from ((sample.labels, sample.value) for sample in family.samples if sample.name == metric)
 
 
 def counts(text: str, metric: str, name: Callable[[Mapping[str, str]], str]) -> Counts:
     """The samples of a metric, added up by what `name` makes of their labels; "" leaves one out."""
-    found: Counts = {}
+    sums: Counts = {}
     for labels, value in samples(text, metric):
         if key := name(labels):
-            found[key] = found.get(key, 0.0) + value
-    return found
+            sums[key] = sums.get(key, 0.0) + value
+    return sums
 
 
-def added(before: Counts, after: Counts) -> Counts:
+def added(start: Counts, end: Counts) -> Counts:
     """What grew, the most first."""
-    grown = {key: value - before.get(key, 0.0) for key, value in after.items()}
-    return dict(sorted(((k, v) for k, v in grown.items() if v > 0), key=lambda pair: -pair[1]))
+    growths = {key: value - start.get(key, 0.0) for key, value in end.items()}
+    return dict(sorted(((k, v) for k, v in growths.items() if v > 0), key=lambda pair: -pair[1]))
 
 
 def requests_of_client(text: str) -> Counts:

@@ -48,16 +48,16 @@ def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
     return {name: q if isinstance(q, Quantity) else Quantity.parse(q) for name, q in resources.items()}
 
 
-async def becomes(read: Callable[[], Awaitable[object]], wanted: object, seconds: float = PATIENCE) -> None:
+async def becomes(read: Callable[[], Awaitable[object]], expected: object, seconds: float = PATIENCE) -> None:
     """Until that is read. Raises AssertionError when it is not within `seconds`."""
-    found: object = None
+    value: object = None
 
     async def is_read() -> bool:
-        nonlocal found
-        found = await read()
-        return found == wanted
+        nonlocal value
+        value = await read()
+        return value == expected
 
-    await until(is_read, lambda: f"{wanted}; it is {found}", seconds=seconds)
+    await until(is_read, lambda: f"{expected}; it is {value}", seconds=seconds)
 
 
 class Namespace:
@@ -81,13 +81,13 @@ class Namespace:
     async def get(self, resource: Resource[T], name: str) -> T:
         return await self.client.resource(resource).get(name=name, namespace=self.name)
 
-    async def until_is(self, resource: Resource[T], name: str, read: Callable[[T], object], wanted: object) -> None:
+    async def until_is(self, resource: Resource[T], name: str, read: Callable[[T], object], expected: object) -> None:
         """Until that is read of an object."""
 
-        async def found() -> object:
+        async def read_object() -> object:
             return read(await self.get(resource, name))
 
-        await becomes(found, wanted)
+        await becomes(read_object, expected)
 
     async def items(self, resource: Resource[T], **selectors: str) -> list[T]:
         return await self.client.resource(resource).list(self.name, **selectors)
@@ -123,7 +123,7 @@ class Namespace:
         """Returns the message of Rancher's condition, "" where the request fits, None where nothing was validated."""
         annotations = (await self.client.resource(NAMESPACES).get(name=self.name)).annotations
         conditions = json.loads(annotations.get(STATUS, "{}")).get("Conditions", ())
-        return next((found["Message"] for found in conditions if found["Type"] == VALIDATED), None)
+        return next((condition["Message"] for condition in conditions if condition["Type"] == VALIDATED), None)
 
     async def leave(self) -> None:
         """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
@@ -134,13 +134,13 @@ class Namespace:
 
     async def events(self, reason: str, kind: str = "") -> list[Event]:
         """Of a reason, about objects of a kind."""
-        found = await self.items(registry.EVENTS, field_selector=f"reason={reason}")
-        return [event for event in found if kind in ("", event.involved_object.kind)]
+        events = await self.items(registry.EVENTS, field_selector=f"reason={reason}")
+        return [event for event in events if kind in ("", event.involved_object.kind)]
 
     async def told(self, reason: str, kind: str = "") -> Event:
         """The first of these events."""
-        found: list[Event] = await until(lambda: self.events(reason, kind), f"{self}: event {reason} {kind}")
-        return found[0]
+        events: list[Event] = await until(lambda: self.events(reason, kind), f"{self}: event {reason} {kind}")
+        return events[0]
 
     async def make_quota(
         self, name: str, hard: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **metadata: Any
@@ -178,8 +178,8 @@ class Namespace:
 
     async def entries(self, name: str = "") -> dict[str, dict[str, Quantity]]:
         """Key to value of every migrating entry."""
-        found = await self.annotations(name)
-        return {key: by_value(json.loads(text)) for key, text in found.items() if key.startswith(_ENTRIES)}
+        annotations = await self.annotations(name)
+        return {key: by_value(json.loads(text)) for key, text in annotations.items() if key.startswith(_ENTRIES)}
 
     async def until_hard(self, hard: Mapping[str, Any], name: str = "", seconds: float = PATIENCE) -> None:
         await becomes(lambda: self.hard(name), by_value(hard), seconds)
@@ -191,11 +191,11 @@ class Namespace:
         """Until the quota controller has counted what is there, for the limits that there are (those on `names`, where
         told)."""
 
-        async def counted() -> bool:
-            found = [each for each in await self._quotas(name) if not names or each.hard.keys() == names]
-            return any(each.used and by_value(each.status.hard or {}) == by_value(each.hard) for each in found)
+        async def is_counted() -> bool:
+            quotas = [quota for quota in await self._quotas(name) if not names or quota.hard.keys() == names]
+            return any(quota.used and by_value(quota.status.hard or {}) == by_value(quota.hard) for quota in quotas)
 
-        await becomes(counted, True)
+        await becomes(is_counted, True)
 
     async def settle(self, base: Mapping[str, Any], name: str = "") -> None:
         """Until every VM has one pod again and the quota is back at its base, without a trace."""
@@ -203,9 +203,9 @@ class Namespace:
         await self.until_hard(base, name)
         await becomes(lambda: self.entries(name), {})
 
-    async def machine(self, name: str = "vm1", **more: Any) -> None:
+    async def machine(self, name: str = "vm1", **vm_options: Any) -> None:
         """A VM that runs; as `create_machine` takes it."""
-        await self.create_machine(name, **more)
+        await self.create_machine(name, **vm_options)
         await self.until_is(VMS, name, lambda vm: vm.status.printable_status, "Running")
 
     async def create_machine(
@@ -221,11 +221,11 @@ class Namespace:
         template = bodies.limited(**limits) if spec is None else spec
         await self.create(VMS, bodies.machine(name, template, strategy=strategy, annotations=annotations))
 
-    async def instances(self, *made: Mapping[str, Any]) -> None:
+    async def instances(self, *vmi_bodies: Mapping[str, Any]) -> None:
         """VMIs without a VM, by their bodies, once they run and their volumes are plugged in."""
-        for body in made:
+        for body in vmi_bodies:
             await self.create(VMIS, body)
-        for body in made:
+        for body in vmi_bodies:
             await self.until_is(VMIS, body["metadata"]["name"], _runs, True)
 
     async def vmi(self, name: str = "vm1") -> VirtualMachineInstance:
@@ -247,13 +247,13 @@ class Namespace:
     ) -> str:
         """A migration's name. Seconds: `running` in phase Running, `phase` in each before, `linger` how long the source
         counts afterwards; `marks` for the stand-in beside these."""
-        paced = {"phase_seconds": bodies.pace(phase, running), "source_linger_seconds": linger}
-        body = bodies.migration(name or bodies.new_name(f"move-{vm}"), vm, **{**paced, **marks})
+        pace_marks = {"phase_seconds": bodies.pace(phase, running), "source_linger_seconds": linger}
+        body = bodies.migration(name or bodies.new_name(f"move-{vm}"), vm, **{**pace_marks, **marks})
         return (await self.create(VMIMS, body)).name
 
-    async def migrating(self, *, running: float = LASTING, **more: Any) -> str:
+    async def migrating(self, *, running: float = LASTING, **vm_options: Any) -> str:
         """A VM in the middle of its migration, as `machine` makes it; the migration's name."""
-        await self.machine(**more)
+        await self.machine(**vm_options)
         migration = await self.migrate(running=running)
         await self.until_phase(migration, "Running")
         return migration
@@ -269,8 +269,8 @@ class Namespace:
 
     async def enter(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
         """What virt-controller writes when a migration gets on, where none runs."""
-        wanted = {constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA: refused, constants.CONDITION_ABORT_REQUESTED: abort}
-        conditions = [{"type": kind, "status": "True"} for kind, there in wanted.items() if there]
+        flags = {constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA: refused, constants.CONDITION_ABORT_REQUESTED: abort}
+        conditions = [{"type": kind, "status": "True"} for kind, is_set in flags.items() if is_set]
         await self.patch(VMIMS, migration, {"status": {"phase": phase, "conditions": conditions}}, "status")
 
     async def phase(self, migration: str) -> str:
@@ -278,14 +278,14 @@ class Namespace:
 
     async def until_phase(self, migration: str, *phases: str, seconds: float = PATIENCE) -> str:
         """Until the migration is in one of the phases; which."""
-        seen: list[VirtualMachineInstanceMigration] = []
+        latest: list[VirtualMachineInstanceMigration] = []
 
-        async def reached() -> bool:
-            seen[:] = [await self.migration(migration)]
-            return seen[0].phase in phases
+        async def is_reached() -> bool:
+            latest[:] = [await self.migration(migration)]
+            return latest[0].phase in phases
 
-        await until(reached, lambda: f"{' or '.join(phases)}: {seen}", seconds=seconds)
-        return seen[0].phase
+        await until(is_reached, lambda: f"{' or '.join(phases)}: {latest}", seconds=seconds)
+        return latest[0].phase
 
     async def succeed(self, *migrations: str, seconds: float = PATIENCE) -> None:
         for migration in migrations:
@@ -317,14 +317,14 @@ class Namespace:
     async def until_launchers(self, count: int) -> None:
         """Until so many count."""
 
-        async def counting() -> int:
+        async def count_launchers() -> int:
             return len(await self.launchers(counting=True))
 
-        await becomes(counting, count)
+        await becomes(count_launchers, count)
 
     async def pod_runs(self, name: str) -> bool:
-        found = await self.items(PODS, field_selector=f"metadata.name={name}")
-        return [pod.status.phase for pod in found] == ["Running"]
+        pods = await self.items(PODS, field_selector=f"metadata.name={name}")
+        return [pod.status.phase for pod in pods] == ["Running"]
 
     async def end(self, pod: str, phase: str = "Succeeded") -> None:
         """The pod's containers are through: from now on it does not count."""
@@ -334,6 +334,6 @@ class Namespace:
 def _runs(vmi: VirtualMachineInstance) -> bool:
     statuses = vmi.status.volume_status or []
     sources = [volume.persistent_volume_claim for volume in vmi.spec.volumes or []]
-    is_plugged = all((each.phase or "Ready") == "Ready" for each in statuses)
+    is_plugged = all((status.phase or "Ready") == "Ready" for status in statuses)
     is_complete = bool(statuses) or not any(source and source.hotpluggable for source in sources)
     return vmi.status.phase == "Running" and is_plugged and is_complete

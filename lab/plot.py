@@ -34,9 +34,9 @@ class Scale:
     seconds: float
     columns: int
 
-    def column(self, at: float) -> int:
+    def column(self, moment: float) -> int:
         """The column in which a moment lies; the last one for what comes after."""
-        return min(max(0, int(at / self.seconds * self.columns)), self.columns - 1)
+        return min(max(0, int(moment / self.seconds * self.columns)), self.columns - 1)
 
 
 class Canvas:
@@ -87,7 +87,7 @@ class Canvas:
 class Sample(NamedTuple):
     """What is allowed and what is used from a time on."""
 
-    at: float
+    time: float
     hard: Quantity
     used: Quantity
 
@@ -103,32 +103,32 @@ class Column(NamedTuple):
 
 def columns(samples: Sequence[Sample], scale: Scale, now: float) -> list[Column | None]:
     """A Column for each of the scale's; None before the first sample and after `now`."""
-    found: list[Column | None] = []
+    series: list[Column | None] = []
     for index in range(scale.columns):
         begin, end = (number * scale.seconds / scale.columns for number in (index, index + 1))
-        here = [sample for sample in samples if begin <= sample.at < end]
-        here = [sample for sample in samples if sample.at < begin][-1:] + here
-        hard = [sample.hard for sample in here]
-        over = not hard or index > scale.column(now)
-        found.append(None if over else Column(min(hard), max(hard), hard[-1], here[-1].used))
-    return found
+        samples_here = [sample for sample in samples if begin <= sample.time < end]
+        samples_here = [sample for sample in samples if sample.time < begin][-1:] + samples_here
+        hard = [sample.hard for sample in samples_here]
+        is_outside = not hard or index > scale.column(now)
+        series.append(None if is_outside else Column(min(hard), max(hard), hard[-1], samples_here[-1].used))
+    return series
 
 
 class _Plateau(NamedTuple):
     """A value that stood from column `first` on, for `length` columns."""
 
-    first: int
+    start: int
     length: int
     value: Quantity
 
 
 def _plateaus(values: Iterable[Quantity | None]) -> Iterator[_Plateau]:
-    first = 0
+    start = 0
     for value, run in groupby(values):
         length = len(list(run))
         if value is not None:
-            yield _Plateau(first, length, value)
-        first += length
+            yield _Plateau(start, length, value)
+        start += length
 
 
 _DASH = "╌"
@@ -136,22 +136,22 @@ _BOXES = " ───╵╯╰┴╷╮╭┬│┤├┼"
 """By where a line leaves the cell: 1 left, 2 right, 4 up, 8 down."""
 
 
-def chart(found: Sequence[Column | None], *, top: Quantity, height: int, base: Quantity | None = None) -> Canvas:
+def chart(series: Sequence[Column | None], *, top: Quantity, height: int, base: Quantity | None = None) -> Canvas:
     """The chart of `found`, a column each, from 0 to `top`: what is used as an area, what is allowed as a line. With a
     `base`, that is a dashed line, and what differs from it is labelled."""
-    canvas = Canvas(len(found), height)
+    canvas = Canvas(len(series), height)
     levels = _Levels(max(top.nanos, 1), height)
-    for index, column in enumerate(found):
+    for index, column in enumerate(series):
         for above in range(levels.area(column) if column else 0):
             canvas.paint(index, height - 1 - above, USED)
         if base is not None and canvas.is_free(index, levels.row(base)):
             canvas.write(index, levels.row(base), _DASH, DIM)
-    _line(canvas, found, levels)
+    _line(canvas, series, levels)
     if base is not None:
-        for plateau in _plateaus(column and column.hard for column in found):
+        for plateau in _plateaus(column and column.hard for column in series):
             if plateau.value != base:
                 _label_limit(canvas, plateau, levels.row(plateau.value))
-        for plateau in _plateaus(column and column.used for column in found):
+        for plateau in _plateaus(column and column.used for column in series):
             _label_use(canvas, plateau, levels.row(plateau.value))
     return canvas
 
@@ -178,30 +178,30 @@ class _Levels(NamedTuple):
         return value.nanos / self.top * self.height
 
 
-def _line(canvas: Canvas, found: Sequence[Column | None], levels: _Levels) -> None:
+def _line(canvas: Canvas, series: Sequence[Column | None], levels: _Levels) -> None:
     """From column to column; what happened within one is drawn as a stroke down or up."""
-    before: int | None = None
-    for index, column in enumerate(found):
+    previous_row: int | None = None
+    for index, column in enumerate(series):
         if column is None:
-            before = None
+            previous_row = None
             continue
-        after = levels.row(column.hard)
-        came = after if before is None else before
-        highest = min(came, after, levels.row(column.high))
-        lowest = max(came, after, levels.row(column.low))
+        current_row = levels.row(column.hard)
+        start_row = current_row if previous_row is None else previous_row
+        highest = min(start_row, current_row, levels.row(column.high))
+        lowest = max(start_row, current_row, levels.row(column.low))
         for row in range(highest, lowest + 1):
-            ways = (row == came) + 2 * (row == after) + 4 * (row > highest) + 8 * (row < lowest)
+            ways = (row == start_row) + 2 * (row == current_row) + 4 * (row > highest) + 8 * (row < lowest)
             canvas.write(index, row, _BOXES[ways], HARD)
-        before = after
+        previous_row = current_row
 
 
 def _label_limit(canvas: Canvas, plateau: _Plateau, row: int) -> None:
     """A limit that is not the base above its line, where there is room."""
     text = str(plateau.value)
     for shift, above in ((0, 1), (0, 2), (2, 1), (2, 2)):
-        start = plateau.first + shift
-        before = max(0, start - 1)
-        if canvas.is_free(before, row - above, start + len(text) - before):
+        start = plateau.start + shift
+        left = max(0, start - 1)
+        if canvas.is_free(left, row - above, start + len(text) - left):
             canvas.write(start, row - above, text, f"bold {HARD}")
             return
 
@@ -210,9 +210,9 @@ def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
     """What is used inside the area, likewise."""
     text = f" {plateau.value}"
     for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
-        painted = canvas.is_painted(plateau.first, row, len(text), USED)
-        if painted and canvas.is_free(plateau.first, row, len(text)):
-            canvas.write(plateau.first, row, text, ON_BAR)
+        painted = canvas.is_painted(plateau.start, row, len(text), USED)
+        if painted and canvas.is_free(plateau.start, row, len(text)):
+            canvas.write(plateau.start, row, text, ON_BAR)
             return
 
 
@@ -232,14 +232,14 @@ _LONGEST = 45
 _LINE = "▆"
 
 
-def bars(groups: Mapping[str, Sequence[tuple[str, float]]], ours: Collection[str]) -> Table:
+def bars(groups: Mapping[str, Sequence[tuple[str, float]]], own_names: Collection[str]) -> Table:
     """Each group's bars by name, as parts of its longest; those that are `ours` in a colour."""
     table = Table.grid(TableColumn(justify="right"), TableColumn(min_width=_LONGEST), TableColumn(), padding=(0, 1))
     for title, group in groups.items():
         table.add_row("", Text(title, TITLE))
         most = max(value for _, value in group) or 1.0
         for name, value in group:
-            line = Text(_LINE * max(1, round(_LONGEST * value / most)), USED if name in ours else DIM)
+            line = Text(_LINE * max(1, round(_LONGEST * value / most)), USED if name in own_names else DIM)
             table.add_row(name, line, f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
         table.add_row()
     return table

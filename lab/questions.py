@@ -35,66 +35,66 @@ class Quota:
 # ---- the quota
 
 
-def ever(record: Record, at: float, wanted: T, read: Callable[[QuotaVersion], T]) -> T | None:
+def ever(record: Record, start: float, expected: T, read: Callable[[QuotaVersion], T]) -> T | None:
     """`wanted` if that could be read of the quota at any moment since `at`, else what can be now."""
-    found = first_version(record, at, lambda version: read(version) == wanted) or record.quota
-    return read(found) if found else None
+    version = first_version(record, start, lambda version: read(version) == expected) or record.quota
+    return read(version) if version else None
 
 
 def quota_after(record: Record, migration: str) -> Quota | None:
     """The quota now, None while the migration's source pod still counts."""
     source = source_of(record, migration)
-    over = source is not None and source.ended is not None
-    return Quota.of(record.quota) if record.quota and over else None
+    is_over = source is not None and source.ended is not None
+    return Quota.of(record.quota) if record.quota and is_over else None
 
 
-def highest_since(record: Record, at: float) -> Amounts:
+def highest_since(record: Record, start: float) -> Amounts:
     """The most that was allowed at any moment since `at`, each resource by itself."""
-    hard = [version.hard for version in record.quotas if version.at >= at]
-    return Amounts({name: max((each[name] for each in hard), default=ZERO) for name in RESOURCES})
+    hard = [version.hard for version in record.quotas if version.at >= start]
+    return Amounts({name: max((amounts[name] for amounts in hard), default=ZERO) for name in RESOURCES})
 
 
-def lowest_under_entries(record: Record, at: float) -> Amounts | None:
+def lowest_under_entries(record: Record, start: float) -> Amounts | None:
     """The least that was allowed at any moment since `at` while an entry stood, each resource by itself.
 
     The version that stood at `at` counts, too. None when no entry stood.
     """
-    before = [version for version in record.quotas if version.at < at][-1:]
-    since = [version for version in record.quotas if version.at >= at]
-    hard = [version.hard for version in before + since if version.entries]
-    return Amounts({name: min(each[name] for each in hard) for name in RESOURCES}) if hard else None
+    at_start = [version for version in record.quotas if version.at < start][-1:]
+    later = [version for version in record.quotas if version.at >= start]
+    hard = [version.hard for version in at_start + later if version.entries]
+    return Amounts({name: min(amounts[name] for amounts in hard) for name in RESOURCES}) if hard else None
 
 
-def first_version(record: Record, at: float, fits: Callable[[QuotaVersion], bool]) -> QuotaVersion | None:
+def first_version(record: Record, start: float, fits: Callable[[QuotaVersion], bool]) -> QuotaVersion | None:
     """The first version seen since `at` that fits."""
-    return next((version for version in record.quotas if version.at >= at and fits(version)), None)
+    return next((version for version in record.quotas if version.at >= start and fits(version)), None)
 
 
 def writes(record: Record, since: float = 0.0, until: float = _FOREVER) -> list[QuotaVersion]:
     """The versions that a change of spec.hard, annotations or labels has made: those of status alone, which the API
     server and its controller manager write, are left out."""
-    changed = (after for before, after in pairwise(record.quotas) if before.written != after.written)
-    return [version for version in changed if since <= version.at <= until]
+    changes = (new for old, new in pairwise(record.quotas) if old.written != new.written)
+    return [version for version in changes if since <= version.at <= until]
 
 
 def overshoot(record: Record, base: Amounts, since: float, until: float) -> tuple[float, float]:
     """Core seconds and byte seconds in which more was allowed than pods took, the base at least: the integral of
     spec.hard − max(base, pods)."""
     cores = size = 0.0
-    allowed, used, last = base, Amounts(), since
-    for at, hard, more in [*sorted(_changes(record), key=lambda change: change[0]), (until, None, Amounts())]:
-        free = allowed - Amounts({name: max(base[name], used[name]) for name in RESOURCES})
-        seconds = max(0.0, min(at, until) - last)
-        cores += seconds * max(0, free.cpu.milli_value()) / 1000
-        size += seconds * max(0, free.memory.value())
-        allowed, used, last = hard or allowed, used + more, max(last, at)
+    limit, used, last_time = base, Amounts(), since
+    for moment, hard, change in [*sorted(_changes(record), key=lambda change: change[0]), (until, None, Amounts())]:
+        surplus = limit - Amounts({name: max(base[name], used[name]) for name in RESOURCES})
+        seconds = max(0.0, min(moment, until) - last_time)
+        cores += seconds * max(0, surplus.cpu.milli_value()) / 1000
+        size += seconds * max(0, surplus.memory.value())
+        limit, used, last_time = hard or limit, used + change, max(last_time, moment)
     return cores, size
 
 
 def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
     """When what is allowed became another, and when what pods take grew or shrank by how much."""
     yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
-    yield from ((at, None, more) for at, more in _taken(record.pods.values()))
+    yield from ((moment, None, change) for moment, change in _taken(record.pods.values()))
 
 
 def _taken(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
@@ -107,8 +107,8 @@ def _taken(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
 def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
     """The most that the pods that fit took at any moment, each resource by itself."""
     now = most = Amounts()
-    for _, more in sorted(_taken(filter(fits, record.pods.values())), key=lambda change: change[0]):
-        now += more
+    for _, change in sorted(_taken(filter(fits, record.pods.values())), key=lambda change: change[0]):
+        now += change
         most = Amounts({name: max(amount, now[name]) for name, amount in most.items()})
     return most
 
@@ -135,8 +135,8 @@ def needed(version: QuotaVersion, base: Amounts) -> Amounts:
 
 def refusals(record: Record, since: float = 0.0) -> Iterator[tuple[EventSeen, Refusal]]:
     """The events that tell of quota's refusal of a migration's pod."""
-    told = ((event, Refusal.of(event.message)) for event in record.events if event.at >= since)
-    return ((event, refusal) for event, refusal in told if refusal is not None)
+    pairs = ((event, Refusal.of(event.message)) for event in record.events if event.at >= since)
+    return ((event, refusal) for event, refusal in pairs if refusal is not None)
 
 
 def refusal_of(record: Record, migration: str) -> str:
@@ -162,9 +162,9 @@ def _is_after(record: Record, event: EventSeen, refusal: Refusal) -> bool:
 
 def went_by(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion | None:
     """The version that admission went by, however late it is told: the latest whose limits are those that it names."""
-    seen = (version for version in reversed(record.quotas) if version.at <= event.at)
+    versions = (version for version in reversed(record.quotas) if version.at <= event.at)
     limits = refusal.limited.items()
-    return next((version for version in seen if all(version.hard.get(n) == limit for n, limit in limits)), None)
+    return next((version for version in versions if all(version.hard.get(n) == limit for n, limit in limits)), None)
 
 
 def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
@@ -192,8 +192,8 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
     for event in record.events:
         migration = record.migrations[event.about]
         is_over = migration.ended is not None and migration.ended.at <= event.at
-        granted = rooms(record, base, event.at)
-        since = max(granted.get(migration.vm, event.at), migration.began.at)
+        room_since = rooms(record, base, event.at)
+        since = max(room_since.get(migration.vm, event.at), migration.began.at)
         if event.reason != "FailedCreate" or is_over or event.at - since <= _MARGIN:
             continue
         refusal = Refusal.of(event.message)
@@ -204,18 +204,18 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
         pods = [pod for pod in record.pods.values() if pod.counts_at(event.at)]
         if version is not None and not _has_room(version, pods, refusal.requested):
             continue  # the controller had yet to make it
-        asked = sum((pod.usage for pod in pods), Amounts()) + refusal.requested
-        full = any(asked[name] > limit for name, limit in refusal.limited.items())
+        needed_amounts = sum((pod.usage for pod in pods), Amounts()) + refusal.requested
+        full = any(needed_amounts[name] > limit for name, limit in refusal.limited.items())
         by_vm = Counter(pod.vm or "a tenant" for pod in pods)
-        entries = ", ".join(f"{vm} {event.at - at:.1f} s" for vm, at in granted.items())
+        entries = ", ".join(f"{vm} {event.at - start:.1f} s" for vm, start in room_since.items())
         yield LateRefusal(full, f"{migration.vm}: {event.message}; pods: {dict(by_vm)}; room since: {entries}")
 
 
-def rooms(record: Record, base: Amounts, at: float) -> dict[str, float]:
+def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
     """VM to the time since when quota grants what its entry says, as of a moment."""
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
-        if version.at <= at:
+        if version.at <= moment:
             granted = version.entries if version.shown.covers(needed(version, base)) else []
             since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted)}
     return {vm: began for (vm, _), began in since.items()}
@@ -285,10 +285,10 @@ def held_until_the_end(record: Record, migration: str) -> str:
     if track is None or track.ended is None or source is None or source.ended is None:
         return "not over"
     span = range(track.ended.version, source.ended.version)
-    for version in (each for each in record.quotas if each.version in span):
-        needed = counted_at(record, version.version)
-        if not version.hard.covers(needed):
-            return f"lowered to {version.hard} while pods took {needed}"
+    for version in (version for version in record.quotas if version.version in span):
+        usage = counted_at(record, version.version)
+        if not version.hard.covers(usage):
+            return f"lowered to {version.hard} while pods took {usage}"
     return "held"
 
 

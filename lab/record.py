@@ -86,16 +86,16 @@ class Refusal:
     @classmethod
     def of(cls, message: str) -> Self | None:
         """The refusal in the message of an event or an error; None for a message about something else."""
-        _before, exceeded, rest = message.partition(_EXCEEDED)
-        words = exceeded + rest
+        _prefix, exceeded, suffix = message.partition(_EXCEEDED)
+        words = exceeded + suffix
         return cls(words, _named(words, "requested"), _named(words, "limited")) if exceeded else None
 
 
-def _named(words: str, what: str) -> ResourceList:
+def _named(words: str, label: str) -> ResourceList:
     """Of "requested: a=1,b=2, used: …, limited: …"."""
-    found = re.search(rf"{what}: (\S+?=\S+?)(?:, |$)", words)
+    match = re.search(rf"{label}: (\S+?=\S+?)(?:, |$)", words)
     try:
-        return parse_resource_list(dict(pair.split("=", 1) for pair in found[1].split(","))) if found else {}
+        return parse_resource_list(dict(pair.split("=", 1) for pair in match[1].split(","))) if match else {}
     except (ValueError, QuantityError):
         return {}
 
@@ -203,9 +203,9 @@ class Track:
         """For a pod: since when quota does not count it. For a migration: its last phase."""
         return next((change for change in self.phases if change.phase in _OVER), None)
 
-    def counts_at(self, at: float) -> bool:
+    def counts_at(self, moment: float) -> bool:
         """Whether quota counts the pod at a time."""
-        return self.began.at <= at and (self.ended is None or self.ended.at > at)
+        return self.began.at <= moment and (self.ended is None or self.ended.at > moment)
 
 
 @dataclass(slots=True)
@@ -251,13 +251,13 @@ class Record:
 
     def see_namespace(self, namespace: Namespace) -> None:
         """The entries of a quota that only Rancher may write are kept on its namespace."""
-        self.namespace, before = namespace, self.namespace
-        if self.quota and request_of(before) != request_of(namespace):
+        self.namespace, previous = namespace, self.namespace
+        if self.quota and request_of(previous) != request_of(namespace):
             self.see_quota(self.quota.quota)
 
     def see_migration(self, migration: VirtualMachineInstanceMigration) -> None:
-        made = Track(migration.name, migration.spec.vmi_name, migration.uid)
-        track = self.migrations.setdefault(migration.name, made)
+        new_track = Track(migration.name, migration.spec.vmi_name, migration.uid)
+        track = self.migrations.setdefault(migration.name, new_track)
         if is_refused(migration) and track.refused is None:
             track.refused = self.clock()
         self._enter(track, migration.phase, migration)
@@ -283,15 +283,15 @@ class Record:
 
     def see_event(self, event: Event) -> None:
         """An event about a VMI, or its count going up: told of the VM's last migration; none before the first."""
-        about = event.involved_object
-        names = [track.name for track in self.migrations.values() if track.vm == about.name]
-        if about.kind != VIRTUAL_MACHINE_INSTANCES.kind or not names:
+        subject = event.involved_object
+        names = [track.name for track in self.migrations.values() if track.vm == subject.name]
+        if subject.kind != VIRTUAL_MACHINE_INSTANCES.kind or not names:
             return
         count = event.count or 1
-        more = count - self._counts.get(event.name, 0)
+        increase = count - self._counts.get(event.name, 0)
         self._counts[event.name] = count
-        if more > 0:
-            self.events.append(EventSeen(self.clock(), names[-1], event.reason, event.message, more))
+        if increase > 0:
+            self.events.append(EventSeen(self.clock(), names[-1], event.reason, event.message, increase))
             self.listener(self.events[-1])
 
     def _lose(self, track: Track, obj: Object) -> None:

@@ -32,26 +32,26 @@ def arguments(name: str, user: str, description: str | None) -> argparse.Argumen
 
 
 def run(
-    program: str, given: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool] = lambda _: True
+    program: str, flags: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool] = lambda _: True
 ) -> int:
     """`program` is the User-Agent, `selects` as Management takes it. The exit code: 0, 2 for a wrong configuration."""
-    level = logging.DEBUG if given.verbose else logging.INFO
+    level = logging.DEBUG if flags.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        return run_until_signal(lambda stop: _serve(program, given, lifetime, selects, stop))
+        return run_until_signal(lambda stop: _serve(program, flags, lifetime, selects, stop))
     except ConfigError as error:
         print(f"{program} stand-in: {error}", file=sys.stderr)
         return 2
 
 
 async def _serve(
-    program: str, given: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool], stop: asyncio.Event
+    program: str, flags: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool], stop: asyncio.Event
 ) -> None:
-    own = config = load_config(given.kubeconfig)
-    if given.as_user:
+    client_config = config = load_config(flags.kubeconfig)
+    if flags.as_user:
         # An admission webhook is to see who it is; system:masters keeps the permissions.
-        own = config.impersonate(given.as_user, ("system:masters", "system:serviceaccounts"))
-    async with Client(own, user_agent=program) as client:
+        client_config = config.impersonate(flags.as_user, ("system:masters", "system:serviceaccounts"))
+    async with Client(client_config, user_agent=program) as client:
         management = Management(client, whole_pods=True, selects=selects)
         async with lifetime(management, config):
             await management.start()

@@ -53,21 +53,21 @@ class Watching:
     def _informer(self, client: Client, resource: Resource[Any]) -> SharedIndexInformer[Any]:
         see, lose = _SEEN[resource.kind]
 
-        def tell(to: See, obj: Any) -> None:
+        def tell(method: See, obj: Any) -> None:
             record = self.records.get(obj.namespace or obj.name)
             if record is None:
                 return
             try:
-                to(record, obj)
+                method(record, obj)
             except Exception as error:
                 self._failed = self._failed or error
                 raise
             self._changed.set()
 
         # The API server sends no more than what is asked for.
-        one = next(iter(self.records)) if len(self.records) == 1 else ""
-        where = {"namespace": one} if resource.namespaced else {}
-        informer = SharedIndexInformer(client.resource(resource).select(**where))
+        only_namespace = next(iter(self.records)) if len(self.records) == 1 else ""
+        scope = {"namespace": only_namespace} if resource.namespaced else {}
+        informer = SharedIndexInformer(client.resource(resource).select(**scope))
         informer.add_event_handler(
             ResourceEventHandlerFuncs(
                 on_add=lambda obj, _: tell(see, obj),

@@ -76,11 +76,11 @@ def scale(options: Settings) -> int:
         return run.clean(options.kubeconfig)
     if not options.per_second:
         raise WrongCall(f"--rate must be a number a second, like 5/s, not {options.rate!r}")
-    out = options.out or Path(f"headroom-scale-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = options.out or Path(f"headroom-scale-{time.strftime('%Y%m%d-%H%M%S')}")
     try:  # before anything starts
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise WrongCall(f"--out {out}: it cannot be written to: {error.strerror}") from error
-    return run.run_scale(replace(options, out=out))
+        raise WrongCall(f"--out {folder}: it cannot be written to: {error.strerror}") from error
+    return run.run_scale(replace(options, out=folder))

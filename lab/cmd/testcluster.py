@@ -83,7 +83,7 @@ def up(options: UpOptions) -> None:
     """Start a cluster and leave it running; returns when it is ready."""
     from lab import cluster
 
-    wanted = cluster.Options(
+    cluster_options = cluster.Options(
         options.kwok,
         options.kubevirt,
         options.rancher,
@@ -91,7 +91,7 @@ def up(options: UpOptions) -> None:
         options.kubernetes,
         rancher_version=options.rancher_version,
     )
-    started = cluster.up(options.directory, wanted, Lines())
+    started = cluster.up(options.directory, cluster_options, Lines())
     typer.echo(f"export KUBECONFIG={started.kubeconfig}")
 
 
@@ -99,25 +99,25 @@ def down(options: DirectoryOptions) -> None:
     """End the cluster's processes, and no others. Works after a crash, and when nothing runs."""
     from kubeloop.testing.cluster import cluster
 
-    ended = cluster.down(options.directory)
-    typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
+    names = cluster.down(options.directory)
+    typer.echo(f"ended: {', '.join(names)}" if names else "nothing was running")
 
 
 def status(options: DirectoryOptions, printed: OutputOptions) -> None:
     """Show what runs. Exit status 0 when the cluster is ready, 1 otherwise."""
     from kubeloop.testing.cluster import cluster
 
-    found = cluster.status(options.directory)
+    state = cluster.status(options.directory)
     if printed.output is Output.JSON:
-        typer.echo(found.as_json())
+        typer.echo(state.as_json())
     else:
-        typer.echo(f"{'ready' if found.ready else 'not ready'}  {found.url or found.directory}")
-        if found.kubeconfig:
-            typer.echo(f"kubeconfig  {found.kubeconfig}")
-        pids = {name: f"pid {pid}" if pid else "not running" for name, pid in found.processes.items()}
-        for name, text in {**found.versions, **pids}.items():
+        typer.echo(f"{'ready' if state.ready else 'not ready'}  {state.url or state.directory}")
+        if state.kubeconfig:
+            typer.echo(f"kubeconfig  {state.kubeconfig}")
+        pids = {name: f"pid {pid}" if pid else "not running" for name, pid in state.processes.items()}
+        for name, text in {**state.versions, **pids}.items():
             typer.echo(f"{name:<24} {text}")
-    if not found.ready:
+    if not state.ready:
         raise typer.Exit(1)
 
 

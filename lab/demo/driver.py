@@ -79,21 +79,21 @@ class Driver:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    def check(self, name: str, expected: object, seen: object, *, headline: bool = False) -> None:
+    def check(self, name: str, expected: object, actual: object, *, headline: bool = False) -> None:
         """A fact that is or is not."""
-        self.report.add(Check(self.step, name, expected, seen, headline))
+        self.report.add(Check(self.step, name, expected, actual, headline))
 
     async def expect(self, name: str, expected: object, poll: Callable[[], object], *, headline: bool = False) -> None:
         """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
-        seen: object = None
+        actual: object = None
 
         def is_so() -> bool:
-            nonlocal seen
-            seen = poll()
-            return seen == expected
+            nonlocal actual
+            actual = poll()
+            return actual == expected
 
         came = await self._until(is_so)
-        self.check(name, expected, seen, headline=headline)
+        self.check(name, expected, actual, headline=headline)
         if not came:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
@@ -137,9 +137,9 @@ class Driver:
         self.record.mark("rancher", f"agent restarts ×{times}")
         agent = RancherAgent(self.cluster.directory)
         for answered in range(times):
-            before = agent.writes(seed.NAMESPACE)
+            count = agent.writes(seed.NAMESPACE)
             agent.restart()
-            if not await self._until(partial(lambda before: agent.writes(seed.NAMESPACE) > before, before)):
+            if not await self._until(partial(lambda count: agent.writes(seed.NAMESPACE) > count, count)):
                 return answered
         return times
 
@@ -157,12 +157,12 @@ class Driver:
 
     async def start_on_one_node(self, spec: Mapping[str, Any], vms: Iterable[str]) -> str:
         """Start VMs while all other nodes are closed; the node's name once they run. Raises Stopped."""
-        node, *others = [found.name for found in await self.client.resource(registry.NODES).list()]
-        await nodes.cordon(self.client, others)
+        node, *other_nodes = [item.name for item in await self.client.resource(registry.NODES).list()]
+        await nodes.cordon(self.client, other_nodes)
         await self.create(VIRTUAL_MACHINES, *(bodies.machine(vm, spec, strategy="Always") for vm in vms))
         for vm in vms:
             await self.expect(f"{vm} is started on {node}", "Running", partial(self.status_of, vm))
-        await nodes.cordon(self.client, others, cordoned=False)
+        await nodes.cordon(self.client, other_nodes, cordoned=False)
         return node
 
     def status_of(self, vm: str) -> str:
@@ -194,10 +194,10 @@ class Driver:
     async def forge(self) -> str:
         """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
         "admitted" when it is let in for PATIENCE."""
-        said = await self._denied(
+        message = await self._denied(
             _DENIED, registry.PODS, lambda pods: pods.create(seed.forged(), namespace=seed.NAMESPACE)
         )
-        return said.partition(_DENIED)[2] or "admitted"
+        return message.partition(_DENIED)[2] or "admitted"
 
     async def _denied(
         self, words: str, resource: Resource[T], ask: Callable[[ResourceClient[T]], Awaitable[object]]
@@ -224,12 +224,12 @@ class Driver:
         newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
         return await self._until(lambda: self.record.quota is not None and self.record.quota.version >= newest)
 
-    async def _until(self, done: Callable[[], bool]) -> bool:
+    async def _until(self, condition: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + PATIENCE
-        while not (is_done := done()) and time.monotonic() < deadline:
+        while not (is_true := condition()) and time.monotonic() < deadline:
             self.go_on()
             await self.watching.changed(_POLL)
-        return is_done
+        return is_true
 
     async def start_headroom(self, *flags: str) -> None:
         """Start `headroom controller FLAGS`. Raises StartError."""

@@ -18,18 +18,18 @@ class Check:
     step: str
     name: str
     expected: object
-    seen: object
+    actual: object
     headline: bool = False
     """It is shown in the picture."""
 
     @property
     def ok(self) -> bool:
-        return self.expected == self.seen
+        return self.expected == self.actual
 
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "FAILED"
-        expected, seen = str(self.expected), str(self.seen)
-        outcome = f"expected and seen {seen}" if expected == seen else f"expected {expected}; seen {seen}"
+        expected, actual = str(self.expected), str(self.actual)
+        outcome = f"expected and seen {actual}" if expected == actual else f"expected {expected}; seen {actual}"
         return f"{verdict:<7} ({self.step}) {self.name}: {outcome}"
 
 
@@ -69,8 +69,8 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.broken = False
-        self._last: tuple[Amounts, Amounts] | None = None
-        self._told: set[tuple[str, str]] = set()
+        self._last_amounts: tuple[Amounts, Amounts] | None = None
+        self._printed_events: set[tuple[str, str]] = set()
 
     def follow(self, record: Record, report: Report) -> None:
         """Print what these two record."""
@@ -82,16 +82,16 @@ class Lines:
         match happening:
             case Mark(kind="step", text=text):
                 self.say(f"\n== {text} ==")
-            case Mark(at=at, kind=kind, text=text):
-                what = kind if kind in ("headroom", "rancher") else ""
-                self._at(at, f"{what:<10}{text or 'stopped'}")
+            case Mark(at=moment, kind=kind, text=text):
+                label = kind if kind in ("headroom", "rancher") else ""
+                self._print_at(moment, f"{label:<10}{text or 'stopped'}")
             case QuotaVersion():
                 self._quota(happening)
             case PhaseChange():
-                self._at(happening.at, describe_phase(record, happening))
-            case EventSeen(about=about, reason=reason, message=message) if (about, message) not in self._told:
-                self._told.add((about, message))
-                self._at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
+                self._print_at(happening.at, describe_phase(record, happening))
+            case EventSeen(about=about, reason=reason, message=message) if (about, message) not in self._printed_events:
+                self._printed_events.add((about, message))
+                self._print_at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
 
     def checked(self, check: Check) -> None:
         self.say(str(check))
@@ -104,16 +104,16 @@ class Lines:
         except BrokenPipeError:
             self.broken = True
 
-    def _at(self, at: float, text: str) -> None:
-        self.say(f"{at:6.1f} s  {text}")
+    def _print_at(self, moment: float, text: str) -> None:
+        self.say(f"{moment:6.1f} s  {text}")
 
     def _quota(self, version: QuotaVersion) -> None:
-        shown = (version.hard, version.used)
-        if shown != self._last:
-            self._last = shown
+        amounts = (version.hard, version.used)
+        if amounts != self._last_amounts:
+            self._last_amounts = amounts
             cpu = f"limits.cpu {version.used.cpu}/{version.hard.cpu}"
             memory = f"limits.memory {version.used.memory}/{version.hard.memory}"
-            self._at(version.at, f"{'quota':<10}{version.quota.name}: {cpu}, {memory}")
+            self._print_at(version.at, f"{'quota':<10}{version.quota.name}: {cpu}, {memory}")
 
 
 def describe_phase(record: Record, change: PhaseChange) -> str:
@@ -122,9 +122,9 @@ def describe_phase(record: Record, change: PhaseChange) -> str:
         return f"{'migration':<10}{change.about} of {change.vm}: {change.phase or 'new'}"
     pod = record.pods[change.about]
     migration = next((m.name for m in record.migrations.values() if record.targets.get(m.uid) is pod), "")
-    whose = f"{migration}'s target" if migration else f"{change.vm}'s first"
+    role = f"{migration}'s target" if migration else f"{change.vm}'s first"
     counts = ", no longer counted" if pod.ended else ""
-    return f"{'pod':<10}{change.about} ({whose}): {change.phase}{counts}"
+    return f"{'pod':<10}{change.about} ({role}): {change.phase}{counts}"
 
 
 def is_terminal(stream: TextIO) -> bool:

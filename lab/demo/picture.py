@@ -27,38 +27,38 @@ _CHARTS: dict[str, Callable[[Amounts], Quantity]] = {
 }
 
 
-def show(stream: TextIO, seen: Record, report: Report, now: float) -> None:
+def show(stream: TextIO, record: Record, report: Report, now: float) -> None:
     console = Console(file=stream)
-    console.print(view(seen, report, now=now, width=max(console.width, 60), rows=9))
+    console.print(view(record, report, now=now, width=max(console.width, 60), rows=9))
 
 
-def write(path: Path, seen: Record, report: Report, now: float) -> None:
+def write(path: Path, record: Record, report: Report, now: float) -> None:
     """The picture into a file. Raises OSError."""
-    path.write_text(svg(seen, report, now), "utf-8")
+    path.write_text(svg(record, report, now), "utf-8")
 
 
-def svg(seen: Record, report: Report, now: float) -> str:
+def svg(record: Record, report: Report, now: float) -> str:
     """The picture's text."""
-    return plot.svg(view(seen, report, now=now, width=_WIDTH, rows=_ROWS), "headroom demo", _WIDTH)
+    return plot.svg(view(record, report, now=now, width=_WIDTH, rows=_ROWS), "headroom demo", _WIDTH)
 
 
-def view(seen: Record, report: Report, *, now: float, width: int, rows: int) -> Group:
+def view(record: Record, report: Report, *, now: float, width: int, rows: int) -> Group:
     """The whole demo, `width` columns wide; each chart has `rows` rows."""
     scale = Scale(now, width - GUTTER - 1)
     title = Text("A namespace's quota while its VMs migrate, as the API server shows it", TITLE)
     title.append(f"   {report.last_line}", BAD if report.failed else GOOD)
-    charts = [row for name, read in _CHARTS.items() for row in _chart(name, read, seen, scale, now, rows)]
+    charts = [row for name, read in _CHARTS.items() for row in _chart(name, read, record, scale, now, rows)]
     bands = {
         "": plot.axis(scale),
-        " ": _steps(seen, scale),
-        "headroom": bar(runs_of_headroom(seen, now), scale),
-        "Rancher": rancher(seen, scale),
+        " ": _steps(record, scale),
+        "headroom": bar(runs_of_headroom(record, now), scale),
+        "Rancher": rancher(record, scale),
     }
-    for track in list(seen.migrations.values()):
-        bands[label_of(track)] = bar(spans_of(seen, track, now), scale)
-    drawn = [row for label, canvas in bands.items() for row in canvas.rows(label)]
+    for track in list(record.migrations.values()):
+        bands[label_of(track)] = bar(spans_of(record, track, now), scale)
+    band_rows = [row for label, canvas in bands.items() for row in canvas.rows(label)]
     checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
-    return Group(title, *charts, *drawn, Text(), *checks)
+    return Group(title, *charts, *band_rows, Text(), *checks)
 
 
 def label_of(track: Track) -> str:
@@ -68,9 +68,9 @@ def label_of(track: Track) -> str:
 
 
 def _chart(
-    name: str, read: Callable[[Amounts], Quantity], seen: Record, scale: Scale, now: float, rows: int
+    name: str, read: Callable[[Amounts], Quantity], record: Record, scale: Scale, now: float, rows: int
 ) -> Iterator[Text]:
-    samples = [Sample(version.at, read(version.hard), read(version.used)) for version in seen.quotas]
+    samples = [Sample(version.at, read(version.hard), read(version.used)) for version in record.quotas]
     if not samples:
         return
     base = samples[0].hard
@@ -84,7 +84,7 @@ def _chart(
 def _checked(check: Check) -> Text:
     if not check.ok:
         return Text(str(check), BAD)
-    return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.seen), DIM)
+    return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.actual), DIM)
 
 
 # ---- bars on the time axis
@@ -116,10 +116,10 @@ def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
         look = _LOOKS.get(change.phase, (_PREPARING, (change.phase,)))
         if change.phase not in constants.FINAL_PHASES:
             yield Span(change.at, end, *(_REFUSED if look is PENDING and track.refused is not None else look))
-    source, ended = questions.source_of(record, track.name), track.ended
-    if source is not None and ended is not None:
+    source, final_change = questions.source_of(record, track.name), track.ended
+    if source is not None and final_change is not None:
         gone = source.ended.at if source.ended else now
-        yield Span(ended.at, max(gone, ended.at), *LINGERING)
+        yield Span(final_change.at, max(gone, final_change.at), *LINGERING)
 
 
 def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
@@ -137,13 +137,13 @@ def bar(spans: Iterable[Span], scale: Scale) -> Canvas:
     """One row. A span is one column wide at least: short phases are seen, too."""
     canvas = Canvas(scale.columns)
     for span in spans:
-        first = scale.column(span.start)
-        length = max(1, scale.column(span.end) - first)
-        canvas.write(first, 0, " " * length)
-        for column in range(first, first + length):
+        start = scale.column(span.start)
+        length = max(1, scale.column(span.end) - start)
+        canvas.write(start, 0, " " * length)
+        for column in range(start, start + length):
             canvas.paint(column, 0, span.colour)
         text = next((text for text in span.texts if len(text) < length), "")
-        canvas.write(first + (len(text) + 1 < length), 0, text, ON_BAR)
+        canvas.write(start + (len(text) + 1 < length), 0, text, ON_BAR)
     return canvas
 
 
@@ -154,13 +154,13 @@ def rancher(record: Record, scale: Scale) -> Canvas:
     ends = [scale.column(mark.at) for mark in restarts[1:]] + [scale.columns]
     for mark, end in zip(restarts, ends, strict=False):
         later = record.marks[record.marks.index(mark) :]
-        said = next((m for m in later if m.kind in ("note", "good")), None)
-        text = mark.text + (f": {said.text}" if said else "")
-        colour = GOOD if said and said.kind == "good" else BAD
+        outcome = next((m for m in later if m.kind in ("note", "good")), None)
+        text = mark.text + (f": {outcome.text}" if outcome else "")
+        colour = GOOD if outcome and outcome.kind == "good" else BAD
         column = scale.column(mark.at)
-        before = column - 1 - len(text)
-        to_the_left = column + 2 + len(text) > end and canvas.is_free(before, 0, len(text))
-        canvas.write(before if to_the_left else column + 2, 0, text, colour)
+        left_column = column - 1 - len(text)
+        to_the_left = column + 2 + len(text) > end and canvas.is_free(left_column, 0, len(text))
+        canvas.write(left_column if to_the_left else column + 2, 0, text, colour)
         canvas.write(column, 0, _MARKER, colour)
     return canvas
 

@@ -51,29 +51,29 @@ def run_demo(speed: float, record: Path | None) -> int:
         return asyncio.run(_run(cluster, speed, record))
 
 
-async def _run(cluster: Cluster, speed: float, record: Path | None) -> int:
+async def _run(cluster: Cluster, speed: float, picture_path: Path | None) -> int:
     began = time.monotonic()
-    seen, report = Record(lambda: time.monotonic() - began), Report()
+    record, report = Record(lambda: time.monotonic() - began), Report()
     lines = Lines(sys.stdout)
-    lines.follow(seen, report)
+    lines.follow(record, report)
     lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
     async with (
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
-        Watching(client, {seed.NAMESPACE: seen}, *_FOLLOWED) as watching,
+        Watching(client, {seed.NAMESPACE: record}, *_FOLLOWED) as watching,
     ):
-        await run_steps(Driver(cluster, client, seen, watching, report, speed, lambda: lines.broken), SCENARIO)
+        await run_steps(Driver(cluster, client, record, watching, report, speed, lambda: lines.broken), SCENARIO)
     if lines.broken:
         raise BrokenPipeError
     if is_terminal(sys.stdout):
-        show(sys.stdout, seen, report, seen.clock())
-    if record is not None:
-        write(record, seen, report, seen.clock())
-        lines.say(f"picture: {record}")
+        show(sys.stdout, record, report, record.clock())
+    if picture_path is not None:
+        write(picture_path, record, report, record.clock())
+        lines.say(f"picture: {picture_path}")
     if report.failed:
         log = processes.log_path(cluster.directory, "headroom")
         for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
             print(f"headroom's log: {line}", file=sys.stderr)
-    lines.say(f"refused after the raise: {refused_after_raise(seen)}")
+    lines.say(f"refused after the raise: {refused_after_raise(record)}")
     lines.say(report.last_line)
     return report.exit_code
 

@@ -103,8 +103,8 @@ async def given_back(driver: Driver) -> None:
     """(d) What was added goes when the old pod is gone."""
     await _is_back(driver, "m2", used=seed.BASE)
     quota = driver.record.quota
-    left = [entry.key for entry in quota.entries] if quota else ["no quota"]
-    driver.check("entries left on the quota", "none", ", ".join(left) or "none")
+    keys = [entry.key for entry in quota.entries] if quota else ["no quota"]
+    driver.check("entries left on the quota", "none", ", ".join(keys) or "none")
     await driver.stop_headroom()
 
 
@@ -137,8 +137,8 @@ async def forged(driver: Driver) -> None:
     for kind in (registry.VALIDATING_ADMISSION_POLICIES, registry.VALIDATING_ADMISSION_POLICY_BINDINGS):
         await driver.create(kind, *seed.policies(kind.kind))
     driver.record.mark("note", "deploy/policy.yaml")
-    told = await driver.forge()
-    driver.check("a tenant's pod with a launcher's labels is refused", _FORGED, told[: len(_FORGED)], headline=True)
+    message = await driver.forge()
+    driver.check("a tenant's pod with a launcher's labels is refused", _FORGED, message[: len(_FORGED)], headline=True)
 
 
 async def maintained(driver: Driver) -> None:
@@ -156,10 +156,10 @@ async def maintained(driver: Driver) -> None:
     since = driver.record.clock()
     await driver.drain(node)
     await driver.expect("KubeVirt migrates each of them", len(seed.THREE_VMS), lambda: len(_evacuations(driver)))
-    guarded = await driver.is_guarded(seed.MAINTAINED)
-    driver.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
-    written = await driver.restart_agent(_DRAINED_RESTARTS)
-    driver.check("Rancher's agent starts anew and writes its base", f"{_DRAINED_RESTARTS} times", f"{written} times")
+    is_guarded = await driver.is_guarded(seed.MAINTAINED)
+    driver.check("headroom's webhook guards the quota", "yes", "yes" if is_guarded else "no")
+    writes = await driver.restart_agent(_DRAINED_RESTARTS)
+    driver.check("Rancher's agent starts anew and writes its base", f"{_DRAINED_RESTARTS} times", f"{writes} times")
     await driver.expect(
         "all of them arrive",
         [constants.PHASE_SUCCEEDED] * len(seed.THREE_VMS),
@@ -168,9 +168,9 @@ async def maintained(driver: Driver) -> None:
     )
     await driver.expect("the quota is back", Quota(seed.MAINTAINED, seed.THREE_PODS), lambda: _now(driver))
     driver.check(f"launchers left on {node}", 0, await driver.pods_on(node))
-    caught_up = await driver.catch_up()
+    is_caught_up = await driver.catch_up()
     low = [version for version in questions.reverts(driver.record, seed.MAINTAINED) if version.at >= since]
-    driver.check("versions of the quota without room for them", 0, len(low) if caught_up else None, headline=True)
+    driver.check("versions of the quota without room for them", 0, len(low) if is_caught_up else None, headline=True)
     driver.check("migrations refused after the raise", 0, questions.refused_after_raise(driver.record))
     await driver.stop_headroom()
 
@@ -195,15 +195,15 @@ async def _runs(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:
 async def _quota(
     driver: Driver,
     name: str,
-    wanted: T,
+    expected: T,
     read: Callable[[QuotaVersion], T],
     *,
     since: float | None = None,
     headline: bool = False,
 ) -> None:
     """What is read of the quota was `wanted` at a moment since the step began, or since another time."""
-    at = driver.began if since is None else since
-    await driver.expect(name, wanted, lambda: questions.ever(driver.record, at, wanted, read), headline=headline)
+    start = driver.began if since is None else since
+    await driver.expect(name, expected, lambda: questions.ever(driver.record, start, expected, read), headline=headline)
 
 
 _hard = partial(_quota, read=lambda version: version.hard)
@@ -231,13 +231,13 @@ async def _is_back(driver: Driver, migration: str, *, used: Amounts) -> None:
 async def _guarded(driver: Driver, raised: Amounts) -> None:
     """Rancher's agent again, and again, while headroom's webhook guards the quota."""
     await driver.start_headroom("--estimate", "harvester", WEBHOOK)
-    guarded = await driver.is_guarded(seed.BASE)
-    driver.check("headroom's webhook guards the quota", "yes", "yes" if guarded else "no")
+    is_guarded = await driver.is_guarded(seed.BASE)
+    driver.check("headroom's webhook guards the quota", "yes", "yes" if is_guarded else "no")
     since = driver.record.clock()
-    written = await driver.restart_agent(_RESTARTS)
-    driver.check("Rancher's agent restarts and writes its base", f"{_RESTARTS} times", f"{written} times")
-    seen = await driver.catch_up()
-    least = questions.lowest_under_entries(driver.record, since) if seen else None
+    writes = await driver.restart_agent(_RESTARTS)
+    driver.check("Rancher's agent restarts and writes its base", f"{_RESTARTS} times", f"{writes} times")
+    is_caught_up = await driver.catch_up()
+    least = questions.lowest_under_entries(driver.record, since) if is_caught_up else None
     driver.record.mark(*(("good", "no revert visible") if least == raised else ("note", "reverted")))
     name = f"with the guard, agent restarts ×{_RESTARTS}: no revert visible, the least allowed is"
     driver.check(name, raised, least, headline=True)

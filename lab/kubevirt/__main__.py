@@ -27,20 +27,20 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
         else:
             read = _seconds if isinstance(default, float) else type(default)
             parser.add_argument(flag, type=read, default=default, choices=choices)
-    given = parser.parse_args(argv)
-    return given, Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    flags = parser.parse_args(argv)
+    return flags, Options(**{field.name: getattr(flags, field.name) for field in fields(Options)})
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
-    given, options = parse_arguments(argv)
+    flags, options = parse_arguments(argv)
 
     @contextlib.asynccontextmanager
     async def lifetime(management: Management, _: ClientConfig) -> AsyncIterator[None]:
         register(management, options)
         yield
 
-    return run("virt-controller", given, lifetime, options.selects)
+    return run("virt-controller", flags, lifetime, options.selects)
 
 
 def _seconds(text: str) -> float:

@@ -38,9 +38,9 @@ def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
     parser = arguments("rancher", "system:serviceaccount:cattle-system:rancher", __doc__)
     parser.add_argument("--rancher", choices=sorted(RELEASES), default=DEFAULT, help="the release that is played")
-    given = parser.parse_args(argv)
-    release = RELEASES[given.rancher]
-    return run("rancher", given, lambda management, config: rancher(management, config, release))
+    flags = parser.parse_args(argv)
+    release = RELEASES[flags.rancher]
+    return run("rancher", flags, lambda management, config: rancher(management, config, release))
 
 
 if __name__ == "__main__":

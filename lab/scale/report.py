@@ -26,7 +26,7 @@ GIB = 1024.0**3
 class Moment:
     """A sample, one a second. Memory is in bytes: of all namespaces together, `rss` is headroom's."""
 
-    at: float
+    time: float
     succeeded: int
     pending: int
     allowed: int
@@ -179,14 +179,14 @@ def _charts(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[f
 def _over_time(
     line: str, moments: Sequence[Moment], read: Callable[[Moment], tuple[float, float]], area: str = ""
 ) -> Iterator[Text]:
-    return _chart(line, [(moment.at - moments[0].at, *read(moment)) for moment in moments], area)
+    return _chart(line, [(moment.time - moments[0].time, *read(moment)) for moment in moments], area)
 
 
 def _chart(line: str, points: Sequence[tuple[float, float, float]], area: str = "", unit: str = "s") -> Iterator[Text]:
     """Two values over time: the first as a line, the second as an area, named unless it is what is under the line."""
     samples = [Sample(at, *(Quantity(round(NANOS * value)) for value in values)) for at, *values in points]
     most = max((sample.hard for sample in samples), default=ZERO)
-    scale = Scale(max((sample.at for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)
+    scale = Scale(max((sample.time for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)
     found = plot.columns(samples, scale, scale.seconds)
     heading = Text(f"{'':<{plot.GUTTER}} ─ {line}", plot.HARD).append(f"  █ {area}" if area else "", plot.USED)
     yield heading.append(f"  up to {most.nanos / NANOS:,.4g}", plot.DIM)

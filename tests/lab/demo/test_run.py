@@ -45,7 +45,7 @@ async def test_a_step_that_cannot_go_on_ends_the_demo_as_failed(error: Exception
     await run_steps(driver, [step("a"), step("b", error=error), step("c")])
     assert [check.step for check in driver.report.checks] == ["a", "b", "b"]
     assert driver.report.exit_code == 1
-    assert "no more" in str(driver.report.checks[-1].seen)
+    assert "no more" in str(driver.report.checks[-1].actual)
 
 
 async def test_a_fact_may_come_true_late() -> None:
@@ -61,7 +61,7 @@ async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(monkeypa
     with pytest.raises(Stopped, match="it comes"):
         await driver.expect("it comes", "yes", lambda: "no")
     (check,) = driver.report.checks
-    assert (check.expected, check.seen, check.ok) == ("yes", "no", False)
+    assert (check.expected, check.actual, check.ok) == ("yes", "no", False)
 
 
 async def test_a_closed_output_ends_the_demo() -> None:
