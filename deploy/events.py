@@ -211,7 +211,7 @@ EVENTS: Final = (
     Event("NamespaceLocked", _BUDGET, "The namespace is locked for a migration.", kind="Normal"),
     Event(
         "ResourceQuotaRaised",
-        f"{_VMI}, {_BUDGET}",
+        f"{_VMI}, VMIM",
         "A quota was raised for its migration, with a VMMRQ under the lock.",
         kind="Normal",
     ),

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace, ResourceQuota
@@ -39,6 +40,9 @@ _OPENING_SECONDS = 12.0
 """A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
 itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
+_KNOWN_SECONDS = 0.5
+"""For so long a step goes on from what the one before has seen and written; then the API server is asked again: a cache
+may stand still."""
 _REMEMBERED = 4096
 _REFUSED = {
     "Restore": (EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
@@ -55,6 +59,8 @@ class Handler:
         self._seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, Timers] = defaultdict(Timers)
+        self._known: TTLCache[str, Observed] = TTLCache(_REMEMBERED, ttl=_KNOWN_SECONDS, timer=loop_time)
+        """By namespace what was seen and written last; nothing of one in which something failed since."""
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
@@ -64,6 +70,7 @@ class Handler:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
+            self._known.pop(key, None)
             self._refusals.pop(key, None)
             self._pauses.forget(key)
             return
@@ -100,20 +107,29 @@ class Handler:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
-        """The caches suggest a step; it is decided anew from live reads, and every write is bound to them. Raises
-        TimeoutError when the lock has to end."""
+        """The caches suggest a step; it is decided anew from live reads, and from what was written since, and every
+        write is bound to them. Raises TimeoutError when the lock has to end."""
         window = self._window(self._observer.cached(key))
         step = next_step(window)
         if isinstance(step, Wait):
             return window, step
         async with asyncio.timeout(window.left if window.lock and not window.overdue else None):
-            observed = await self._observer.live(key)
-            for _ in range(_MOST_WRITES):
-                window = self._window(observed)
-                step = next_step(window)
-                if isinstance(step, Wait):
-                    return window, step
-                observed = replace(await self._try(window, step), now=self._observer.clock())
+            known = self._known.pop(key, None)
+            if known is not None and (observed := self._observer.continued(known)):
+                with suppress(Conflict, AlreadyExists):  # another client writes there, and the caches do not show it
+                    return await self._take(observed)
+            return await self._take(await self._observer.live(key))
+
+    async def _take(self, observed: Observed) -> tuple[Window, Wait]:
+        """One step after the other."""
+        key = observed.namespace
+        for _ in range(_MOST_WRITES):
+            window = self._window(observed)
+            step = next_step(window)
+            if isinstance(step, Wait):
+                self._known[key] = observed
+                return window, step
+            observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     def _window(self, observed: Observed) -> Window:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
-from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.webhook.registration import NotReached
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
@@ -32,6 +34,12 @@ from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T")
+Known = TypeVar("Known", bound=Object)
+
+
+_PROVEN_SECONDS = 5.0
+"""For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
+it lets through, and refuses the rest."""
 
 
 class CannotLock(Exception):
@@ -40,8 +48,8 @@ class CannotLock(Exception):
 
 @dataclass(eq=False)
 class Observer:
-    """`cached` costs no request and suggests; `live` costs six and decides. `clock`: the API server's, in seconds
-    since the epoch."""
+    """`cached` costs no request and suggests; `live` costs three, and three more to prove the webhook, and decides.
+    `clock`: the API server's, in seconds since the epoch."""
 
     facts: FactsObserver
     client: Client
@@ -51,6 +59,8 @@ class Observer:
     rancher: RancherWrites
     _own: str = field(default="", init=False)
     """Our user name."""
+    _proven: tuple[float, dict[str, Any]] | None = field(default=None, init=False)
+    """Where the API server has reached the webhook, and until when that counts."""
 
     def concerns_us(self, namespace: str) -> bool:
         """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
@@ -62,6 +72,25 @@ class Observer:
     def cached(self, namespace: str) -> Observed:
         lock = recognise(self.locks.get(name=lock_name(namespace)))
         return observe(self.facts, lock, namespace, self.clock())
+
+    def continued(self, before: Observed) -> Observed | None:
+        """What was observed and written last, and of each object what the cache has if that is newer. Every write is
+        bound to the version of what it changes. None where the caches have other objects than that: the API server
+        has to be asked."""
+        cached = self.cached(before.namespace)
+        if _uids(cached) != _uids(before):
+            return None
+        locks = [each.lock.configuration for each in (cached, before) if each.lock]
+        return replace(
+            before,
+            exists=cached.exists,
+            facts=cached.facts,
+            now=cached.now,
+            refused=(),
+            budgets=_newest(cached.budgets, before.budgets),
+            quotas=_newest(cached.quotas, before.quotas),
+            lock=recognise(newer(*locks)) if locks else None,
+        )
 
     async def live(self, namespace: str) -> Observed:
         """Budgets, quotas and lock as the API server has them now. Raises ApiError.
@@ -95,11 +124,7 @@ class Observer:
             raise CannotLock("it is a system namespace, or one that --never-lock names")
         if locked := ", ".join(each.name for each in self.facts.source.quotas.list(namespace) if self._is_locked(each)):
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
-        where = await self._where()
-        try:
-            await probe(self.client, settings.namespace)
-        except NotReached as exc:
-            raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
+        where = await self._reached()
         self._own = self._own or await own_user(self.client)
         users = [user for user in (self._own, *settings.controller_users) if user]
         if not users:
@@ -109,6 +134,17 @@ class Observer:
 
     def _is_locked(self, quota: ResourceQuota) -> bool:
         return is_default(quota) and self.rancher.is_locked() and self.rancher.way is not RancherQuotas.IMPERSONATE
+
+    async def _reached(self) -> dict[str, Any]:
+        """Where the API server reaches the webhook. Raises CannotLock, ApiError."""
+        if self._proven is None or loop_time() > self._proven[0]:
+            self._proven, where = None, await self._where()
+            try:
+                await probe(self.client, self.settings.namespace)
+            except NotReached as exc:
+                raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
+            self._proven = loop_time() + _PROVEN_SECONDS, where
+        return self._proven[1]
 
     async def _where(self) -> dict[str, Any]:
         """From the configuration that is probed next: a broken registration is not copied."""
@@ -123,6 +159,16 @@ class Observer:
                 "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
             )
         return found
+
+
+def _uids(observed: Observed) -> object:
+    objects = [*observed.budgets, *observed.quotas]
+    return {each.uid for each in objects}, observed.lock and observed.lock.configuration.uid
+
+
+def _newest(cached: Iterable[Known], known: Iterable[Known]) -> list[Known]:
+    by_uid = {each.uid: each for each in known}
+    return [newer(each, by_uid[each.uid]) for each in cached]
 
 
 async def _found(read: Awaitable[T]) -> T | None:

@@ -35,8 +35,10 @@ _RELEASED = METRICS["headroom_mtq_quota_released_total"].counter()
 _WRITES = METRICS["headroom_mtq_writes_total"].counter()
 
 _NANO = 1e-9
-_EVENTS = {"MakeLock": EVENT_LOCKED, "Raise": EVENT_RAISED, "Unlock": EVENT_UNLOCKED}
-"""By the name of a write; the others are only logged."""
+_OF_BUDGETS = {"MakeLock": EVENT_LOCKED, "Unlock": EVENT_UNLOCKED}
+"""By the name of a write, what is recorded about the budgets. Of each window the same, so that Kubernetes counts it in
+one event; what is raised for whom is told the migrations."""
+_LOCKED = "locked until the target pods of migrations exist"
 
 
 class Writer:
@@ -64,9 +66,11 @@ class Writer:
         if step.name == "Unlock" and observed.lock:
             _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.seen))
         log.info("%s: %s", observed.namespace, step.text)
-        if step.name in _EVENTS:
-            for obj in (*observed.budgets, *step.about):
-                self._events.event(obj, "Normal", _EVENTS[step.name], step.text)
+        for budget in observed.budgets if step.name in _OF_BUDGETS else ():
+            text = step.text if step.name == "Unlock" else _LOCKED
+            self._events.event(budget, "Normal", _OF_BUDGETS[step.name], text)
+        for migration in step.about:
+            self._events.event(migration, "Normal", EVENT_RAISED, step.text)
         return after
 
     async def unlock(self, lock: Lock) -> None:

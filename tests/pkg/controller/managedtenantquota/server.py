@@ -62,6 +62,8 @@ class Counting(Server):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[tuple[str, str]] = []
+        self.read = 0
+        """How many requests wrote nothing."""
         self.left: int | None = None
         self.then: BaseException = Ended()
 
@@ -90,6 +92,8 @@ class _Counted(FakeTransport):
         answer = await super().request(method, path, **options)
         if method != "GET" and "dryRun" not in (options.get("params") or {}):
             self._server.done(method, path)
+        else:
+            self._server.read += 1
         return answer
 
 
