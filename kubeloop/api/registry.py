@@ -34,7 +34,8 @@ class Resource(Generic[T]):
     status_subresource: bool | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        BY_TYPE.setdefault(self.type, self)
+        if self.type not in (Object, PartialObjectMetadata):  # those are of any kind
+            BY_TYPE.setdefault(self.type, self)
 
     @property
     def api_version(self) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.client.config import ClientConfig
+from kubeloop.client.discovery import resource_of
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.resource_reader import PLAIN, Accept
@@ -33,6 +34,7 @@ class Client:
     def __init__(self, config: ClientConfig | Transport, **options: Unpack[TransportOptions]) -> None:
         self.transport = config if isinstance(config, Transport) else Transport(config, **options)
         self._resources: dict[Resource[Any], ResourceClient[Any]] = {}
+        self._by_kind: dict[tuple[str, str], ResourceClient[Object]] = {}
 
     def resource(self, resource: Resource[T]) -> ResourceClient[T]:
         """The client of a kind, made once; of a definition with a struct of its own, another one."""
@@ -40,6 +42,13 @@ class Client:
             accept = _PARTIAL_METADATA if resource.type is PartialObjectMetadata else PLAIN
             self._resources[resource] = ResourceClient(self.transport, resource, accept=accept)
         return cast("ResourceClient[T]", self._resources[resource])
+
+    async def resource_by_kind(self, api_version: str, kind: str) -> ResourceClient[Object]:
+        """The client of a kind that a manifest names, found by discovery (Go's RESTMapper and dynamic client); of what
+        it reads there is the metadata alone. Raises NotInstalled."""
+        if (api_version, kind) not in self._by_kind:
+            self._by_kind[api_version, kind] = self.resource(await resource_of(self.transport, api_version, kind))
+        return self._by_kind[api_version, kind]
 
     def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
         """Of the kind's objects the metadata alone."""

@@ -7,15 +7,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Struct
+from kubeloop.api.meta import Object, Struct
 from kubeloop.api.registry import Resource
-from kubeloop.client.errors import STATUS_404, ServerError
+from kubeloop.client.errors import STATUS_404, NotInstalled, ServerError
 from kubeloop.client.lenient import UNDECODABLE, decode
 from kubeloop.client.transport import Transport
 
 
 class _ApiResource(Struct):
     name: str
+    kind: str = ""
+    namespaced: bool = False
 
 
 class _ApiResourceList(Struct):
@@ -60,20 +62,37 @@ async def has_status(transport: Transport, resource: Resource[Any]) -> bool | No
     return f"{resource.plural}/status" in names if resource.plural in names else None
 
 
+async def resource_of(transport: Transport, api_version: str, kind: str) -> Resource[Object]:
+    """The Resource of a kind that is known by its name alone, as in a manifest (Go's RESTMapper). Raises NotInstalled
+    where the server does not know it, ApiError as `is_served`."""
+    listed = await _served(transport, api_version) or []
+    found = next((each for each in listed if each.kind == kind and "/" not in each.name), None)
+    if found is None:
+        raise NotInstalled(f"the server has no kind {kind} of {api_version}: install its CustomResourceDefinition")
+    group, _, version = api_version.rpartition("/")
+    has_status = any(each.name == f"{found.name}/status" for each in listed)
+    return Resource(group, version, found.name, kind, Object, found.namespaced, has_status)
+
+
 async def served_names(transport: Transport, api_version: str) -> set[str] | None:
     """Returns the names in a version's list, as `pods` and `pods/status`: none where the version is not served, None
     where it is and its list is not. Raises ApiError as `is_served`."""
+    listed = await _served(transport, api_version)
+    return None if listed is None else {each.name for each in listed}
+
+
+async def _served(transport: Transport, api_version: str) -> list[_ApiResource] | None:
     prefix = "/apis" if "/" in api_version else "/api"
     try:
         body = await transport.request("GET", f"{prefix}/{api_version}", retry=False)
     except STATUS_404:
         if "/" not in api_version:
             raise  # every server serves v1
-        return None if await _version_is_served(transport, api_version) else set()
+        return None if await _version_is_served(transport, api_version) else []
     listed = _well_formed(_RESOURCES, body, "APIResourceList")
     if listed.group_version != api_version:
         raise ServerError(f"discovery answers for {listed.group_version}, not {api_version}")
-    return {each.name for each in listed.resources or []}
+    return listed.resources or []
 
 
 async def _version_is_served(transport: Transport, api_version: str) -> bool:

@@ -19,7 +19,7 @@ from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.credentials import CredentialSource, Reread, Static, header_value, read_token
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.exec_plugin import API_VERSIONS, MODES, Command, ExecPlugin
-from kubeloop.client.kubeconfig_file import Cluster, Context, Exec, Kubeconfig, User, decoded, read
+from kubeloop.client.kubeconfig_file import Cluster, Context, Exec, Kubeconfig, User, decoded, parsed, read
 from kubeloop.client.proxies import environment_proxy, shown, split_url
 from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
@@ -43,8 +43,19 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
         raise ConfigError(f"kubeconfig {names}: {err}") from err
 
 
+def load_text(content: bytes, context: str | None = None) -> ClientConfig:
+    """The configuration of `context` in a kubeconfig's content. Raises ConfigError, also where it names a program or a
+    file: whoever may write a Secret should not choose what runs, or is read, here."""
+    try:
+        return _Chosen(parsed(content, ""), context, alone=True).client_config()
+    except ConfigError as err:
+        raise ConfigError(f"kubeconfig: {err}") from err
+
+
 class _Chosen:
-    def __init__(self, kubeconfig: Kubeconfig, name: str | None) -> None:
+    def __init__(self, kubeconfig: Kubeconfig, name: str | None, *, alone: bool = False) -> None:
+        """`alone`: what needs more than the content is refused."""
+        self._alone = alone
         if kubeconfig == Kubeconfig():
             raise ConfigError("the file is empty")
         name = name or kubeconfig.current_context
@@ -59,6 +70,9 @@ class _Chosen:
     def client_config(self) -> ClientConfig:
         cluster, user = self._cluster, self._user
         problems = [*_cluster_problems(cluster, self._cluster_name), *_user_problems(user, self._user_name)]
+        outside = (cluster.certificate_authority, user.client_certificate, user.client_key, user.token_file)
+        if self._alone and (any(outside) or user.exec or user.auth_provider):
+            problems = ["it names a file or a credential plugin: give certificates and token in it (*-data, token)"]
         if problems:
             raise ConfigError("; ".join(problems))
         host = cluster.server.partition("?")[0].partition("#")[0].rstrip("/")

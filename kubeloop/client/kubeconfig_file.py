@@ -195,30 +195,35 @@ def read(paths: list[str]) -> Kubeconfig:
     merged = Kubeconfig()
     for path in paths:
         try:
-            file = _file(path)
-            folder = os.path.dirname(os.path.abspath(path))
-            clusters = _by_name("clusters", ((entry.name, entry.cluster) for entry in file.clusters))
-            users = _by_name("users", ((entry.name, entry.user) for entry in file.users))
-            contexts = _by_name("contexts", ((entry.name, entry.context) for entry in file.contexts))
+            with open(path, "rb") as opened:
+                one = parsed(opened.read(), os.path.dirname(os.path.abspath(path)))
+        except OSError as err:
+            raise ConfigError(f"{path}: {err.strerror or err}" if len(paths) > 1 else err.strerror or str(err)) from err
         except ConfigError as err:
             raise ConfigError(f"{path}: {err}" if len(paths) > 1 else str(err)) from err
-        for cluster in clusters.values():
-            cluster.folder = folder
-        for user in users.values():
-            user.folder = folder
-        merged.clusters = clusters | merged.clusters
-        merged.users = users | merged.users
-        merged.contexts = contexts | merged.contexts
-        merged.current_context = merged.current_context or file.current_context
+        merged.clusters = one.clusters | merged.clusters
+        merged.users = one.users | merged.users
+        merged.contexts = one.contexts | merged.contexts
+        merged.current_context = merged.current_context or one.current_context
     return merged
 
 
-def _file(path: str) -> _File:
+def parsed(content: bytes, folder: str) -> Kubeconfig:
+    """A file's content; relative paths in it begin in `folder`. Raises ConfigError, with the field."""
+    file = _file(content)
+    clusters = _by_name("clusters", ((entry.name, entry.cluster) for entry in file.clusters))
+    users = _by_name("users", ((entry.name, entry.user) for entry in file.users))
+    contexts = _by_name("contexts", ((entry.name, entry.context) for entry in file.contexts))
+    for cluster in clusters.values():
+        cluster.folder = folder
+    for user in users.values():
+        user.folder = folder
+    return Kubeconfig(file.current_context, clusters, users, contexts)
+
+
+def _file(text: bytes) -> _File:
     try:
-        with open(path, "rb") as opened:
-            content = _json(_first_document(opened.read()), {})
-    except OSError as err:
-        raise ConfigError(err.strerror or str(err)) from err
+        content = _json(_first_document(text), {})
     except yaml.MarkedYAMLError as err:
         # Not the whole text of the error: it may show the line, and a token in it.
         line = f" in line {err.problem_mark.line + 1}" if err.problem_mark else ""

@@ -7,7 +7,8 @@ tools/clientcmd, rest/config.go.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -46,14 +47,28 @@ def load_config(
     )
 
 
+def config_from_kubeconfig(content: str | bytes, context: str | None = None) -> ClientConfig:
+    """The configuration that a kubeconfig's content means, as a Secret holds it (clientcmd.RESTConfigFromKubeConfig).
+    Certificates and token must be in it: one that names a file or a plugin is refused. Raises ConfigError."""
+    with _reader("kubeconfig"):
+        from kubeloop.client import kubeconfig
+    return kubeconfig.load_text(content.encode() if isinstance(content, str) else content, context)
+
+
 def _from_files(paths: list[str], context: str | None) -> ClientConfig:
-    # Imported here: the kubernetes package costs 0.3 s and 20 MB, and a pod needs none of it.
+    with _reader(f"kubeconfig {os.pathsep.join(paths)}"):
+        from kubeloop.client import kubeconfig
+    return kubeconfig.load(paths, context)
+
+
+@contextmanager
+def _reader(what: str) -> Iterator[None]:
+    """Around the import of what reads kubeconfigs: a pod needs no YAML."""
     try:
         with needs_extra("kubeconfig"):
-            from kubeloop.client import kubeconfig
+            yield
     except ImportError as err:
-        raise ConfigError(f"kubeconfig {os.pathsep.join(paths)}: {err}") from err
-    return kubeconfig.load(paths, context)
+        raise ConfigError(f"{what}: {err}") from err
 
 
 def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool:

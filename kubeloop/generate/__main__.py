@@ -9,12 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from kubeloop.client.client import Client
-from kubeloop.client.discovery import served_schema
+from kubeloop.client.discovery import resource_of, served_schema
 from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError, needs_extra
 from kubeloop.generate.structs import Kind, kind_of_crd, structs
@@ -81,12 +78,8 @@ async def _of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind
 
 async def _of_kind(client: Client, api_version: str, kind: str) -> Kind:
     schema, definitions = await served_schema(client.transport, api_version, kind)
-    group, _, version = api_version.rpartition("/")
-    prefix = "/apis/" if group else "/api/"
-    listed: Any = msgspec.json.decode(await client.transport.request("GET", prefix + api_version))
-    (found,) = (r for r in listed["resources"] if r["kind"] == kind and "/" not in r["name"])
-    has_status = any(r["name"] == f"{found['name']}/status" for r in listed["resources"])
-    return Kind(group, version, found["name"], kind, found["namespaced"], has_status, schema, definitions)
+    of = await resource_of(client.transport, api_version, kind)
+    return Kind(of.group, of.version, of.plural, kind, of.namespaced, bool(of.status_subresource), schema, definitions)
 
 
 if __name__ == "__main__":

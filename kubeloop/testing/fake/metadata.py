@@ -17,6 +17,12 @@ _ANNOTATIONS_SIZE = 256 * 1024
 _GENERATED = 5
 """Letters that the server adds to a generateName, which it cuts so that the whole is no longer than a label."""
 _WITHOUT_SLASH = ("kubernetes", "orphan", "foregroundDeletion")
+_GROUPS = frozenset({
+    "admissionregistration", "apiextensions", "apiregistration", "authentication", "authorization", "certificates",
+    "coordination", "discovery", "events", "flowcontrol.apiserver", "networking", "node", "rbac.authorization",
+    "resource", "scheduling", "storage",
+})  # fmt: skip
+"""Without `.k8s.io`, where others have their kinds too (snapshot.storage, cluster.x-)."""
 _LABEL_NAMES = ("namespaces", "services")
 """Kinds of core/v1 whose names are labels: 63 characters, no dot."""
 
@@ -74,7 +80,7 @@ def check_metadata(resource: Resource[Any], metadata: Mapping[str, Any], before:
 
 def is_of_kubernetes(resource: Resource[Any]) -> bool:
     """Whether the kind is the API server's own, not a custom resource."""
-    return "." not in resource.group or resource.group.endswith("k8s.io")
+    return "." not in resource.group or resource.group.removesuffix(".k8s.io") in _GROUPS
 
 
 def _labels(labels: Mapping[str, Any]) -> Iterator[str]:

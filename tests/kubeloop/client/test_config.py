@@ -17,9 +17,10 @@ from kubeloop.client import loading
 from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.loading import load_config
+from kubeloop.client.loading import config_from_kubeconfig, load_config
 from kubeloop.client.proxies import environment_proxy
 from kubeloop.client.tls import TLSSettings
+from tests.decisions import sentences
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.client.rig import authenticate, load, token_of
@@ -52,6 +53,29 @@ async def test_the_explicit_file_beats_the_environment(tmp_path: Path) -> None:
     explicit = write(tmp_path, kubeconfig({"token": "x"}), "explicit")
     other = write(tmp_path, kubeconfig({"token": "y"}), "other")
     assert await token_of(load(explicit, KUBECONFIG=other)) == "Bearer x"
+
+
+async def test_a_secrets_kubeconfig_is_used_as_it_is() -> None:
+    content = json.dumps(kubeconfig({"token": "x"}, cluster={"certificate-authority-data": data(Authority().pem)}))
+    config = config_from_kubeconfig(content)
+    assert (config.host, config.namespace, await token_of(config)) == ("https://10.0.0.1:6443", "ns-a", "Bearer x")
+    assert await token_of(config_from_kubeconfig(content.encode(), "a")) == "Bearer x"
+
+
+OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a program": ({"exec": {"command": "x", "apiVersion": "client.authentication.k8s.io/v1"}}, {}),
+    "a file of a token": ({"tokenFile": "/etc/passwd"}, {}),
+    "a file of a certificate": ({"client-certificate": "/etc/passwd", "client-key": "/etc/passwd"}, {}),
+    "a file of an authority": ({"token": "x"}, {"certificate-authority": "/etc/passwd"}),
+    "an auth-provider": ({"auth-provider": {"name": "gcp"}}, {}),
+}
+
+
+@sentences(OUTSIDE)
+def test_a_secrets_kubeconfig_runs_and_reads_nothing_here(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    user, cluster = case
+    with pytest.raises(ConfigError, match=r"^kubeconfig: it names a file or a credential plugin: give "):
+        config_from_kubeconfig(json.dumps(kubeconfig(user, cluster=cluster)))
 
 
 def in_home(folder: Path, name: str = ".kube") -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kubeloop.api.registry import PODS
+from kubeloop.api.registry import CONFIG_MAPS, PODS
 from kubeloop.client.client import Client
-from kubeloop.client.errors import ApiError
+from kubeloop.client.errors import ApiError, NotInstalled
+from kubeloop.testing.fake import FakeCluster
 from kubeloop.testing.scripted_server import (
     GET,
     Reply,
@@ -21,6 +22,7 @@ from kubeloop.testing.scripted_server import (
 )
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 
+VM_KIND = VIRTUAL_MACHINES.kind
 VERSION = f"/apis/{VIRTUAL_MACHINES.api_version}"
 PAGE = raw(b"<html>no such backend</html>", 404, {"Content-Type": "text/html"})
 
@@ -71,6 +73,27 @@ async def test_only_a_well_formed_list_without_the_kind_confirms_that_it_is_gone
             await machines.is_served()
     else:
         assert await machines.is_served() is served
+
+
+async def test_a_kind_that_a_manifest_names_is_found_with_its_path_and_its_status() -> None:
+    client = FakeCluster().client()
+    found = [(await client.resource_by_kind(*each)).resource for each in (("v1", "Node"), ("kubevirt.io/v1", VM_KIND))]
+    assert [(each.path("ns"), each.status_subresource) for each in found] == [
+        ("/api/v1/nodes", True),
+        ("/apis/kubevirt.io/v1/namespaces/ns/virtualmachines", True),
+    ]
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "ns"}, "data": {"a": "b"}}
+    written = await (await client.resource_by_kind("v1", "ConfigMap")).apply(body, field_manager="test")
+    assert (written.key, (await client.resource(CONFIG_MAPS).get(name="a", namespace="ns")).data) == (
+        "ns/a",
+        {"a": "b"},
+    )
+
+
+@pytest.mark.parametrize(("api_version", "kind"), [("v1", "Nodes"), ("none.example.org/v1", "Node")])
+async def test_a_kind_that_no_server_knows_is_not_installed(api_version: str, kind: str) -> None:
+    with pytest.raises(NotInstalled, match=f"no kind {kind} of {api_version}"):
+        await FakeCluster().client().resource_by_kind(api_version, kind)
 
 
 async def test_every_server_has_the_core_group(server: ScriptedServer, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kubeloop.client.apply_set import ApplySet
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
+from kubeloop.testing.fake.metadata import check_metadata
 from kubeloop.testing.fake.server import FakeCluster
 
 
@@ -156,6 +158,14 @@ METADATA: dict[str, tuple[dict[str, Any], bool]] = {
     "a name of 253 characters": ({"name": "a" * 253}, True),
     "a name of 254 characters": ({"name": "a" * 254}, False),
 }
+
+
+@pytest.mark.parametrize(("group", "is_right"), [("storage.k8s.io", False), ("cluster.x-k8s.io", True)])
+def test_only_the_api_servers_own_kinds_want_a_domain_in_finalizers(group: str, is_right: bool) -> None:
+    """Cluster API's finalizers have none; its group ends like Kubernetes' own."""
+    kind = Resource(group, "v1", "things", "Thing", Object)
+    with contextlib.nullcontext() if is_right else pytest.raises(errors.Invalid):
+        check_metadata(kind, {"finalizers": ["cluster.example.org"]}, {})
 
 
 @pytest.mark.parametrize(("metadata", "is_right"), METADATA.values(), ids=METADATA)
