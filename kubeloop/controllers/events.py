@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from cachetools import LRUCache, TTLCache
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from kubeloop.api import registry
 from kubeloop.api.core import EventType
@@ -52,8 +51,8 @@ SPAM_SECONDS = 300.0
 _REMEMBERED = 4096
 _NAME_LIMIT = 253
 
-_TRIES = 6
-"""How often one event is tried, 1, 2, 4, 8 and 10 s apart: a restart of the API server should cost none."""
+_PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
+"""Seconds between the tries of one event: a restart of the API server should cost none."""
 _WRITES_AT_ONCE = 8
 """Namespaces have a writer each, so that one where a webhook on Events hangs does not hold up the others; together
 they keep so many of the connections that all requests share."""
@@ -194,12 +193,13 @@ class EventRecorder:
     async def _write_one(self, identity: Identity, occurrence: Occurrence) -> None:
         key = identity.about.key
         try:
-            await AsyncRetrying(
-                retry=retry_if_exception_type((Unreachable, ServerError, TooManyRequests)),
-                wait=wait_exponential(multiplier=1, max=10),
-                stop=stop_after_attempt(_TRIES),
-                reraise=True,
-            )(self._write, identity, occurrence)
+            for pause in (*_PAUSES, None):
+                try:
+                    return await self._write(identity, occurrence)
+                except (Unreachable, ServerError, TooManyRequests):
+                    if pause is None:
+                        raise
+                await asyncio.sleep(pause)
         except ReadOnly:
             log.info("dry run: %s %s on %s: %s", identity.type, identity.reason, key, occurrence.message)
         except ApiError as error:
