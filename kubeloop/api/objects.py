@@ -159,7 +159,7 @@ def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
     """A copy of the value, as the field holds it. Raises TypeError."""
     expected = _field_types(kind).get(name)
     if expected is None:
-        raise TypeError(f"{kind.__name__} has no field {name}")
+        raise TypeError(f"{kind.__name__} has no field {name}, but {', '.join(_field_types(kind))}: names are Python's")
     plain = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
     try:
         held = msgspec.convert(plain, expected)
@@ -167,7 +167,7 @@ def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
         raise TypeError(f"{kind.__name__}.{name}: {err}") from err
     if held not in (value, plain):
         # A mapping became a struct, inside a list: a misspelt name in it would be lost.
-        raise TypeError(f"{kind.__name__}.{name}: structs are given as structs within a list or dict")
+        raise TypeError(f"{kind.__name__}.{name}: structs are given as structs within a list or dict: Condition(...)")
     return held
 
 
@@ -195,7 +195,7 @@ def refuse_partly_declared(where: str, value: Any) -> None:
         if isinstance(item, Struct) and not _whole(type(item)):
             raise PartlyDeclared(
                 f"{where} cannot be written as a list: {type(item).__name__} declares only a part of its fields, "
-                "the others would be deleted (see PartlyDeclared)"
+                "the others would be deleted: say `whole` of a struct that has all, or write a JSON patch"
             )
 
 

@@ -68,7 +68,7 @@ def kind_of(obj: Object) -> tuple[str, str]:
         return obj.api_version, obj.kind
     resource = BY_TYPE.get(type(obj))
     if resource is None:
-        raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and is not in the registry")
+        raise ValueError(f"{type(obj).__name__} {obj.key} has no kind and no Resource: define one of its type")
     return resource.api_version, resource.kind
 
 

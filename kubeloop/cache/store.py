@@ -85,7 +85,7 @@ class Indexer(Generic[T]):
         """Adds indexes, also to a store that is filled already. ValueError when a name is taken."""
         taken = sorted(self._index_funcs.keys() & indexers.keys())
         if taken:
-            raise ValueError(f"indexer conflict: {', '.join(taken)} added before")
+            raise ValueError(f"indexer conflict: {', '.join(taken)} added before: add each once, or under another name")
         for name, func in indexers.items():
             self._index_funcs[name] = func
             self._fill(name, func)
@@ -145,7 +145,7 @@ class Indexer(Generic[T]):
         try:
             return self._indices[name]
         except KeyError:
-            raise KeyError(f"index {name!r} was never added") from None
+            raise KeyError(f"index {name!r} was never added: add_indexer does it, before the first read") from None
 
     def _last_values(self, name: str, func: IndexFunc[T], key: str, old: T) -> tuple[str, ...]:
         """The values under which an object that is about to leave stands; a hole that it made is closed."""

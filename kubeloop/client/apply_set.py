@@ -49,7 +49,7 @@ class ApplySet:
         """Applies `objects`, then deletes the others of the set; returns them as the server answered. Raises ValueError
         for a kind that is not one of the set's, Conflict for a field of another manager (`force` takes it over)."""
         if unknown := [kind.plural for kind in objects if kind not in self._kinds]:
-            raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set")
+            raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set: name them when it is made")
         applied = [
             await self._client.resource(kind).apply(
                 self._marked(body), field_manager=self._field_manager, force=force, namespace=self._namespace

@@ -124,7 +124,7 @@ async def served_schema(transport: Transport, api_version: str, kind: str) -> tu
     for schema in definitions.values():
         if wanted in schema.get("x-kubernetes-group-version-kind", ()):
             return schema, definitions
-    raise KeyError(f"{kind} is not among the schemas of {api_version}")
+    raise KeyError(f"{kind} is not among the schemas of {api_version}: is its CustomResourceDefinition installed?")
 
 
 def reference(schema: Schema) -> str:

@@ -195,7 +195,7 @@ def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> 
     """Raises BadRequest where an object of a namespaced kind is meant and no namespace is given."""
     if resource.namespaced and not namespace:
         about = f"{resource.kind} {name}".rstrip()
-        raise BadRequest(f"{about} has a namespace, and none is given")
+        raise BadRequest(f"{about} has a namespace, and none is given: say namespace=")
 
 
 def parse_retry_after(value: str | None) -> float | None:

@@ -60,7 +60,7 @@ class _Chosen:
             raise ConfigError("the file is empty")
         name = name or kubeconfig.current_context
         if not name:
-            raise ConfigError("no current-context is set")
+            raise ConfigError("no current-context is set: set it, or name a context")
         self._context: Context = _entry(kubeconfig.contexts, "context", name)
         self._cluster_name = self._context.cluster
         self._cluster: Cluster = _entry(kubeconfig.clusters, "cluster", self._cluster_name)
@@ -132,7 +132,7 @@ def _token_file(path: Path, token: str | None) -> CredentialSource:
 
 def _entry(entries: dict[str, Any], kind: str, name: str) -> Any:
     if name not in entries:
-        raise ConfigError(f"{kind} {name!r} does not exist")
+        raise ConfigError(f"{kind} {name!r} does not exist, but {', '.join(entries) or 'none'}")
     return entries[name]
 
 

@@ -96,5 +96,5 @@ def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, 
 def _host(environ: Mapping[str, str]) -> str:
     host, port = environ.get(HOST), environ.get(PORT)
     if not host or not port:
-        raise ConfigError(f"{HOST} and {PORT} are not both set")
+        raise ConfigError(f"{HOST} and {PORT} are not both set: the kubelet does it in a pod")
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -39,7 +39,7 @@ class TLSSettings:
     def read(self) -> TLSSettings:
         """The same with the files' content, as it is now. Raises ConfigError."""
         if bool(self.certificate) != bool(self.key):
-            raise ConfigError("only one of client-certificate and client-key is set")
+            raise ConfigError("only one of client-certificate and client-key is set: set both")
         return TLSSettings(_text(self.ca), _text(self.certificate), _text(self.key), self.verify)
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
@@ -109,7 +109,7 @@ def _authorities(ca: str) -> str:
     among others. Raises ConfigError where there is none."""
     if not ca.strip():
         # The ssl module would take an empty text for none, and trust every public authority.
-        raise ConfigError("the cluster's certificate authority is empty")
+        raise ConfigError("the cluster's certificate authority is empty: leave it out for the system's authorities")
     context, valid, reason = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), [], "it has none"
     for block in _CERTIFICATE.findall(ca):
         try:

@@ -84,7 +84,9 @@ class Controller(Generic[T]):
     def client(self) -> ResourceClient[T]:
         """For writing. ValueError in a controller that was made without."""
         if self._client is None:
-            raise ValueError(f"controller {self.name} was made without a client")
+            raise ValueError(
+                f"controller {self.name} was made without a client: give it one, as a ControllerFactory does"
+            )
         return self._client
 
     def cache(self) -> CacheReader[T]:
@@ -113,7 +115,7 @@ class Controller(Generic[T]):
     def _add(self, name: str, handler: Handler[T], reads: Reads[T] | None, *, removal: bool = False) -> None:
         self._refuse_if_stopped()
         if (name, removal) in self._handlers:
-            raise ValueError(f"controller {self.name} has a handler {name} already")
+            raise ValueError(f"controller {self.name} has a handler {name} already: give this one another name")
         first = not self._handlers
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
         metrics = ReconcileMetrics(label, self._worker_count)

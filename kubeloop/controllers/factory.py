@@ -128,7 +128,9 @@ class ControllerFactory:
         elif shared != self._shared[found]:
             pairs = zip(("transform", "resync_period", "rate_limiter"), shared, self._shared[found], strict=True)
             (other, *_) = (option for option, asked, has in pairs if asked != has)
-            raise ValueError(f"the controller of {found.name} is shared, with another {other}")
+            raise ValueError(
+                f"the controller of {found.name} is shared, with another {other}: give the same everywhere"
+            )
         return found
 
     def metadata(
