@@ -27,7 +27,6 @@ from pkg.report.status import QuotaStatus, head
 from pkg.report.status import status as of
 from pkg.report.totals import Totals, totals
 from pkg.util.amounts import listed, shown
-from pkg.util.resourcequota.policy import EXACT
 
 
 class Part(StrEnum):
@@ -93,7 +92,7 @@ class Answer(reports.Answer):
         elif self.whole:
             parts += [part for quota in self.quotas for part in _parts(quota, installed)]
         else:
-            parts += [part for quota in self.quotas if not quota.is_quiet for part in _short(quota, self.snapshot.now)]
+            parts += [part for quota in self.quotas if not quota.is_quiet for part in _short(quota, self.snapshot)]
         parts += [part for found in self.budgets if self.whole or found.raised for part in _budget_parts(found)]
         if not (self.quotas or self.budgets):
             parts.append(reports.line(f"no managed quota in {self.where or 'any namespace'}"))
@@ -142,15 +141,15 @@ def status(
     return 0
 
 
-def _short(quota: QuotaStatus, now: float) -> Iterator[RenderableType]:
+def _short(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[RenderableType]:
     """A quota that is raised or has a problem, in a line, its entries and its problems."""
     amounts = (f"{name} {row.sentence(name)}" for name, row in quota.resources.items() if row.added)
     yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), Tone.RAISED)
     for entry in quota.additions:
-        since = f" for {lasting(now - from_rfc3339(entry.since))}" if entry.since else ""
+        since = f" for {lasting(snapshot.now - from_rfc3339(entry.since))}" if entry.since else ""
         left = ""
         if entry.left:
-            until = from_rfc3339(entry.since) + EXACT.hold_limit if entry.since else None
+            until = from_rfc3339(entry.since) + snapshot.basis.policy.hold_limit if entry.since else None
             latest = f", until {time.strftime('%H:%M:%S', time.gmtime(until))} UTC at the latest" if until else ""
             left = f": {', '.join(entry.left)} still counts{latest}"
         yield reports.line(f"  {entry.vm}   {entry.state}{since}{left}")

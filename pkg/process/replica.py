@@ -166,6 +166,7 @@ class Replica:
                 rancher_quotas=management.rancher.way,
                 rancher_reason=management.rancher.reason,
                 policy=IN_FORCE if management.policy_in_force else "",
+                hold_limit=policy.hold_limit,
             ),
             checks.faults,
             kubernetes.changed,

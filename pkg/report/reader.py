@@ -165,7 +165,8 @@ async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation
     if found is None:
         return Basis(Policy(mode, estimate), source, versions)
     rancher = found.rancher_quotas, found.rancher_reason
-    return Basis(Policy(mode, estimate), source, versions, found.policy == IN_FORCE, *rancher)
+    policy = Policy(mode, estimate, hold_limit=found.hold_limit)
+    return Basis(policy, source, versions, found.policy == IN_FORCE, *rancher)
 
 
 async def _own(

@@ -20,7 +20,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, encoded
 from pkg.util.constants import CONFIG_MAP, TRUE
-from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
+from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuotas
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +66,11 @@ class Installation:
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
     """How quotas with Rancher's label are raised now, and why so."""
     rancher_reason: str = ""
+    hold_limit: float = EXACT.hold_limit
 
     def data(self) -> dict[str, str]:
         """The ConfigMap's data."""
-        data: dict[str, str] = msgspec.to_builtins(self)
-        return data
+        return {name: str(value) for name, value in msgspec.to_builtins(self).items()}
 
 
 def about(namespace: str) -> ConfigMap:
@@ -81,7 +81,7 @@ def about(namespace: str) -> ConfigMap:
 def read(data: Mapping[str, str]) -> Installation | None:
     """What a ConfigMap's data says; None for one that another program wrote."""
     try:
-        return msgspec.convert(dict(data), Installation)
+        return msgspec.convert(dict(data), Installation, strict=False)
     except msgspec.ValidationError:
         return None
 

@@ -11,6 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
+from pkg.cmd.status import Answer
 from pkg.config.cause import Cause
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
@@ -110,6 +111,14 @@ def test_states(case: Entered) -> None:
     found = one(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
     (addition,) = found.additions
     assert (addition.vm, addition.state, addition.since or "") == ("vm1", case.state, case.since)
+
+
+def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
+    moved = vmi(nodeName="node-2")
+    seen = settled(cluster([quota(HARD, MARKS)], [ended("2026-01-01T11:59:30Z")], [SOURCE, TARGET], [moved]))
+    seen = replace(seen, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
+    text = "\n".join(map(str, Answer(seen, "", status(seen), [], whole=False).parts()))
+    assert "still counts, until 12:01:00 UTC at the latest" in text
 
 
 def test_a_long_name_is_shown_whole() -> None:
