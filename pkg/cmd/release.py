@@ -23,10 +23,10 @@ from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import option
-from pkg.cmd.giving_back import GivenBack, close_all, release_all
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
+from pkg.process.giving_back import GivenBack, close_all, release_all
 from pkg.report.reader import find_lease, own_namespaces
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.resourcequota.observe import Listed

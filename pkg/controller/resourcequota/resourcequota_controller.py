@@ -40,10 +40,10 @@ from pkg.util.resourcequota.entries import entry_keys, parse_resources
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.lowering import UNTIL_COUNTED, may_lower_after, waiting_for_target
-from pkg.util.resourcequota.managed import RECORDS, is_default
+from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_project import left_in, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
@@ -173,9 +173,7 @@ class Handler:
             if lowered := _lowered_by_others(quota, kept.written, decided):
                 await self._say(observed, kept, await self._reverted(quota, lowered))
             names = names_of(entry_keys([*quota.annotations, *decided.annotations]), observed.instances)
-            # Beside Harvester, which ends entries too, it would outlive them.
-            shows = self.policy.mode is Mode.TAKEOVER or not is_default(quota)
-            decided = summarized(decided, quota, names if shows else None)
+            decided = summarized(decided, quota, names)
             await self._write(quota, kept, decided, used)
             self._tell(observed, decided, names)
         if decided.namespace:

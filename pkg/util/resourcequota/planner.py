@@ -36,7 +36,9 @@ def plan(facts: Facts, policy: Policy) -> Plan:
 
 def _decide(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
-    if facts.namespace_off or switched_off(quota):
+    if policy.released:  # without Rancher's leave Harvester could not go on either
+        made = give_back(facts, to_harvester=not facts.rancher.asks)
+    elif facts.namespace_off or switched_off(quota):
         made = give_back(facts, to_harvester=True)
     elif facts.mtq:
         made = _left_to_mtq(facts, policy)

@@ -48,6 +48,8 @@ class Policy:
     """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False
     """Every limit of the namespace annotation is kept in spec.hard, not only what is scaled."""
+    released: bool = False
+    """Everything is switched off: what headroom added or marked is given back (`headroom release`)."""
 
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

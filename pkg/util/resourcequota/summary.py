@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace as replace_struct
+
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import ZERO
@@ -15,19 +17,21 @@ from pkg.util.amounts import compared
 from pkg.util.constants import ANNOTATION_SUMMARY
 from pkg.util.resourcequota.entries import Entry, entries, migrating_keys, read
 from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.managed import is_ours
 
 _MOST_NAMES: Final = 5
 
 
-def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str] | None) -> Plan:
+def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
     """Returns the plan with the summary of what it leaves on the quota; unchanged where it writes nothing there.
-    `names`: VMs by the keys of their entries; None: there shall be no
-    summary."""
+    `names`: VMs by the keys of their entries. On a quota that is not ours alone, a summary would outlive entries that
+    Harvester ends."""
     if not decided.annotations and not decided.hard:
         return decided
     changed = {**quota.annotations, **decided.annotations}
     annotations = {key: text for key, text in changed.items() if text is not None}
-    text = "" if names is None else _summary(annotations, {**quota.hard, **decided.hard}, names)
+    after = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
+    text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(after) else ""
     if text == quota.annotations.get(ANNOTATION_SUMMARY, ""):
         return decided
     return replace(decided, annotations={**decided.annotations, ANNOTATION_SUMMARY: text or None})

@@ -1,35 +1,37 @@
-"""What `headroom release` gives back: the quotas that takeover mode raised, and what was raised under locks. Runs over
-everything once, without informers."""
+"""What `headroom release` gives back: the quotas that takeover mode raised, by their controller's own handler, and what
+was raised under locks. Runs over everything once, without informers: its account may watch nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
+from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.api.rancher import PROJECTS
 from pkg.config.rancher_quotas import RancherWrites
+from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.util.constants import ANNOTATION_REQUEST
+from pkg.controller.resourcequota.resourcequota_controller import Handler
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_default, is_ours
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.util.resourcequota.rancher import OWN_MARKS, SILENCE, is_entry, removal_command, request_of
-from pkg.util.resourcequota.rancher_request import as_request, without_request
+from pkg.util.resourcequota.policy import EXACT
+from pkg.util.resourcequota.rancher import OWN_MARKS, SILENCE, is_entry, removal_command, request_of, stuck_entries
 
 _LOOKS: Final = 20
 """At a quota, while Rancher has not written its base yet."""
@@ -46,43 +48,27 @@ async def release_all(client: Client, rancher: RancherWrites | None = None) -> G
     """Releases every ResourceQuota that is ours, and ends every request to Rancher. Raises ApiError, once all is done
     that can be, for what is no refusal."""
     rancher = rancher or RancherWrites(client)
-    await rancher.look()
-    namespaces = {each.name: each for each in await client.resource(NAMESPACES).list()}
+    namespaces = {namespace.name: namespace for namespace in await client.resource(NAMESPACES).list()}
     quotas = [
         quota
         for quota in await client.resource(RESOURCE_QUOTAS).list()
         if is_ours(quota) or (is_default(quota) and request_of(namespaces.get(quota.namespace)))
     ]
-    given = GivenBack([], {})
-    await for_each(quotas, lambda quota: _release_quota(client, rancher, quota, given))
+    given, events = GivenBack([], {}), EventRecorder(client, "headroom")
+    try:
+        await for_each(quotas, lambda quota: _release_quota(client, rancher, events, quota, given))
+    finally:
+        await events.stop()
     return given
 
 
-async def _release_quota(client: Client, rancher: RancherWrites, quota: ResourceQuota, given: GivenBack) -> None:
+async def _release_quota(
+    client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota, given: GivenBack
+) -> None:
     """A quota or namespace that goes away meanwhile has nothing to give back."""
-
-    async def attempt(again: bool) -> bool:
-        now = await client.resource(RESOURCE_QUOTAS).get(name=quota.name, namespace=quota.namespace) if again else quota
-        if rancher.asks(now):
-            return await _end_request(client, rancher, now)
-        observed = await _observe(client, rancher, now)
-        decided = without_request(observed, give_back(observed, to_harvester=True))
-        if decided.annotations or decided.hard:
-            await rancher.quotas(now).json_patch(decided.patch(now), name=now.name, namespace=now.namespace)
-        await _annotate(client, observed, decided)
-        return bool(decided)
-
-    async def settle() -> bool:
-        return await retry_on_conflict(attempt)
-
     try:
-        try:
-            done = await settle()
-        except ApiError as exc:
-            if not rancher.learn(exc):
-                raise
-            await rancher.look()
-            done = await settle()
+        if await _give_back(client, rancher, events, quota):
+            given.released.append(quota.key)
     except NotFound:
         return
     except ApiError as exc:
@@ -90,44 +76,49 @@ async def _release_quota(client: Client, rancher: RancherWrites, quota: Resource
             raise
         given.refused[quota.key] = str(exc)
         return
-    if done:
-        given.released.append(quota.key)
     if rancher.asks(quota) and (marks := [key for key in quota.annotations if is_entry(key) or key in OWN_MARKS]):
         given.refused[quota.key] = f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
 
 
-async def _end_request(client: Client, rancher: RancherWrites, quota: ResourceQuota) -> bool:
-    """Has Rancher write the base; where the person requests more than it granted, before the request is put back."""
-    changed = False
+async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> bool:
+    """Calls the controller's own handler until it has nothing left to do; reports whether there was anything. Raises
+    ApiError, Forbidden where Rancher does not answer."""
+    quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
+    handler = Handler(
+        quotas,
+        client.resource(NAMESPACES),
+        client.resource(PODS),
+        client.resource(EVENTS),
+        client.resource(PROJECTS),
+        rancher,
+        Reverts(client.resource(MANAGED_QUOTAS), clock),
+        Observer(await _source(client, quota.namespace), asks=rancher.asks),
+        events,
+        replace(EXACT, released=True),
+        clock=clock,
+    )
+    first = quota
     for _ in range(_LOOKS):
-        now = await client.resource(RESOURCE_QUOTAS).get(name=quota.name, namespace=quota.namespace)
-        observed = await _observe(client, rancher, now)
-        decided = as_request(observed, give_back(observed))
-        changed = changed or bool(decided.namespace)
-        await _annotate(client, observed, decided)
-        ended = request_of(observed.rancher.namespace) is None or decided.namespace.get(ANNOTATION_REQUEST, "") is None
-        if ended or observed.rancher.stuck:
-            return changed
-        await asyncio.sleep(SILENCE / _LOOKS)
+        try:
+            await handler.on_resource_quota_changed(quota.key, quota)
+            return quota is not first or is_ours(first)
+        except RetryAfter as again:
+            pause = again.seconds
+        if rancher.asks(quota) and stuck_entries(quota):
+            return True
+        await asyncio.sleep(min(pause, SILENCE / _LOOKS))
+        quota = await quotas.get(name=quota.name, namespace=quota.namespace)
+        handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)
     raise Forbidden(f"Rancher has not written the base within {SILENCE:.0f} s: its server has to run", status=403)
 
 
-async def _annotate(client: Client, observed: Facts, decided: Plan) -> None:
-    if decided.namespace:
-        namespace = observed.rancher.namespace
-        await client.resource(NAMESPACES).json_patch(decided.namespace_patch(namespace), name=namespace.name)
-
-
-async def _observe(client: Client, rancher: RancherWrites, quota: ResourceQuota) -> Facts:
-    namespace = await client.resource(NAMESPACES).get(name=quota.namespace)
-    migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
-    instances = client.resource(VIRTUAL_MACHINE_INSTANCES)
-    source = Source(
-        namespaces=Listed([namespace]),
-        migrations=Listed(await list_installed(migrations, quota.namespace)),
-        instances=Listed(await list_installed(instances, quota.namespace)),
+async def _source(client: Client, namespace: str) -> Source:
+    """A namespace and its migrations as they are now: more is not read where nothing is added."""
+    return Source(
+        namespaces=Listed([await client.resource(NAMESPACES).get(name=namespace)]),
+        migrations=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), namespace)),
+        instances=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCES), namespace)),
     )
-    return Observer(source, asks=rancher.asks).observe(quota, time.time())
 
 
 async def close_all(client: Client, rancher: RancherWrites | None = None) -> list[str]:
