@@ -48,9 +48,9 @@ release: build
 bench: build
 	$(BIN)/python -m tests.bench
 
-# Five rounds, 20,000 objects: what docs/benchmarks.md shows is written by this.
+# Five rounds, 20,000 objects: what docs/dev/benchmarks.md shows is written by this.
 bench-full: build
-	$(BIN)/python -m tests.bench --full --write docs/benchmarks.md
+	$(BIN)/python -m tests.bench --full --write docs/dev/benchmarks.md
 
 # Small changes to the modules that decide, the controllers, the webhook and kubeloop: how many do the tests notice that
 # need no cluster? A few minutes to measure which test runs which line, then seconds each: `make mutants SAMPLE=400`,

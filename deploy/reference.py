@@ -16,7 +16,7 @@ _HEAD: Final = """\
 # Reference
 
 Made by `make manifests` from the code: flags and events. See also [metrics](metrics.md),
-[keys on objects](operations.md#on-objects) and [what is promised](upgrade.md#what-is-promised) about all of them.
+[keys on objects](behaviour.md#on-objects) and [what is promised](upgrade.md#what-is-promised) about all of them.
 
 """
 _FLAGS: Final = """\

@@ -1,6 +1,6 @@
 """`make bench`: one embedded cluster, every measurement, the programs beside headroom in turn.
 
-`python -m tests.bench [--full] [--write docs/benchmarks.md] [NAME …]`: `--full` is `make bench-full`, five
+`python -m tests.bench [--full] [--write docs/dev/benchmarks.md] [NAME …]`: `--full` is `make bench-full`, five
 rounds and up to 20,000 objects; `--write` puts what was measured into the document, and its plot beside it.
 """
 

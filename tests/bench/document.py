@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: what was measured goes between two marks; what is around them is written by hand."""
+"""docs/dev/benchmarks.md: what was measured goes between two marks; what is around them is written by hand."""
 
 from __future__ import annotations
 
