@@ -88,24 +88,24 @@ class RancherAgent:
         """Upgrades Rancher to a release, or back: the process starts anew. Returns when its agent works.
 
         Raises AssertionError when it does not within two minutes."""
-        starts = self._logged(_WORKS)
+        starts = self._count_lines(_WORKS)
         argv = processes.argv(self._directory, "rancher")
         if _RELEASE in argv:
             place = argv.index(_RELEASE)
             argv = argv[:place] + argv[place + 2 :]
         processes.restart(self._directory, "rancher", [*argv, _RELEASE, release])
         eventually(
-            lambda: self._logged(_WORKS) > starts, why=lambda: processes.last_log_line(self._directory, "rancher")
+            lambda: self._count_lines(_WORKS) > starts, why=lambda: processes.last_log_line(self._directory, "rancher")
         )
 
     def restarts(self) -> int:
-        return self._logged("agent restarted")
+        return self._count_lines("agent restarted")
 
     def writes(self, namespace: str) -> int:
         """How often it has written the namespace's base over another limit, and the API server has said yes."""
-        return self._logged(f"namespace {namespace}: quota ", " set to ")
+        return self._count_lines(f"namespace {namespace}: quota ", " set to ")
 
-    def _logged(self, *texts: str) -> int:
+    def _count_lines(self, *texts: str) -> int:
         try:
             log = processes.log_path(self._directory, "rancher").read_text("utf-8", "replace")
         except OSError:

@@ -170,17 +170,17 @@ def in_cluster(directory: Path, kubeconfig: Path, flags: Sequence[str]) -> Headr
     address = f"127.0.0.1:{port}"
     serves = ("--bind-address", address, "--webhook-url", f"https://{address}") if WEBHOOK in flags else ()
     arguments = ("controller", "--kubeconfig", str(kubeconfig), *serves, *flags)
-    launch = functools.partial(_recorded, directory)
+    launch = functools.partial(_spawn_in_cluster, directory)
     return Headroom(processes.log_path(directory, _NAME), *arguments, launch=launch)
 
 
-def _recorded(directory: Path, arguments: Sequence[str], _log: Path, env: Mapping[str, str]) -> Handle:
+def _spawn_in_cluster(directory: Path, arguments: Sequence[str], _log: Path, env: Mapping[str, str]) -> Handle:
     # A cluster's processes have the caller's environment, too: what that says of other clusters is set to nothing.
     unset = {name: "" for name in os.environ if name not in env and name.startswith("HEADROOM_")}
-    return _Recorded(processes.spawn(_NAME, [*COMMAND, *arguments], directory, {**unset, **env}))
+    return _ClusterProcess(processes.spawn(_NAME, [*COMMAND, *arguments], directory, {**unset, **env}))
 
 
-class _Recorded:
+class _ClusterProcess:
     """A process of a cluster's as a Handle."""
 
     def __init__(self, process: Process) -> None:

@@ -35,7 +35,7 @@ class Quota:
 # ---- the quota
 
 
-def ever(record: Record, start: float, expected: T, read: Callable[[QuotaVersion], T]) -> T | None:
+def value_since(record: Record, start: float, expected: T, read: Callable[[QuotaVersion], T]) -> T | None:
     """`wanted` if that could be read of the quota at any moment since `at`, else what can be now."""
     version = first_version(record, start, lambda version: read(version) == expected) or record.quota
     return read(version) if version else None
@@ -94,10 +94,10 @@ def overshoot(record: Record, base: Amounts, since: float, until: float) -> tupl
 def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
     """When what is allowed became another, and when what pods take grew or shrank by how much."""
     yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
-    yield from ((moment, None, change) for moment, change in _taken(record.pods.values()))
+    yield from ((moment, None, change) for moment, change in _usage_changes(record.pods.values()))
 
 
-def _taken(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
+def _usage_changes(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
     for pod in pods:
         yield pod.began.at, pod.usage
         if pod.ended is not None:
@@ -107,7 +107,7 @@ def _taken(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
 def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
     """The most that the pods that fit took at any moment, each resource by itself."""
     now = most = Amounts()
-    for _, change in sorted(_taken(filter(fits, record.pods.values())), key=lambda change: change[0]):
+    for _, change in sorted(_usage_changes(filter(fits, record.pods.values())), key=lambda change: change[0]):
         now += change
         most = Amounts({name: max(amount, now[name]) for name, amount in most.items()})
     return most
@@ -141,7 +141,7 @@ def refusals(record: Record, since: float = 0.0) -> Iterator[tuple[EventSeen, Re
 
 def refusal_of(record: Record, migration: str) -> str:
     """Quota's own words about the migration's target pod, as the API server said them; "" when it said none."""
-    return next((refusal.words for event, refusal in refusals(record) if event.about == migration), "")
+    return next((refusal.words for event, refusal in refusals(record) if event.subject == migration), "")
 
 
 def refused_after_raise(record: Record, since: float = 0.0) -> int:
@@ -156,11 +156,11 @@ def _is_after(record: Record, event: EventSeen, refusal: Refusal) -> bool:
         return False
     if not any(version.entries for version in versions):
         return any(limit > versions[0].hard[name] for name, limit in limits.items() if name in RESOURCES)
-    version = went_by(record, event, refusal)
-    return version is not None and has_entry(record, version, record.migrations[event.about])
+    version = admission_version(record, event, refusal)
+    return version is not None and has_entry(record, version, record.migrations[event.subject])
 
 
-def went_by(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion | None:
+def admission_version(record: Record, event: EventSeen, refusal: Refusal) -> QuotaVersion | None:
     """The version that admission went by, however late it is told: the latest whose limits are those that it names."""
     versions = (version for version in reversed(record.quotas) if version.at <= event.at)
     limits = refusal.limited.items()
@@ -190,7 +190,7 @@ _MARGIN = 1.0
 def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
     """The first tries come before the room, and are none."""
     for event in record.events:
-        migration = record.migrations[event.about]
+        migration = record.migrations[event.subject]
         is_over = migration.ended is not None and migration.ended.at <= event.at
         room_since = rooms(record, base, event.at)
         since = max(room_since.get(migration.vm, event.at), migration.began.at)
@@ -200,7 +200,7 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
         if refusal is None or not refusal.requested.keys() == refusal.limited.keys() != set():
             yield LateRefusal(True, f"unreadable: {event.message}")
             continue
-        version = went_by(record, event, refusal)
+        version = admission_version(record, event, refusal)
         pods = [pod for pod in record.pods.values() if pod.counts_at(event.at)]
         if version is not None and not _has_room(version, pods, refusal.requested):
             continue  # the controller had yet to make it
@@ -216,7 +216,7 @@ def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
         if version.at <= moment:
-            granted = version.entries if version.shown.covers(needed(version, base)) else []
+            granted = version.entries if version.status_hard.covers(needed(version, base)) else []
             since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted)}
     return {vm: began for (vm, _), began in since.items()}
 

@@ -88,10 +88,10 @@ class Refusal:
         """The refusal in the message of an event or an error; None for a message about something else."""
         _prefix, exceeded, suffix = message.partition(_EXCEEDED)
         words = exceeded + suffix
-        return cls(words, _named(words, "requested"), _named(words, "limited")) if exceeded else None
+        return cls(words, _amounts(words, "requested"), _amounts(words, "limited")) if exceeded else None
 
 
-def _named(words: str, label: str) -> ResourceList:
+def _amounts(words: str, label: str) -> ResourceList:
     """Of "requested: a=1,b=2, used: …, limited: …"."""
     match = re.search(rf"{label}: (\S+?=\S+?)(?:, |$)", words)
     try:
@@ -124,7 +124,7 @@ class QuotaVersion:
         return Amounts.within(self.quota.hard)
 
     @cached_property
-    def shown(self) -> Amounts:
+    def status_hard(self) -> Amounts:
         """What quota admission goes by: status.hard."""
         return Amounts.within(self.quota.status.hard)
 
@@ -149,7 +149,7 @@ class PhaseChange:
 
     at: float
     version: int
-    about: str
+    subject: str
     vm: str
     phase: str
 
@@ -159,7 +159,7 @@ class EventSeen:
     """A Kubernetes event about a VM in its migration `about`, `count` times since it was seen last."""
 
     at: float
-    about: str
+    subject: str
     reason: str
     message: str
     count: int = 1
@@ -217,7 +217,7 @@ class Record:
     quotas: list[QuotaVersion] = field(default_factory=list)
     migrations: dict[str, Track] = field(default_factory=dict)
     pods: dict[str, Track] = field(default_factory=dict)
-    counted: dict[str, Track] = field(default_factory=dict)
+    counted_pods: dict[str, Track] = field(default_factory=dict)
     """The pods that quota counts now."""
     targets: dict[str, Track] = field(default_factory=dict)
     """The pod that was made for a migration, by the migration's uid."""
@@ -235,9 +235,9 @@ class Record:
         return self.quotas[-1] if self.quotas else None
 
     @property
-    def taken(self) -> Amounts:
+    def usage(self) -> Amounts:
         """What the pods take now."""
-        return sum((pod.usage for pod in self.counted.values()), Amounts())
+        return sum((pod.usage for pod in self.counted_pods.values()), Amounts())
 
     def mark(self, kind: str, text: str) -> Mark:
         self.marks.append(Mark(self.clock(), kind, text))
@@ -269,16 +269,16 @@ class Record:
     def see_pod(self, pod: Pod) -> None:
         if pod.name not in self.pods:
             track = Track(pod.name, vm_of(pod), pod.uid, pod.labels, Amounts(pod_usage(pod)))
-            self.pods[pod.name] = self.counted[pod.name] = track
+            self.pods[pod.name] = self.counted_pods[pod.name] = track
             self.targets.setdefault(pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, ""), track)
         phase = pod.status.phase or "Pending"
         if phase in _OVER:
-            self.counted.pop(pod.name, None)
+            self.counted_pods.pop(pod.name, None)
         self._enter(self.pods[pod.name], phase, pod)
 
     def lose_pod(self, pod: Pod) -> None:
         self.see_pod(pod)
-        self.counted.pop(pod.name, None)
+        self.counted_pods.pop(pod.name, None)
         self._lose(self.pods[pod.name], pod)
 
     def see_event(self, event: Event) -> None:

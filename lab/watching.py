@@ -20,18 +20,18 @@ See = Callable[[Record, Any], None]
 _SYNC_TIMEOUT = 120.0
 
 
-def _nothing(_record: Record, _obj: object) -> None:
+def _ignore(_record: Record, _obj: object) -> None:
     """Of what is gone."""
 
 
 _SEEN: Mapping[str, tuple[See, See]] = {
-    NAMESPACES.kind: (Record.see_namespace, _nothing),
-    RESOURCE_QUOTAS.kind: (Record.see_quota, _nothing),
+    NAMESPACES.kind: (Record.see_namespace, _ignore),
+    RESOURCE_QUOTAS.kind: (Record.see_quota, _ignore),
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind: (Record.see_migration, Record.lose_migration),
-    VIRTUAL_MACHINES.kind: (lambda record, vm: record.machines.update({vm.name: vm}), _nothing),
-    VIRTUAL_MACHINE_INSTANCES.kind: (lambda record, vmi: record.instances.update({vmi.name: vmi}), _nothing),
+    VIRTUAL_MACHINES.kind: (lambda record, vm: record.machines.update({vm.name: vm}), _ignore),
+    VIRTUAL_MACHINE_INSTANCES.kind: (lambda record, vmi: record.instances.update({vmi.name: vmi}), _ignore),
     PODS.kind: (Record.see_pod, Record.lose_pod),
-    EVENTS.kind: (Record.see_event, _nothing),
+    EVENTS.kind: (Record.see_event, _ignore),
 }
 
 

@@ -189,17 +189,17 @@ class Driver:
         def lower(quotas: ResourceClient[ResourceQuota]) -> Awaitable[object]:
             return quotas.merge_patch(patch, name=name, namespace=seed.NAMESPACE)
 
-        return bool(await self._denied(_BY, registry.RESOURCE_QUOTAS, lower))
+        return bool(await self._denial(_BY, registry.RESOURCE_QUOTAS, lower))
 
     async def forge(self) -> str:
         """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
         "admitted" when it is let in for PATIENCE."""
-        message = await self._denied(
-            _DENIED, registry.PODS, lambda pods: pods.create(seed.forged(), namespace=seed.NAMESPACE)
+        message = await self._denial(
+            _DENIED, registry.PODS, lambda pods: pods.create(seed.forged_pod(), namespace=seed.NAMESPACE)
         )
         return message.partition(_DENIED)[2] or "admitted"
 
-    async def _denied(
+    async def _denial(
         self, words: str, resource: Resource[T], ask: Callable[[ResourceClient[T]], Awaitable[object]]
     ) -> str:
         """What a person is told who may do everything, once it has these words; "" when it has not within PATIENCE.

@@ -70,14 +70,14 @@ class Lines:
         self._stream = stream
         self.broken = False
         self._last_amounts: tuple[Amounts, Amounts] | None = None
-        self._printed_events: set[tuple[str, str]] = set()
+        self._events: set[tuple[str, str]] = set()
 
     def follow(self, record: Record, report: Report) -> None:
         """Print what these two record."""
-        record.listener = lambda happening: self.happened(record, happening)
-        report.listener = self.checked
+        record.listener = lambda happening: self.print_happening(record, happening)
+        report.listener = self.print_check
 
-    def happened(self, record: Record, happening: Happening) -> None:
+    def print_happening(self, record: Record, happening: Happening) -> None:
         """One line, or none for what says nothing new."""
         match happening:
             case Mark(kind="step", text=text):
@@ -89,11 +89,11 @@ class Lines:
                 self._quota(happening)
             case PhaseChange():
                 self._print_at(happening.at, describe_phase(record, happening))
-            case EventSeen(about=about, reason=reason, message=message) if (about, message) not in self._printed_events:
-                self._printed_events.add((about, message))
-                self._print_at(happening.at, f"{'event':<10}{about}: {reason}: {message}")
+            case EventSeen(subject=subject, reason=reason, message=message) if (subject, message) not in self._events:
+                self._events.add((subject, message))
+                self._print_at(happening.at, f"{'event':<10}{subject}: {reason}: {message}")
 
-    def checked(self, check: Check) -> None:
+    def print_check(self, check: Check) -> None:
         self.say(str(check))
 
     def say(self, text: str) -> None:
@@ -118,13 +118,13 @@ class Lines:
 
 def describe_phase(record: Record, change: PhaseChange) -> str:
     """Whose phase changed, in one line."""
-    if change.about in record.migrations:
-        return f"{'migration':<10}{change.about} of {change.vm}: {change.phase or 'new'}"
-    pod = record.pods[change.about]
+    if change.subject in record.migrations:
+        return f"{'migration':<10}{change.subject} of {change.vm}: {change.phase or 'new'}"
+    pod = record.pods[change.subject]
     migration = next((m.name for m in record.migrations.values() if record.targets.get(m.uid) is pod), "")
     role = f"{migration}'s target" if migration else f"{change.vm}'s first"
     counts = ", no longer counted" if pod.ended else ""
-    return f"{'pod':<10}{change.about} ({role}): {change.phase}{counts}"
+    return f"{'pod':<10}{change.subject} ({role}): {change.phase}{counts}"
 
 
 def is_terminal(stream: TextIO) -> bool:

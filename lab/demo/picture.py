@@ -57,7 +57,7 @@ def view(record: Record, report: Report, *, now: float, width: int, rows: int) -
     for track in list(record.migrations.values()):
         bands[label_of(track)] = bar(spans_of(record, track, now), scale)
     band_rows = [row for label, canvas in bands.items() for row in canvas.rows(label)]
-    checks = [_checked(check) for check in report.checks if check.headline or not check.ok]
+    checks = [_check_line(check) for check in report.checks if check.headline or not check.ok]
     return Group(title, *charts, *band_rows, Text(), *checks)
 
 
@@ -81,7 +81,7 @@ def _chart(
     yield from plot.chart(plot.columns(samples, scale, now), top=top, height=rows, base=base).rows()
 
 
-def _checked(check: Check) -> Text:
+def _check_line(check: Check) -> Text:
     if not check.ok:
         return Text(str(check), BAD)
     return Text(f"✓ ({check.step}) ", GOOD).append(f"{check.name}: ", "").append(str(check.actual), DIM)

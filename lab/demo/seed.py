@@ -74,13 +74,13 @@ def policies(kind: str) -> list[dict[str, Any]]:
     return [body for body in yaml.safe_load_all(text) if body["kind"] == kind]
 
 
-def forged() -> dict[str, Any]:
+def forged_pod() -> dict[str, Any]:
     """A tenant's pod with the labels of a launcher, for which a quota would be raised if labels were believed."""
     labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_VM_NAME: "vm1"}
     container = {"name": "compute", "image": "none", "resources": {"limits": {"cpu": "1m", "memory": "1Mi"}}}
     return {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
 
 
-def setting() -> dict[str, Any]:
+def overhead_setting() -> dict[str, Any]:
     """Harvester's overhead ratio."""
     return {"metadata": {"name": constants.SETTING_OVERHEAD_RATIO}, "value": RATIO, "default": RATIO}

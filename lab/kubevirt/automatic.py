@@ -52,13 +52,13 @@ class MigrationCreator:
         priority = {"priority": _PRIORITY} if self.has_priorities else {}
         body = {"metadata": metadata, "spec": {"vmiName": vmi.name, **priority}}
         try:
-            made = await self.client.create(body, namespace=vmi.namespace)
+            migration = await self.client.create(body, namespace=vmi.namespace)
         except ApiError as error:
             self.recorder.event(vmi, WARNING, "FailedCreate", f"Error creating a Migration: {error}")
             raise
-        self._created[vmi.key] = (made.key, loop_time())
-        self.recorder.event(vmi, "Normal", "SuccessfulCreate", f"Created Migration {made.name}")
-        logger.info("%s: created migration %s", vmi.key, made.name)
+        self._created[vmi.key] = (migration.key, loop_time())
+        self.recorder.event(vmi, "Normal", "SuccessfulCreate", f"Created Migration {migration.name}")
+        logger.info("%s: created migration %s", vmi.key, migration.name)
 
     def _is_expected(self, vmi: VirtualMachineInstance) -> bool:
         key, since = self._created.get(vmi.key, ("", 0.0))

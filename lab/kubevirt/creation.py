@@ -54,7 +54,7 @@ def _usable(node: Node, selector: Mapping[str, str], tolerations: Sequence[Mappi
 
 def _repels(taint: Taint, tolerations: Sequence[Mapping[str, Any]]) -> bool:
     """Reports whether a taint keeps a pod away, as the scheduler's TaintToleration does."""
-    return taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in tolerations)
+    return taint.effect != "PreferNoSchedule" and not any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
@@ -117,7 +117,7 @@ _OTHER_FIRST, _OTHER_MAX = 0.1, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PodRefusal:
     """What was not created. `not_before` is a loop time; `generation` counts the namespace's quota events."""
 
     message: str
@@ -130,7 +130,7 @@ class Refusal:
 class Refused(RetryAfter):
     """A pod, or what it needs, was not created; it is asked for again when the backoff ends."""
 
-    def __init__(self, refusal: Refusal, now: float) -> None:
+    def __init__(self, refusal: PodRefusal, now: float) -> None:
         super().__init__(refusal.not_before - now, refusal.message)
         self.by_quota = refusal.by_quota
 
@@ -142,51 +142,51 @@ class Refusals:
     after a restart everything is tried again.
     """
 
-    def __init__(self, first: float = 5.0, maximum: float = 300.0, quick: Sequence[float] = QUICK) -> None:
+    def __init__(self, first_delay: float = 5.0, max_delay: float = 300.0, quick: Sequence[float] = QUICK) -> None:
         self._quick = tuple(quick)
-        self._quota = ItemExponentialFailureRateLimiter[str](first, maximum)
-        self._other = ItemExponentialFailureRateLimiter[str](_OTHER_FIRST, _OTHER_MAX)
-        self._last: dict[str, Refusal] = {}
+        self._quota_backoff = ItemExponentialFailureRateLimiter[str](first_delay, max_delay)
+        self._other_backoff = ItemExponentialFailureRateLimiter[str](_OTHER_FIRST, _OTHER_MAX)
+        self._refusals: dict[str, PodRefusal] = {}
         self._generations: dict[str, int] = {}
 
     def quota_changed(self, namespace: str) -> list[str]:
         """Note a change of a quota; the keys that are due by it."""
         self._generations[namespace] = self.generation(namespace) + 1
-        return [key for key in self._last if key.startswith(f"{namespace}/")]
+        return [key for key in self._refusals if key.startswith(f"{namespace}/")]
 
     def generation(self, namespace: str) -> int:
         return self._generations.get(namespace, 0)
 
     def check(self, key: str, now: float) -> None:
         """Raises Refused while the key's last refusal is too young."""
-        last = self._last.get(key)
-        if last is None or (last.by_quota and last.generation != self.generation(key.partition("/")[0])):
+        refusal = self._refusals.get(key)
+        if refusal is None or (refusal.by_quota and refusal.generation != self.generation(key.partition("/")[0])):
             return
-        if last.not_before > now:
-            raise Refused(last, now)
+        if refusal.not_before > now:
+            raise Refused(refusal, now)
 
-    def refused(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
+    def record_refusal(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
         """Note a refusal. `generation` is the one before the request was sent."""
         # Quota, and nothing else, said no.
         by_quota = isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
         quick = self._next_quick(key, generation) if by_quota else len(self._quick)
-        slow = self._quota if by_quota else self._other
+        slow = self._quota_backoff if by_quota else self._other_backoff
         delay = self._quick[quick] if quick < len(self._quick) else slow.when(key)
-        self._last[key] = Refusal(error.message, by_quota, generation, now + delay, quick)
-        return Refused(self._last[key], now)
+        self._refusals[key] = PodRefusal(error.message, by_quota, generation, now + delay, quick)
+        return Refused(self._refusals[key], now)
 
     def forget(self, key: str) -> None:
         """The key got what it wanted, or is gone."""
-        self._last.pop(key, None)
-        self._quota.forget(key)
-        self._other.forget(key)
+        self._refusals.pop(key, None)
+        self._quota_backoff.forget(key)
+        self._other_backoff.forget(key)
 
     def _next_quick(self, key: str, generation: int) -> int:
         """Which of the quick tries this was: they begin with the first refusal after a quota changed."""
-        last = self._last.get(key)
-        if last is None or not last.by_quota:
+        refusal = self._refusals.get(key)
+        if refusal is None or not refusal.by_quota:
             return len(self._quick)
-        return 0 if last.generation != generation else min(last.quick + 1, len(self._quick))
+        return 0 if refusal.generation != generation else min(refusal.quick + 1, len(self._quick))
 
 
 # ---- creating
@@ -227,15 +227,15 @@ class Creator:
 
     def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
         """For a migration's target another than the VMI's own."""
-        added, avoid = (migration.spec.added_node_selector, vmi.status.node_name) if migration else (None, None)
-        selector = {**(vmi.spec.node_selector or {}), **(added or {})}
+        extra, avoid = (migration.spec.added_node_selector, vmi.status.node_name) if migration else (None, None)
+        selector = {**(vmi.spec.node_selector or {}), **(extra or {})}
         return self.placement.choose(avoid=(avoid,), selector=selector, tolerations=vmi.spec.tolerations or ())
 
     async def claim(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None) -> str:
         """The name of the claim for the VM's state, or for its migration's target. Raises as `create`: KubeVirt writes
         no event about it."""
         self.check((migration or vmi).key)
-        return await self._made((migration or vmi).key, vmi.namespace, self.state.of(vmi, migration))
+        return await self._await_creation((migration or vmi).key, vmi.namespace, self.state.of(vmi, migration))
 
     async def attach(
         self, launcher: Pod, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None = None
@@ -250,7 +250,7 @@ class Creator:
         body: Mapping[str, Any],
         vmi: VirtualMachineInstance,
         migration: VirtualMachineInstanceMigration | None,
-        what: str,
+        pod_kind: str,
     ) -> None:
         """When this returns the pod exists. What has to wait when it is refused is the migration whose pod it is, else
         the VMI, and KubeVirt's Event is about the VMI.
@@ -263,13 +263,13 @@ class Creator:
             return
         self.placement.expect(pod_key, body["spec"].get("nodeName", ""))
         try:
-            await self._made(key, namespace, self.pods.create(body, namespace=namespace))
+            await self._await_creation(key, namespace, self.pods.create(body, namespace=namespace))
         except AlreadyExists:
             pass
         except Refused as refused:
             self.placement.forget(pod_key)
-            logger.info("%s: failed to create %s: %s; again in %g s", key, what, refused, refused.seconds)
-            pod = what if what == ATTACHMENT else "pod"
+            logger.info("%s: failed to create %s: %s; again in %g s", key, pod_kind, refused, refused.seconds)
+            pod = pod_kind if pod_kind == ATTACHMENT else "pod"
             self.recorder.event(vmi, WARNING, "FailedCreate", f"Error creating {pod}: {refused}")
             raise
         except BaseException:
@@ -282,18 +282,18 @@ class Creator:
         """Raises Refused while the key has to wait."""
         self.refusals.check(key, loop_time())
 
-    async def _made(self, key: str, namespace: str, making: Awaitable[T]) -> T:
+    async def _await_creation(self, key: str, namespace: str, creation: Awaitable[T]) -> T:
         generation = self.refusals.generation(namespace)
         try:
-            return await making
+            return await creation
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            raise self.refusals.refused(key, error, generation=generation, now=loop_time()) from error
+            raise self.refusals.record_refusal(key, error, generation=generation, now=loop_time()) from error
 
     async def _is_there(self, pod_key: str, name: str, namespace: str) -> bool:
         """Whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
-        found = False
+        exists = False
         if pod_key in self._uncertain:
             with contextlib.suppress(NotFound):
-                found = bool(await self.pods.get(name=name, namespace=namespace))
+                exists = bool(await self.pods.get(name=name, namespace=namespace))
             self._uncertain.discard(pod_key)
-        return found
+        return exists

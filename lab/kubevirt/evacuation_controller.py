@@ -45,19 +45,19 @@ class EvacuationHandler:
         """Raises ApiError; RetryAfter while no more may be created."""
         if node is None or not is_drained(node):
             return
-        found = self.instances.by_index(_BY_NODE, node.name)
-        candidates = [vmi for vmi in found if migrates_on_eviction(vmi) and self.creator.is_free(vmi)]
-        selected = candidates if self.creator.has_priorities else candidates[: self._free(found)]
+        vmis = self.instances.by_index(_BY_NODE, node.name)
+        candidates = [vmi for vmi in vmis if migrates_on_eviction(vmi) and self.creator.is_free(vmi)]
+        selected = candidates if self.creator.has_priorities else candidates[: self._free_places(vmis)]
         if candidates:
             logger.info("node: %s, candidates: %d, selected: %d", node.name, len(candidates), len(selected))
         await for_each(selected, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: node.name}))
         if len(selected) < len(candidates):
             raise RetryAfter(_FULL, "as many migrate as may")
 
-    def _free(self, on_node: Iterable[VirtualMachineInstance]) -> int:
+    def _free_places(self, vmis: Iterable[VirtualMachineInstance]) -> int:
         """How many more may run, of those that leave the node of these VMIs."""
         running, limits = self.creator.migrations.running(), self.limits()
-        keys = {vmi.key for vmi in on_node}
+        keys = {vmi.key for vmi in vmis}
         leaving = sum(migration.vmi_key in keys for migration in running)
         return max(0, min(limits.per_cluster - len(running), limits.per_node - leaving))
 

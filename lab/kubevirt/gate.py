@@ -30,7 +30,7 @@ class Gate:
 
     def enter(self, key: str, node: str) -> str:
         """Reserve a place for a migration away from `node`: "" when it has one, else why it waits."""
-        reason = hindrance([self._sources(each) for each in self._running() if each != key], node, self.limits())
+        reason = hindrance([self._sources(k) for k in self._running() if k != key], node, self.limits())
         if reason:
             self._waiting[key] = None
         else:

@@ -12,7 +12,7 @@ from kubeloop.api.meta import Condition
 from kubeloop.api.objects import set_condition
 from lab.kubevirt import objects
 from lab.kubevirt.defaults import defaults
-from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, replacing, transitions, without
+from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, conditions_without, replacement, transitions
 from lab.kubevirt.pod import COMPUTE, hotplugged
 from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
 from pkg.util import constants
@@ -68,10 +68,10 @@ def status_patch(
     pod = current_pod(vmi, launchers)
     phase = next_phase(vmi, pod)
     # Every launcher that exists, ended or not: KubeVirt lists them until they are deleted.
-    before, active = vmi.status.active_pods or {}, {pod.uid: pod.spec.node_name or "" for pod in launchers}
-    status = _phase(vmi, phase, now) | ({} if before == active else {"activePods": replacing(before, active)})
+    old_pods, new_pods = vmi.status.active_pods or {}, {pod.uid: pod.spec.node_name or "" for pod in launchers}
+    status = _phase(vmi, phase, now) | ({} if old_pods == new_pods else {"activePods": replacement(old_pods, new_pods)})
     if pod is not None and phase == RUNNING:
-        status |= _place(vmi, pod, report_overhead)
+        status |= _placement_patch(vmi, pod, report_overhead)
     status |= conditions(vmi.status.conditions, _conditions(vmi, pod, phase, now))
     # As virt-api sets it when the VMI is created, which has a phase from then on.
     spec = {} if vmi.phase else defaults(vmi)
@@ -81,27 +81,27 @@ def status_patch(
 
 def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch | None:
     """The merge patch that says why there is no pod."""
-    before, told = vmi.status.conditions, f"failed to create virtual machine pod: {message}"
-    after = set_condition(before, objects.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=told, now=now)
-    changes = conditions(before, after)
+    old, text = vmi.status.conditions, f"failed to create virtual machine pod: {message}"
+    new = set_condition(old, objects.CONDITION_SYNCHRONIZED, "False", reason="FailedCreate", message=text, now=now)
+    changes = conditions(old, new)
     return {"status": changes} if changes else None
 
 
 def volumes_patch(vmi: VirtualMachineInstance, attachments: Sequence[Pod], claim: str) -> Patch | None:
     """The merge patch of the VMI's volumeStatus, None when it is right: `claim` is the one of its state ("": it has
     none), and what is plugged in is as its launcher's attachment pod is."""
-    plugged, before = sorted(volume.name for volume in hotplugged(vmi)), vmi.status.volume_status or []
+    names, old = sorted(volume.name for volume in hotplugged(vmi)), vmi.status.volume_status or []
     state = VolumeStatus(name=_STATE, persistent_volume_claim_info=ClaimInfo(claim_name=claim))
     phase, reference = "Pending", None
     for pod in attachments[:1]:
         phase = "Ready" if is_running(pod) else "AttachedToNode"
         reference = AttachmentPod(attach_pod_name=pod.name, attach_pod_uid=pod.uid)
-    after = [each for each in before if each.hotplug_volume is None and each.name not in (*plugged, _STATE)]
-    after += [VolumeStatus(name=name, phase=phase, hotplug_volume=reference) for name in plugged]
-    after += [state] if claim else []
-    if sorted(after, key=attrgetter("name")) == sorted(before, key=attrgetter("name")):
+    new = [status for status in old if status.hotplug_volume is None and status.name not in (*names, _STATE)]
+    new += [VolumeStatus(name=name, phase=phase, hotplug_volume=reference) for name in names]
+    new += [state] if claim else []
+    if sorted(new, key=attrgetter("name")) == sorted(old, key=attrgetter("name")):
         return None
-    return {"status": {"volumeStatus": msgspec.to_builtins(after)}}
+    return {"status": {"volumeStatus": msgspec.to_builtins(new)}}
 
 
 def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_way: Callable[[str], bool]) -> list[Pod]:
@@ -112,17 +112,17 @@ def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_wa
     current = current_pod(vmi, launchers)
     state = vmi.status.migration_state
     busy_source = state.source_pod if state and not state.completed else None
-    left = []
+    pods = []
     for pod in launchers:
         job = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
         # What was a target once carries its label for good: as the guest's own pod, or as a later source.
-        needed = pod is current or pod.name == busy_source or (job and is_under_way(job))
-        if not (needed or pod.terminal or pod.deleting):
-            left.append(pod)
-    return left
+        is_needed = pod is current or pod.name == busy_source or (job and is_under_way(job))
+        if not (is_needed or pod.terminal or pod.deleting):
+            pods.append(pod)
+    return pods
 
 
-def ended_as(vmi: VirtualMachineInstance, pod: Pod) -> str:
+def final_phase_of(vmi: VirtualMachineInstance, pod: Pod) -> str:
     """How a left-over pod ends: a source that was left well Succeeded, a target that was handed over Failed.
 
     "" for a target that no virt-handler ever saw: virt-controller deletes it.
@@ -130,8 +130,8 @@ def ended_as(vmi: VirtualMachineInstance, pod: Pod) -> str:
     state = vmi.status.migration_state
     if constants.LABEL_MIGRATION_JOB_UID not in pod.labels or (state and state.source_pod == pod.name):
         return "Succeeded"
-    handed_over = state is not None and state.target_pod == pod.name
-    return "Failed" if handed_over else ""
+    is_handed_over = state is not None and state.target_pod == pod.name
+    return "Failed" if is_handed_over else ""
 
 
 def _stage(vmi: VirtualMachineInstance) -> str:
@@ -142,12 +142,12 @@ def _stage(vmi: VirtualMachineInstance) -> str:
 def _phase(vmi: VirtualMachineInstance, phase: str, now: str) -> Patch:
     if vmi.phase == phase:
         return {}
-    passed = _ORDER[: _ORDER.index(phase) + 1] if phase in _ORDER else (phase,)
-    stamps = transitions(vmi.status.phase_transition_timestamps, passed, now)
+    entered_phases = _ORDER[: _ORDER.index(phase) + 1] if phase in _ORDER else (phase,)
+    stamps = transitions(vmi.status.phase_transition_timestamps, entered_phases, now)
     return {"phase": phase, "phaseTransitionTimestamps": stamps}
 
 
-def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patch:
+def _placement_patch(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patch:
     patch: Patch = {}
     if not vmi.status.node_name and pod.spec.node_name:
         patch = {"nodeName": pod.spec.node_name, "migrationMethod": "LiveMigration", "migrationTransport": "Unix"}
@@ -162,12 +162,12 @@ def _place(vmi: VirtualMachineInstance, pod: Pod, report_overhead: bool) -> Patc
 
 
 def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: str) -> list[Condition]:
-    before = vmi.status.conditions
-    kept = list(before or ()) if pod is None else without(before, objects.CONDITION_SYNCHRONIZED)
+    old = vmi.status.conditions
+    current = list(old or ()) if pod is None else conditions_without(old, objects.CONDITION_SYNCHRONIZED)
     if phase == RUNNING:
-        return set_condition(set_condition(kept, "Ready", "True", now=now), "LiveMigratable", "True", now=now)
-    told = "Guest VM is not reported as running"
-    return set_condition(kept, "Ready", "False", reason="GuestNotRunning", message=told, now=now)
+        return set_condition(set_condition(current, "Ready", "True", now=now), "LiveMigratable", "True", now=now)
+    message = "Guest VM is not reported as running"
+    return set_condition(current, "Ready", "False", reason="GuestNotRunning", message=message, now=now)
 
 
 def _metadata(vmi: VirtualMachineInstance, pod: Pod | None) -> Patch:

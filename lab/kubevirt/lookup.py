@@ -85,17 +85,17 @@ class Migrations:
 
     def by_uid(self, vmi_key: str, uid: str) -> VirtualMachineInstanceMigration | None:
         """The migration of the VMI that has this uid."""
-        return next((each for each in self._migrations.by_index(_BY_VMI, vmi_key) if each.uid == uid), None)
+        return next((m for m in self._migrations.by_index(_BY_VMI, vmi_key) if m.uid == uid), None)
 
     def of_pod(self, pod: Pod) -> list[str]:
         """The migration that a pod was created for, and those that wait for a pod of their VMI to end."""
-        waiting = [each.key for vmi_key in instance_keys(pod) for each in self.active(vmi_key)]
-        return [*migration_keys(pod), *waiting]
+        waiting_keys = [migration.key for vmi_key in instance_keys(pod) for migration in self.active(vmi_key)]
+        return [*migration_keys(pod), *waiting_keys]
 
     def has_rival(self, migration: VirtualMachineInstanceMigration) -> bool:
         """Whether another migration of the VMI is under way that came first."""
-        others = (each for each in self.active(migration.vmi_key) if each.uid != migration.uid)
-        return any(other.phase or by_creation(other) < by_creation(migration) for other in others)
+        rivals = (candidate for candidate in self.active(migration.vmi_key) if candidate.uid != migration.uid)
+        return any(rival.phase or by_creation(rival) < by_creation(migration) for rival in rivals)
 
 
 class Configuration:
@@ -132,9 +132,9 @@ class Configuration:
 
     def limits(self) -> Limits:
         """The parallel limits: the CR's, else the command line's."""
-        given = Limits(self._options.parallel_migrations, self._options.parallel_outbound)
+        defaults = Limits(self._options.parallel_migrations, self._options.parallel_outbound)
         kubevirt = deployed(self._kubevirts.list())
-        return limits_of(kubevirt.spec.configuration, given) if kubevirt else given
+        return limits_of(kubevirt.spec.configuration, defaults) if kubevirt else defaults
 
 
 def instance_keys(pod: Pod) -> list[str]:
@@ -155,7 +155,7 @@ def owner_name(obj: Object, kind: str) -> str:
     return next((ref.name for ref in references if ref.controller and ref.kind == kind), "")
 
 
-def owned_by(obj: Object, owner: Object) -> bool:
+def is_owned_by(obj: Object, owner: Object) -> bool:
     """Whether it is this owner's: there may be an earlier one of its name, or one of the same name without an owner."""
     return any(ref.uid == owner.uid for ref in obj.metadata.owner_references or ())
 

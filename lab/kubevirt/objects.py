@@ -121,15 +121,15 @@ class KubeVirt(kubevirt.KubeVirt):
     spec: KubeVirtSpec = KubeVirtSpec()
 
 
-def _own(like: Resource[Any], kind: type[T]) -> Resource[T]:
+def _extended_resource(base: Resource[Any], kind: type[T]) -> Resource[T]:
     """The product's resource, decoded into the type with all that the controller reads."""
-    return Resource(like.group, like.version, like.plural, like.kind, kind, status_subresource=like.status_subresource)
+    return Resource(base.group, base.version, base.plural, base.kind, kind, status_subresource=base.status_subresource)
 
 
-MACHINES = _own(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
-INSTANCES = _own(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
-INSTALLATIONS = _own(kubevirt.KUBEVIRTS, KubeVirt)
-MIGRATIONS = _own(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)
+MACHINES = _extended_resource(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
+INSTANCES = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
+INSTALLATIONS = _extended_resource(kubevirt.KUBEVIRTS, KubeVirt)
+MIGRATIONS = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)
 
 
 async def delete(client: ResourceClient[T], obj: T) -> None:
@@ -146,33 +146,33 @@ async def write(client: ResourceClient[Any], obj: Object, patch: Patch, subresou
     return False
 
 
-def conditions(before: Sequence[Condition] | None, after: Sequence[Condition]) -> Patch:
+def conditions(old: Sequence[Condition] | None, new: Sequence[Condition]) -> Patch:
     """Of a status; empty where they stand so already."""
-    return {} if list(before or ()) == list(after) else {"conditions": msgspec.to_builtins(after) or None}
+    return {} if list(old or ()) == list(new) else {"conditions": msgspec.to_builtins(new) or None}
 
 
-def without(before: Sequence[Condition] | None, kind: str) -> list[Condition]:
+def conditions_without(conditions: Sequence[Condition] | None, kind: str) -> list[Condition]:
     """The conditions but those of a type."""
-    return [condition for condition in before or () if condition.type != kind]
+    return [condition for condition in conditions or () if condition.type != kind]
 
 
-def transitions(before: Iterable[PhaseTransition] | None, phases: Iterable[str], now: str) -> list[Any]:
+def transitions(old: Iterable[PhaseTransition] | None, phases: Iterable[str], now: str) -> list[Any]:
     """phaseTransitionTimestamps with these phases reached `now`; a phase that is in it keeps its time."""
-    entries = list(before or ())
-    seen = {entry.phase for entry in entries}
-    entries += [PhaseTransition(phase=p, phase_transition_timestamp=now) for p in phases if p not in seen]
-    built: list[Any] = msgspec.to_builtins(entries)
-    return built
+    entries = list(old or ())
+    known_phases = {entry.phase for entry in entries}
+    entries += [PhaseTransition(phase=p, phase_transition_timestamp=now) for p in phases if p not in known_phases]
+    result: list[Any] = msgspec.to_builtins(entries)
+    return result
 
 
-def replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
+def replacement(old: Mapping[str, Any], new: Mapping[str, Any]) -> Patch:
     """The merge patch that turns one object into the other: what is gone becomes null."""
-    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+    return {**dict.fromkeys(old.keys() - new.keys()), **new}
 
 
-def finalizers(obj: Object, name: str, *, there: bool = True) -> Patch:
+def finalizers(obj: Object, name: str, *, present: bool = True) -> Patch:
     """Of the metadata, with this finalizer or without; empty where it is so already."""
-    have = obj.metadata.finalizers or []
-    if (name in have) is there:
+    current = obj.metadata.finalizers or []
+    if (name in current) is present:
         return {}
-    return {"finalizers": [*have, name] if there else [each for each in have if each != name]}
+    return {"finalizers": [*current, name] if present else [finalizer for finalizer in current if finalizer != name]}

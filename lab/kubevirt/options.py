@@ -84,24 +84,24 @@ class MigrationOptions:
         """What the migration says, else the command line."""
         marks = migration.annotations if migration else {}
 
-        def said(name: str) -> str:
+        def mark(name: str) -> str:
             return marks.get(PREFIX + name, "")
 
         def seconds(text: str, default: float) -> float:
             with contextlib.suppress(ValueError):
-                if 0 <= (found := float(text)) < math.inf:
-                    return found
+                if 0 <= (number := float(text)) < math.inf:
+                    return number
             if text:
                 logger.warning("%r is not a number of seconds, using %s", text, default)
             return default
 
-        paced, delay = said("phase-seconds"), options.phase_delay
-        pairs = [pair.partition("=") for pair in paced.split(",") if "=" in pair]
+        pace, delay = mark("phase-seconds"), options.phase_delay
+        pairs = [pair.partition("=") for pair in pace.split(",") if "=" in pair]
         return cls(
-            seconds(said("source-linger-seconds"), options.source_linger),
-            delay if pairs else seconds(paced, delay),
+            seconds(mark("source-linger-seconds"), options.source_linger),
+            delay if pairs else seconds(pace, delay),
             {phase.strip(): seconds(text.strip(), delay) for phase, _, text in pairs},
-            said("fail-at-phase"),
+            mark("fail-at-phase"),
         )
 
     def hold(self, phase: str) -> float:
@@ -122,11 +122,11 @@ class Ages:
     def __init__(self) -> None:
         self._since: dict[str, tuple[object, float]] = {}
 
-    def of(self, key: str, state: object = None, *, already: float = 0.0) -> float:
+    def of(self, key: str, state: object = None, *, elapsed: float = 0.0) -> float:
         """Seconds since the key was first asked about in this state, and `already` so many before."""
         now = loop_time()
         if key not in self._since or self._since[key][0] != state:
-            self._since[key] = (state, now - already)
+            self._since[key] = (state, now - elapsed)
         return now - self._since[key][1]
 
     def forget(self, key: str) -> None:

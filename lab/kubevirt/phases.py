@@ -23,7 +23,7 @@ from lab.kubevirt.instance import is_running
 from lab.kubevirt.objects import MigrationState, Patch, VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import PACED_PHASES, MigrationOptions
 from lab.kubevirt.pod import hotplugged
-from lab.kubevirt.state_claims import Pair
+from lab.kubevirt.state_claims import ClaimPair
 from pkg.util import constants as c
 
 _TARGET_ADDRESS = "10.1.1.1"
@@ -43,8 +43,8 @@ class Write:
     @property
     def phase(self) -> str:
         """Of the migration, that is entered with it."""
-        entered: str = self.patch.get("status", {}).get("phase", "")
-        return entered
+        phase: str = self.patch.get("status", {}).get("phase", "")
+        return phase
 
 
 class Create(Enum):
@@ -82,7 +82,7 @@ class View:
     age: float = 0.0
     rival: bool = False
     report_overhead: bool = False
-    claims: Pair | None = None
+    claims: ClaimPair | None = None
     """Of the VM's persistent state, if it has any."""
 
     @property
@@ -92,7 +92,7 @@ class View:
         return state if state and state.migration_uid == self.migration.uid else MigrationState()
 
     @property
-    def handed_over(self) -> bool:
+    def is_handed_over(self) -> bool:
         """Whether virt-handler knows of the migration: it stands in the VMI's status."""
         return self.state.migration_uid is not None
 
@@ -111,39 +111,39 @@ def decide(view: View) -> Step:
     migration = view.migration
     if migration.phase in c.FINAL_PHASES:
         return _finish(view)
-    if migration.phase and not migration.deleting and (metadata := _unmarked(view)):
+    if migration.phase and not migration.deleting and (metadata := _missing_metadata(view)):
         # In KubeVirt a webhook marks it at birth. Here Pending comes first: it is what everybody waits for.
         return Write(migration, {"metadata": metadata})
     if loss := _loss(view):
         # A VMI that lives on must not look as if it were still migrating.
-        lives_on = view.handed_over and view.vmi_runs and not view.state.completed
-        return _reported_failed(view, loss) if lives_on else fail(view, loss)
+        lives_on = view.is_handed_over and view.vmi_runs and not view.state.completed
+        return _failure_write(view, loss) if lives_on else fail(view, loss)
     if view.state.failed:
         return fail(view, "source node reported migration failed")
     if migration.deleting and not view.state.completed:
         return _abort(view)
     if migration.phase and migration.phase == view.options.fail_at_phase:
-        why = f"told to fail in phase {migration.phase}"
-        step: Step = _reported_failed(view, why) if view.handed_over else fail(view, why)
+        reason = f"told to fail in phase {migration.phase}"
+        step: Step = _failure_write(view, reason) if view.is_handed_over else fail(view, reason)
     else:
         step = TABLE[migration.phase](view) if migration.phase in TABLE else Wait()
     return Wait(view.remaining) if isinstance(step, Write) and view.remaining > 0 else step
 
 
-def fail(view: View, why: str) -> Write:
+def fail(view: View, reason: str) -> Write:
     """The step into phase Failed."""
-    status = _entering(view, c.PHASE_FAILED)
-    if view.handed_over:
+    status = _phase_patch(view, c.PHASE_FAILED)
+    if view.is_handed_over:
         status["migrationState"] = msgspec.to_builtins(view.state)
     if view.migration.deleting:
-        status |= _marked(view, c.CONDITION_ABORT_REQUESTED)
-    return _written(view, status, ("Warning", "FailedMigration", f"Migration failed: {why}"))
+        status |= _condition_patch(view, c.CONDITION_ABORT_REQUESTED)
+    return _migration_write(view, status, ("Warning", "FailedMigration", f"Migration failed: {reason}"))
 
 
-def rejected(view: View) -> Write | None:
+def rejection(view: View) -> Write | None:
     """The step that marks a Pending migration as refused by quota; None when it is marked."""
-    marked = _marked(view, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-    return _written(view, {**marked, **_claims(view)}) if marked else None
+    conditions = _condition_patch(view, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+    return _migration_write(view, {**conditions, **_claims(view)}) if conditions else None
 
 
 # The table's rows
@@ -152,10 +152,10 @@ def rejected(view: View) -> Write | None:
 def _unset(view: View) -> Step:
     if view.rival:
         return fail(view, "VMI is not eligible for migration because another migration job is in progress.")
-    status = _entering(view, c.PHASE_PENDING)
+    status = _phase_patch(view, c.PHASE_PENDING)
     if view.source is not None:
         status["migrationState"] = {"sourcePod": view.source.name}
-    return _written(view, status)
+    return _migration_write(view, status)
 
 
 def _pending(view: View) -> Step:
@@ -172,15 +172,15 @@ def _scheduling(view: View) -> Step:
 
 def _scheduled(view: View) -> Step:
     """Hand over: virt-handler on the target node learns of the migration from the VMI."""
-    return _enter(view) if view.handed_over else _hand_over(view)
+    return _enter(view) if view.is_handed_over else _hand_over(view)
 
 
 def _preparing_target(view: View) -> Step:
-    return _enter(view) if view.state.target_node_address else _reported(view, targetNodeAddress=_TARGET_ADDRESS)
+    return _enter(view) if view.state.target_node_address else _vmi_write(view, targetNodeAddress=_TARGET_ADDRESS)
 
 
 def _target_ready(view: View) -> Step:
-    return _enter(view) if view.state.start_timestamp else _reported(view, startTimestamp=view.now)
+    return _enter(view) if view.state.start_timestamp else _vmi_write(view, startTimestamp=view.now)
 
 
 def _running(view: View) -> Step:
@@ -201,32 +201,32 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
     }
 )
 """In their order."""
-_WAY: Final = (*TABLE, c.PHASE_SUCCEEDED)
+_PHASE_ORDER: Final = (*TABLE, c.PHASE_SUCCEEDED)
 _WITH_HANDLER: Final = (c.PHASE_PREPARING_TARGET, c.PHASE_TARGET_READY, c.PHASE_RUNNING)
 """The phases in which the VMI's status must name the migration."""
 
 
 def _is_resizing(view: View) -> bool:
     """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
-    found = view.vmi.status.conditions if view.vmi else None
+    conditions = view.vmi.status.conditions if view.vmi else None
     changes = (c.CONDITION_MEMORY_CHANGE, objects.CONDITION_MIGRATION_REQUIRED)
-    cpu = find_condition(found, c.CONDITION_CPU_CHANGE)
-    return cpu is not None or any(condition_is_true(found, kind) for kind in changes)
+    cpu = find_condition(conditions, c.CONDITION_CPU_CHANGE)
+    return cpu is not None or any(condition_is_true(conditions, kind) for kind in changes)
 
 
 # Steps that several rows share
 
 
 def _enter(view: View) -> Write:
-    phase = _WAY[_WAY.index(view.migration.phase) + 1]
-    status = _entering(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
+    phase = _PHASE_ORDER[_PHASE_ORDER.index(view.migration.phase) + 1]
+    status = _phase_patch(view, phase) | (_claims(view) if phase == c.PHASE_SCHEDULING else {})
     if phase == c.PHASE_SUCCEEDED:
         status["migrationState"] = msgspec.to_builtins(view.state)
-        told = "Source node reported migration succeeded"
-        return _written(view, status, ("Normal", "SuccessfulMigration", told))
-    before = view.migration.status.conditions
-    return _written(
-        view, status | objects.conditions(before, objects.without(before, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA))
+        message = "Source node reported migration succeeded"
+        return _migration_write(view, status, ("Normal", "SuccessfulMigration", message))
+    old = view.migration.status.conditions
+    return _migration_write(
+        view, status | objects.conditions(old, objects.conditions_without(old, c.CONDITION_REJECTED_BY_RESOURCE_QUOTA))
     )
 
 
@@ -239,8 +239,8 @@ def _arrive(view: View) -> Write:
         moment = view.now.replace("T", " ").replace("Z", " +0000 UTC")
         return Write(target, {"metadata": {"annotations": {objects.ANNOTATION_MIGRATION_TARGET_READY: moment}}})
     now, node = view.now, target.spec.node_name
-    seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": now}
-    step = _reported(view, completed=True, endTimestamp=now, **seen)
+    detection = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": now}
+    step = _vmi_write(view, completed=True, endTimestamp=now, **detection)
     step.patch["status"]["nodeName"] = node
     step.patch["metadata"] = {"labels": {c.LABEL_NODE_NAME: node}}
     return step
@@ -250,11 +250,11 @@ def _hand_over(view: View) -> Write:
     target, vmi = view.target, view.vmi
     assert target is not None
     assert vmi is not None
-    known = view.migration.status.migration_state
+    reported_state = view.migration.status.migration_state
     state = {
         "migrationUid": view.migration.uid,
         "sourceNode": vmi.status.node_name,
-        "sourcePod": (known and known.source_pod) or (view.source and view.source.name),
+        "sourcePod": (reported_state and reported_state.source_pod) or (view.source and view.source.name),
         "targetNode": target.spec.node_name,
         "targetPod": target.name,
     }
@@ -264,25 +264,25 @@ def _hand_over(view: View) -> Write:
         state["targetAttachmentPodUID"] = view.attachment.uid
     if view.report_overhead:
         state["targetMemoryOverhead"] = target.annotations.get(c.ANNOTATION_MEMORY_OVERHEAD)
-    before = msgspec.to_builtins(vmi.status.migration_state) if vmi.status.migration_state else {}
+    old = msgspec.to_builtins(vmi.status.migration_state) if vmi.status.migration_state else {}
     labels = {objects.LABEL_MIGRATION_TARGET_NODE: target.spec.node_name}
-    return Write(vmi, {"metadata": {"labels": labels}, "status": {"migrationState": objects.replacing(before, state)}})
+    return Write(vmi, {"metadata": {"labels": labels}, "status": {"migrationState": objects.replacement(old, state)}})
 
 
 def _abort(view: View) -> Step:
     """Deleting a VMIM cancels its migration: at once before the hand-over, afterwards through virt-handler."""
-    if not view.handed_over:
+    if not view.is_handed_over:
         return fail(view, "canceled")
-    if marked := _marked(view, c.CONDITION_ABORT_REQUESTED):
-        return _written(view, marked)
+    if conditions := _condition_patch(view, c.CONDITION_ABORT_REQUESTED):
+        return _migration_write(view, conditions)
     if not view.state.abort_requested:
-        return _reported(view, abortRequested=True, abortStatus="Aborting")
-    return _reported_failed(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
+        return _vmi_write(view, abortRequested=True, abortStatus="Aborting")
+    return _failure_write(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
 
 
 def _finish(view: View) -> Step:
-    left = objects.finalizers(view.migration, objects.FINALIZER_MIGRATION, there=False)
-    return Write(view.migration, {"metadata": left}) if left else Wait()
+    metadata = objects.finalizers(view.migration, objects.FINALIZER_MIGRATION, present=False)
+    return Write(view.migration, {"metadata": metadata}) if metadata else Wait()
 
 
 def _loss(view: View) -> str:
@@ -298,7 +298,7 @@ def _loss(view: View) -> str:
         return "target pod was removed during active migration."
     if view.attachment is not None and view.attachment.terminal:
         return "target attachment pod shutdown during migration."
-    if phase in _WITH_HANDLER and not view.handed_over:
+    if phase in _WITH_HANDLER and not view.is_handed_over:
         return "VMI's migration state was taken over or cleared during active migration."
     return ""
 
@@ -306,21 +306,21 @@ def _loss(view: View) -> str:
 # Writes, and pieces of them
 
 
-def _written(view: View, status: Patch, event: tuple[EventType, str, str] | None = None) -> Write:
+def _migration_write(view: View, status: Patch, event: tuple[EventType, str, str] | None = None) -> Write:
     return Write(view.migration, {"status": status}, "status", event)
 
 
-def _reported(view: View, **state: Any) -> Write:
+def _vmi_write(view: View, **state: Any) -> Write:
     assert view.vmi is not None
     return Write(view.vmi, {"status": {"migrationState": state}})
 
 
-def _reported_failed(view: View, why: str, **state: Any) -> Write:
+def _failure_write(view: View, reason: str, **state: Any) -> Write:
     times = {"startTimestamp": view.state.start_timestamp or view.now, "endTimestamp": view.now}
-    return _reported(view, completed=True, failed=True, failureReason=why, **times, **state)
+    return _vmi_write(view, completed=True, failed=True, failureReason=reason, **times, **state)
 
 
-def _entering(view: View, phase: str) -> Patch:
+def _phase_patch(view: View, phase: str) -> Patch:
     stamps = objects.transitions(view.migration.status.phase_transition_timestamps, [phase], view.now)
     return {"phase": phase, "phaseTransitionTimestamps": stamps}
 
@@ -330,17 +330,17 @@ def _claims(view: View) -> Patch:
     return {"migrationState": view.claims.state()} if view.claims else {}
 
 
-def _marked(view: View, kind: str) -> Patch:
+def _condition_patch(view: View, kind: str) -> Patch:
     """The status' conditions with one that stands from now on; empty where it does."""
-    before = view.migration.status.conditions
-    if condition_is_true(before, kind):
+    old = view.migration.status.conditions
+    if condition_is_true(old, kind):
         return {}
     return objects.conditions(
-        before, [*objects.without(before, kind), Condition(type=kind, status="True", last_probe_time=view.now)]
+        old, [*objects.conditions_without(old, kind), Condition(type=kind, status="True", last_probe_time=view.now)]
     )
 
 
-def _unmarked(view: View) -> Patch:
+def _missing_metadata(view: View) -> Patch:
     """The finalizer, and the label that KubeVirt finds a VMI's migrations by."""
     migration, name = view.migration, view.migration.spec.vmi_name
     metadata = objects.finalizers(migration, objects.FINALIZER_MIGRATION)

@@ -53,7 +53,7 @@ def own_key(obj: Object) -> list[str]:
     return [obj.key]
 
 
-def refused_by(
+def retry_refused(
     refusals: Refusals, is_waiting: Callable[[str], bool] = lambda key: False
 ) -> Callable[[ResourceQuota], list[str]]:
     """Whatever was refused in a quota's namespace: it is tried again at once when the quota changes or goes.
@@ -71,12 +71,12 @@ COMPONENT = "virtualmachine-controller"
 def creator_of(management: Management, options: Options, configuration: Configuration, placement: Placement) -> Creator:
     """One for VMIs and one for migrations, each with its own refusals."""
     client = management.client
-    first, quick = (options.max_retry, ()) if options.drained_bucket else (options.first_retry, QUICK)
+    first_retry, quick = (options.max_retry, ()) if options.drained_bucket else (options.first_retry, QUICK)
     claims, classes = client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES)
     return Creator(
         management.pods.client,
         placement,
-        Refusals(first, options.max_retry, quick),
+        Refusals(first_retry, options.max_retry, quick),
         management.recorder(COMPONENT),
         StateClaims(claims, classes, configuration.rendering),
         configuration,
@@ -88,10 +88,10 @@ def register(management: Management, options: Options) -> None:
     machines, instances = management.controller(MACHINES), management.controller(INSTANCES)
     migrations, quotas = management.controller(MIGRATIONS), management.resource_quotas
     configuration = Configuration(management, options)
-    pods, known = Pods(management.pods.cache()), Migrations(migrations.cache())
+    pods, lookup = Pods(management.pods.cache()), Migrations(migrations.cache())
     placement = Placement(management.controller(NODES).cache(), pods)
     enqueue = partial(migrations.enqueue, immediately=True)
-    gate = Gate(known, instances.cache(), pods, configuration.limits, enqueue)
+    gate = Gate(lookup, instances.cache(), pods, configuration.limits, enqueue)
     creator = partial(creator_of, management, options, configuration, placement)
 
     machine = MachineHandler(machines.client, instances)
@@ -101,30 +101,30 @@ def register(management: Management, options: Options) -> None:
     operator = OperatorHandler(management.kubevirts.client, gate, reported_version(options.overhead_profile))
     management.kubevirts.on_change("virt-operator", operator.on_kubevirt_changed)
 
-    ending = Ending(management.pods.client, pods, known, options)
+    ending = Ending(management.pods.client, pods, lookup, options)
     instance = InstanceHandler(instances.client, machines, pods, creator(), ending)
     instances.on_change("vmi-controller", instance.on_instance_changed)
     instances.watch_related(machines, own_key)
     instances.watch_related(management.pods, pods.instances_of)
     instances.watch_related(migrations, lambda migration: [migration.vmi_key])
-    instances.watch_related(quotas, refused_by(instance.creator.refusals))
+    instances.watch_related(quotas, retry_refused(instance.creator.refusals))
 
-    migration = MigrationHandler(migrations.client, instances, known, pods, creator(), gate, options)
+    migration = MigrationHandler(migrations.client, instances, lookup, pods, creator(), gate, options)
     migrations.on_change("migration-controller", migration.on_migration_changed)
-    migrations.watch_related(management.pods, known.of_pod)
-    migrations.watch_related(instances, lambda vmi: [each.key for each in known.active(vmi.key)])
-    migrations.watch_related(quotas, refused_by(migration.creator.refusals, gate.is_waiting))
+    migrations.watch_related(management.pods, lookup.of_pod)
+    migrations.watch_related(instances, lambda vmi: [migration.key for migration in lookup.active(vmi.key)])
+    migrations.watch_related(quotas, retry_refused(migration.creator.refusals, gate.is_waiting))
 
-    register_automatic(management, options, known, pods, configuration)
+    register_automatic(management, options, lookup, pods, configuration)
 
 
 def register_automatic(
-    management: Management, options: Options, known: Migrations, pods: Pods, configuration: Configuration
+    management: Management, options: Options, lookup: Migrations, pods: Pods, configuration: Configuration
 ) -> None:
     """Registers what creates migrations that nobody asked for."""
     instances, migrations = management.controller(INSTANCES), management.controller(MIGRATIONS)
     automatic = MigrationCreator(
-        migrations.client, known, pods, management.recorder(COMPONENT), options.selects, options.has_priority_queue
+        migrations.client, lookup, pods, management.recorder(COMPONENT), options.selects, options.has_priority_queue
     )
     nodes = management.controller(NODES)
     evacuation = EvacuationHandler(instances.cache(), automatic, configuration.limits)
@@ -135,4 +135,4 @@ def register_automatic(
     installations = management.controller(INSTALLATIONS)
     updater = WorkloadUpdateHandler(instances.cache(), automatic, configuration, options.workload_update_delay)
     installations.on_change("workload-update-controller", updater.on_kubevirt_changed)
-    installations.watch_related(migrations, updater.hurried)
+    installations.watch_related(migrations, updater.hurry)

@@ -30,7 +30,7 @@ _SHARED, _SINGLE = "ReadWriteMany", "ReadWriteOnce"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ClaimPair:
     """A migration's claims by name; the target's is "" while there is none, and the source's where it is shared."""
 
     source: str
@@ -54,16 +54,16 @@ class StateClaims:
         """The name of the VM's claim, or of its migration's target's, which is made if there is none: for a target only
         where the source's cannot be shared."""
         if migration is None:
-            found = await self._current(vmi)
-            return found.name if found else await self._create(vmi, {LABEL_OF_VM: vmi.name}, vmi.uid)
+            claim = await self._current(vmi)
+            return claim.name if claim else await self._create(vmi, {LABEL_OF_VM: vmi.name}, vmi.uid)
         target = (await self.pair(vmi, migration)).target
         return target or await self._create(vmi, {LABEL_MIGRATION_NAME: migration.name}, migration.uid)
 
-    async def pair(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Pair:
+    async def pair(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> ClaimPair:
         source, target = await self._current(vmi), await self._target(migration)
-        shared = source is not None and (source.status.access_modes or [""])[0] == _SHARED
+        is_shared = source is not None and (source.status.access_modes or [""])[0] == _SHARED
         name = source.name if source else ""
-        return Pair(name, name if shared else target.name if target else "")
+        return ClaimPair(name, name if is_shared else target.name if target else "")
 
     async def hand_over(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> None:
         """The target's is the VM's now, the source's goes."""
@@ -81,20 +81,20 @@ class StateClaims:
             await delete(self.claims, target)
 
     async def _current(self, vmi: VirtualMachineInstance) -> PersistentVolumeClaim | None:
-        return await self._labelled(vmi.namespace, LABEL_OF_VM, vmi.name)
+        return await self._claim_with_label(vmi.namespace, LABEL_OF_VM, vmi.name)
 
     async def _target(self, migration: VirtualMachineInstanceMigration) -> PersistentVolumeClaim | None:
-        return await self._labelled(migration.namespace, LABEL_MIGRATION_NAME, migration.name)
+        return await self._claim_with_label(migration.namespace, LABEL_MIGRATION_NAME, migration.name)
 
-    async def _labelled(self, namespace: str, label: str, value: str) -> PersistentVolumeClaim | None:
-        found = await self.claims.list(namespace, label_selector=f"{label}={value}")
-        return next((claim for claim in found if not claim.deleting), None)
+    async def _claim_with_label(self, namespace: str, label: str, value: str) -> PersistentVolumeClaim | None:
+        claims = await self.claims.list(namespace, label_selector=f"{label}={value}")
+        return next((claim for claim in claims if not claim.deleting), None)
 
     async def _create(self, vmi: VirtualMachineInstance, labels: Mapping[str, str], uid: str) -> str:
         """Its name. Where the configuration chooses a class, source and target share one claim."""
         rendering = self.rendering(vmi.namespace)
-        chosen = rendering.kubevirt.vm_state_storage_class
-        modes = [_SHARED if chosen else _SINGLE]
+        configured_class = rendering.kubevirt.vm_state_storage_class
+        modes = [_SHARED if configured_class else _SINGLE]
         metadata = generated(f"persistent-state-for-{vmi.name}-", uid)
         owners = vmi.metadata.owner_references or [owner_reference(vmi, controller=True)]
         body = {
@@ -106,17 +106,17 @@ class StateClaims:
             "spec": {
                 "accessModes": modes,
                 "resources": {"requests": {"storage": state_size(vmi, rendering.profile)}},
-                "storageClassName": chosen or await self._default_class(),
+                "storageClassName": configured_class or await self._default_class(),
                 "volumeMode": "Filesystem",
             },
         }
         name, namespace = metadata["name"], vmi.namespace
         with contextlib.suppress(AlreadyExists):  # an earlier answer was lost
             await self.claims.create(body, namespace=namespace)
-        bound = {"status": {"phase": "Bound", "accessModes": modes}}
-        await self.claims.merge_patch(bound, name=name, namespace=namespace, subresource="status")
+        status = {"status": {"phase": "Bound", "accessModes": modes}}
+        await self.claims.merge_patch(status, name=name, namespace=namespace, subresource="status")
         return name
 
     async def _default_class(self) -> str | None:
-        found = [each.name for each in await self.classes.list() if each.annotations.get(_DEFAULT_CLASS) == "true"]
-        return min(found, default=None)
+        names = [c.name for c in await self.classes.list() if c.annotations.get(_DEFAULT_CLASS) == "true"]
+        return min(names, default=None)

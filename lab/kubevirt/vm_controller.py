@@ -16,7 +16,7 @@ from kubeloop.client.errors import AlreadyExists, Conflict
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from lab.kubevirt import objects
-from lab.kubevirt.lookup import owned_by
+from lab.kubevirt.lookup import is_owned_by
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from pkg.util import constants
 
@@ -48,8 +48,8 @@ def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Actio
     if strategy not in (*STARTING, *_STOPPING) or (vmi is not None and vmi.deleting):
         return Action.LEAVE
     if vmi is None:
-        ran = strategy == "Once" and vm.status.printable_status not in _NEVER_RAN
-        return Action.START if strategy in STARTING and not vm.deleting and not ran else Action.LEAVE
+        has_run = strategy == "Once" and vm.status.printable_status not in _NEVER_RAN
+        return Action.START if strategy in STARTING and not vm.deleting and not has_run else Action.LEAVE
     stops = strategy in _STOPPING or vm.deleting or vmi.phase in STARTING[strategy]
     return Action.STOP if stops else Action.LEAVE
 
@@ -73,13 +73,13 @@ def instance_body(vm: VirtualMachine) -> dict[str, Any]:
 
 def status_patch(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Patch | None:
     """The merge patch of /status, None when all is said."""
-    wanted: Patch = {
+    status: Patch = {
         "printableStatus": printable_status(vm, vmi),
         "created": vmi is not None,
         "ready": vmi is not None and condition_is_true(vmi.status.conditions, "Ready"),
     }
-    have = {"printableStatus": vm.status.printable_status, "created": vm.status.created, "ready": vm.status.ready}
-    return None if wanted == have else {"status": wanted}
+    current = {"printableStatus": vm.status.printable_status, "created": vm.status.created, "ready": vm.status.ready}
+    return None if status == current else {"status": status}
 
 
 def printable_status(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> str:
@@ -114,15 +114,15 @@ class MachineHandler:
         if vm is None:
             return
         vmi = self.instances.cache().get_by_key(key)
-        if vmi is not None and not owned_by(vmi, vm):
+        if vmi is not None and not is_owned_by(vmi, vm):
             return  # A VMI of the same name that is not this VM's: KubeVirt leaves both alone.
-        wanted = next_action(vm, vmi)
-        if wanted is Action.START:
+        action = next_action(vm, vmi)
+        if action is Action.START:
             # The cache does not show it yet, or an earlier one is still going.
             with contextlib.suppress(AlreadyExists):
                 await self.instances.client.create(instance_body(vm))
                 logger.info("started %s", key)
-        elif wanted is Action.STOP and vmi is not None:
+        elif action is Action.STOP and vmi is not None:
             with contextlib.suppress(Conflict):  # Another one by now.
                 await delete(self.instances.client, vmi)
                 logger.info("stopped %s", key)

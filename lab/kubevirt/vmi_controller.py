@@ -18,7 +18,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt import instance, objects
 from lab.kubevirt.creation import Creator, Refused
-from lab.kubevirt.lookup import Migrations, Pods, owned_by, owner_name
+from lab.kubevirt.lookup import Migrations, Pods, is_owned_by, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from lab.kubevirt.options import Ages, MigrationOptions, Options
 from lab.kubevirt.pod import hotplugged
@@ -46,12 +46,12 @@ class Ending:
         """End what is due. Raises ApiError; RetryAfter while something is left."""
         waits: list[float] = []
         for pod in instance.leftovers(vmi, launchers, lambda uid: self._is_under_way(vmi, uid)):
-            age = self._ages.of(pod.uid, already=_ended_before(vmi))
+            age = self._ages.of(pod.uid, elapsed=_since_migration(vmi))
             if (remaining := round(self._linger(vmi, pod) - age, 6)) > 0:
                 waits.append(remaining)
             else:
                 await self._end(vmi, pod)
-        for pod in (each for each in launchers if each.terminal):
+        for pod in (launcher for launcher in launchers if launcher.terminal):
             await self.delete(self.pods.attachments(pod))
             # A finished launcher is deleted when it has stayed long enough, if it goes at all.
             if pod.deleting or self.options.finished_linger == math.inf:
@@ -75,7 +75,7 @@ class Ending:
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
         """Seconds that a source keeps counting; a target of a migration that failed goes at once."""
-        if instance.ended_as(vmi, pod) != "Succeeded":
+        if instance.final_phase_of(vmi, pod) != "Succeeded":
             return 0.0
         state = vmi.status.migration_state
         migration = self.migrations.by_uid(vmi.key, (state and state.migration_uid) or "")
@@ -83,8 +83,8 @@ class Ending:
 
     async def _end(self, vmi: VirtualMachineInstance, pod: Pod) -> None:
         await self.delete(self.pods.attachments(pod))
-        if phase := instance.ended_as(vmi, pod):
-            status = ended_status(pod, phase, now_rfc3339())
+        if phase := instance.final_phase_of(vmi, pod):
+            status = completion_patch(pod, phase, now_rfc3339())
             with contextlib.suppress(NotFound):  # kwok writes the status, too: whatever it has written
                 await self.client.merge_patch(status, name=pod.name, namespace=pod.namespace, subresource="status")
         else:
@@ -92,7 +92,7 @@ class Ending:
         logger.info("%s: launcher %s ended %s", vmi.key, pod.name, phase or "by deletion")
 
 
-def _ended_before(vmi: VirtualMachineInstance) -> float:
+def _since_migration(vmi: VirtualMachineInstance) -> float:
     """Seconds since the VMI's last migration ended, as its status says it: known after a restart, too."""
     state = vmi.status.migration_state
     try:
@@ -102,12 +102,12 @@ def _ended_before(vmi: VirtualMachineInstance) -> float:
     return elapsed if elapsed > _JUST_NOW else 0.0
 
 
-def ended_status(pod: Pod, phase: str, now: str) -> Patch:
+def completion_patch(pod: Pod, phase: str, now: str) -> Patch:
     """The merge patch of /status of a pod whose containers have ended."""
-    after = pod.status.conditions
+    conditions = pod.status.conditions
     for kind in ("Ready", "ContainersReady"):
-        after = set_condition(after, kind, "False", reason="PodCompleted", now=now)
-    return {"status": {"phase": phase, **objects.conditions(pod.status.conditions, after or [])}}
+        conditions = set_condition(conditions, kind, "False", reason="PodCompleted", now=now)
+    return {"status": {"phase": phase, **objects.conditions(pod.status.conditions, conditions or [])}}
 
 
 @dataclass(eq=False)
@@ -122,9 +122,9 @@ class InstanceHandler:
 
     async def on_instance_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """Raises ApiError; RetryAfter where time has to pass."""
-        known = self.pods.launchers(key)
-        launchers = [pod for pod in known if vmi and owned_by(pod, vmi)]
-        await self.ending.delete([pod for pod in known if pod not in launchers])
+        all_launchers = self.pods.launchers(key)
+        launchers = [pod for pod in all_launchers if vmi and is_owned_by(pod, vmi)]
+        await self.ending.delete([pod for pod in all_launchers if pod not in launchers])
         if vmi is None:
             self.creator.refusals.forget(key)
         elif vmi.deleting:
@@ -167,9 +167,9 @@ class InstanceHandler:
 
     async def _tear_down(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         await self.ending.delete(launchers)
-        left = objects.finalizers(vmi, objects.FINALIZER_INSTANCE, there=False)
-        if left and not launchers:
-            await write(self.instances, vmi, {"metadata": left})
+        metadata = objects.finalizers(vmi, objects.FINALIZER_INSTANCE, present=False)
+        if metadata and not launchers:
+            await write(self.instances, vmi, {"metadata": metadata})
 
     async def _is_abandoned(self, vmi: VirtualMachineInstance) -> bool:
         """Whether the VMI's VM is gone. The cache may be behind: the server is asked before anything is deleted."""

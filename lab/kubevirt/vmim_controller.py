@@ -18,7 +18,7 @@ from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration, write
 from lab.kubevirt.options import Ages, MigrationOptions, Options
-from lab.kubevirt.phases import Create, Step, View, Wait, Write, decide, rejected
+from lab.kubevirt.phases import Create, Step, View, Wait, Write, decide, rejection
 from pkg.util import constants
 from pkg.util.kubevirt.claims import keeps_state
 from pkg.util.kubevirt.migration import is_finished
@@ -61,13 +61,13 @@ class MigrationHandler:
     async def _look(self, migration: VirtualMachineInstanceMigration) -> View:
         vmi, configuration = await self._instance(migration), self.creator.configuration
         launchers = self.pods.launchers(migration.vmi_key)
-        own = [pod for pod in launchers if vmi and pod.labels.get(constants.LABEL_CREATED_BY) == vmi.uid]
+        own_launchers = [pod for pod in launchers if vmi and pod.labels.get(constants.LABEL_CREATED_BY) == vmi.uid]
         target = self.pods.target(migration)
         has_state = vmi is not None and keeps_state(vmi, configuration.rendering(migration.namespace).profile)
         return View(
             migration=migration,
             vmi=vmi,
-            source=current_pod(vmi, own) if vmi else None,
+            source=current_pod(vmi, own_launchers) if vmi else None,
             target=target,
             attachment=next(iter(self.pods.attachments(target)), None),
             options=MigrationOptions.of(self.options, migration),
@@ -127,8 +127,8 @@ class MigrationHandler:
         try:
             await self._launch(view)
         except Refused as refused:
-            if refused.by_quota and (marked := rejected(view)):
-                await self._write(view.migration, marked)
+            if refused.by_quota and (mark := rejection(view)):
+                await self._write(view.migration, mark)
             raise
 
     async def _launch(self, view: View) -> None:

@@ -51,13 +51,13 @@ class WorkloadUpdateHandler:
         outdated = self._outdated()
         if not outdated:
             return
-        chosen = random.sample(outdated, min(len(outdated), self._places()))
-        logger.info("workload update: %d outdated, %d migrate now", len(outdated), len(chosen))
-        await for_each(chosen, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: ""}))
+        batch = random.sample(outdated, min(len(outdated), self._places()))
+        logger.info("workload update: %d outdated, %d migrate now", len(outdated), len(batch))
+        await for_each(batch, lambda vmi: self.creator.create(vmi, PREFIX, {ANNOTATION: ""}))
         self._due[key] = loop_time() + _AGAIN
         raise RetryAfter(_AGAIN, "VMIs are outdated")
 
-    def hurried(self, _: VirtualMachineInstanceMigration) -> list[str]:
+    def hurry(self, _: VirtualMachineInstanceMigration) -> list[str]:
         """Returns the KubeVirts that look again soon: at each event of a migration, while VMIs are outdated."""
         for key, due in self._due.items():
             self._due[key] = min(due, loop_time() + self.delay)

@@ -35,10 +35,10 @@ def with_condition(text: str, kind: str, is_true: bool, message: str, now: float
     msgspec.DecodeError for an annotation that is not Rancher's."""
     condition = _Condition(kind, str(is_true), "" if is_true else message, rfc3339(now + _AHEAD))
     conditions = _decode(text)
-    if not any(other.type == kind for other in conditions):
+    if not any(item.type == kind for item in conditions):
         return _encode([*conditions, condition])
-    first = next(number for number, other in enumerate(conditions) if other.type == kind)
-    return _encode([*conditions[:first], condition, *conditions[first + 1 :]])
+    index = next(number for number, item in enumerate(conditions) if item.type == kind)
+    return _encode([*conditions[:index], condition, *conditions[index + 1 :]])
 
 
 def is_set(namespace: Namespace, kind: str) -> bool:

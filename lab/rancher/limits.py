@@ -59,7 +59,7 @@ def encode_annotation(limit: Limit) -> str:
     return json.dumps({"limit": fields}, separators=(",", ":"), ensure_ascii=False)
 
 
-def completed(requested: Limit, default: Limit) -> Limit:
+def complete(requested: Limit, default: Limit) -> Limit:
     """Returns the default with the requested values of the fields that the default has; `extended` is one field."""
     return {name: requested.get(name, value) for name, value in default.items()}
 
@@ -81,9 +81,9 @@ def resources(limit: Limit) -> ResourceList:
 def limit_of(quantities: Mapping[str, Quantity]) -> Limit:
     """Returns the limit that a ResourceList makes."""
     texts = format_resource_list(quantities)
-    named = {_BY_RESOURCE[resource]: text for resource, text in texts.items() if resource in _BY_RESOURCE}
-    extended = {resource: text for resource, text in texts.items() if resource not in _BY_RESOURCE}
-    limit = named | ({EXTENDED: extended} if extended else {})
+    fixed_fields = {_BY_RESOURCE[resource]: text for resource, text in texts.items() if resource in _BY_RESOURCE}
+    extended_fields = {resource: text for resource, text in texts.items() if resource not in _BY_RESOURCE}
+    limit = fixed_fields | ({EXTENDED: extended_fields} if extended_fields else {})
     return {name: limit[name] for name in _FIELDS if name in limit}
 
 
@@ -93,10 +93,10 @@ def render(annotation: str) -> dict[str, str]:
     return format_resource_list(resources(decode_annotation(annotation)))
 
 
-def differs(hard: RawResourceList | None, wanted: Mapping[str, Any]) -> bool:
+def differs(hard: RawResourceList | None, expected: Mapping[str, Any]) -> bool:
     """Reports whether spec.hard is something else than what is wanted, by value."""
     try:
-        return parse_resource_list(hard) != parse_resource_list(wanted)
+        return parse_resource_list(hard) != parse_resource_list(expected)
     except QuantityError:
         return True
 

@@ -18,7 +18,7 @@ from lab.rancher.limits import decode_annotation, limit_of
 from lab.rancher.project import ANNOTATION_QUOTA_PROJECT, Project, project_id
 from lab.rancher.releases import Release
 from lab.rancher.sync_controller import ANNOTATION, BY_PROJECT, SyncController
-from lab.rancher.validation import used
+from lab.rancher.validation import sum_of
 
 
 class ReconcileController:
@@ -55,14 +55,14 @@ class UsedLimitController:
         """Raises ApiError."""
         if namespace is None or not self._sync.has_started:
             return
-        now, before = project_id(namespace), namespace.annotations.get(ANNOTATION_QUOTA_PROJECT, "")
+        project, old_project = (project_id(namespace), namespace.annotations.get(ANNOTATION_QUOTA_PROJECT, ""))
         if not self._release.tracks_moves:
-            before = now
-        if before:
-            await self._calculate(before)
-        if now != before:
+            old_project = project
+        if old_project:
+            await self._calculate(old_project)
+        if project != old_project:
             # The write brings this handler back, for the project that the namespace is in now.
-            await _annotate(self._namespaces.client, namespace, ANNOTATION_QUOTA_PROJECT, now or None)
+            await _annotate(self._namespaces.client, namespace, ANNOTATION_QUOTA_PROJECT, project or None)
 
     async def on_project_changed(self, key: str, project: Project | None) -> None:
         """Raises ApiError."""
@@ -72,19 +72,19 @@ class UsedLimitController:
     async def _calculate(self, project: str) -> None:
         cluster, _, name = project.partition(":")
         try:
-            found = await self._projects.get(name=name, namespace=cluster)
+            project_object = await self._projects.get(name=name, namespace=cluster)
         except NotFound:
             return
-        if found.spec.resource_quota is None:
+        if project_object.spec.resource_quota is None:
             return
         namespaces = self._namespaces.cache().by_index(BY_PROJECT, project)
-        counted = [ns for ns in namespaces if not ns.deleting and condition.is_set(ns, condition.VALIDATED)]
-        texts = [text for ns in counted if (text := ns.annotations.get(ANNOTATION, ""))]
-        limit = limit_of(used(map(decode_annotation, texts)))
-        if limit == (found.spec.resource_quota.used_limit or {}):
+        valid_namespaces = [ns for ns in namespaces if not ns.deleting and condition.is_set(ns, condition.VALIDATED)]
+        texts = [text for ns in valid_namespaces if (text := ns.annotations.get(ANNOTATION, ""))]
+        limit = limit_of(sum_of(map(decode_annotation, texts)))
+        if limit == (project_object.spec.resource_quota.used_limit or {}):
             return
         operations: list[dict[str, Any]] = [
-            {"op": "replace", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": project_object.metadata.resource_version},
             {"op": "add", "path": "/spec/resourceQuota/usedLimit", "value": limit},
         ]
         await self._projects.json_patch(operations, name=name, namespace=cluster)

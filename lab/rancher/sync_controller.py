@@ -21,7 +21,7 @@ from kubeloop.client.errors import Conflict, Invalid, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from lab.rancher import condition
-from lab.rancher.limits import Limit, Unreadable, completed, decode, decode_annotation, differs, encode_annotation
+from lab.rancher.limits import Limit, Unreadable, complete, decode, decode_annotation, differs, encode_annotation
 from lab.rancher.limits import resources as resources_of
 from lab.rancher.project import Project, project_id, project_key
 from lab.rancher.releases import Release
@@ -55,7 +55,7 @@ class SyncController:
 
     def __init__(self, clients: Clients, release: Release) -> None:
         self._clients = clients
-        self._validated = validate if release.separates_negative else validate_together
+        self._validate_limits = validate if release.separates_negative else validate_together
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.has_started = False
         """Whether a project has ever had limits: before that, Rancher's controllers for quotas do not run."""
@@ -75,7 +75,7 @@ class SyncController:
 
     # ---- the request -----------------------------------------------------------------------------------------
 
-    def _requested(self, namespace: Namespace) -> Limit | None:
+    def _requested_limit(self, namespace: Namespace) -> Limit | None:
         """Returns the namespace's limit completed by its project's default; None: nothing is limited."""
         text = namespace.annotations.get(ANNOTATION, "")
         requested = decode_annotation(text) if text else None
@@ -84,18 +84,18 @@ class SyncController:
         if default is None:
             return None
         limit = decode(default.limit)
-        return limit if requested is None else completed(requested, limit)
+        return limit if requested is None else complete(requested, limit)
 
     def _project(self, namespace: Namespace) -> Project | None:
         """Returns the namespace's project if it limits anything. An unknown one counts as none."""
-        found = self._clients.project_cache.get_by_key(project_key(project_id(namespace)))
-        return found if found is not None and found.spec.resource_quota is not None else None
+        project = self._clients.project_cache.get_by_key(project_key(project_id(namespace)))
+        return project if project is not None and project.spec.resource_quota is not None else None
 
     # ---- the quota -------------------------------------------------------------------------------------------
 
     async def _sync(self, namespace: Namespace) -> Namespace:
         """Returns the namespace as it is then."""
-        limit = self._requested(namespace)
+        limit = self._requested_limit(namespace)
         hard = resources_of(limit) if limit else {}
         quota = await self._quota(namespace.name)
         if quota is None:
@@ -130,8 +130,8 @@ class SyncController:
             await self._replace(quota, hard)
 
     async def _quota(self, namespace: str) -> ResourceQuota | None:
-        found = await self._clients.quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
-        return min(found, key=lambda quota: quota.name, default=None)
+        quotas = await self._clients.quotas.list(namespace, label_selector=DEFAULT_QUOTA_SELECTOR)
+        return min(quotas, key=lambda quota: quota.name, default=None)
 
     async def _create(self, namespace: Namespace, limit: Limit, hard: ResourceList) -> Namespace:
         """Creates the quota, with zeros for what does not fit."""
@@ -174,25 +174,25 @@ class SyncController:
         if namespace.annotations.get(ANNOTATION) != text:
             namespace = await self._annotate(namespace, {ANNOTATION: text})
         async with self._locks[project.id]:
-            others = [
+            other_limits = [
                 decode_annotation(text)
-                for other in self._clients.namespace_cache.by_index(BY_PROJECT, project_id(namespace))
-                if other.name != namespace.name and (text := other.annotations.get(ANNOTATION, ""))
+                for member in self._clients.namespace_cache.by_index(BY_PROJECT, project_id(namespace))
+                if member.name != namespace.name and (text := member.annotations.get(ANNOTATION, ""))
             ]
-            verdict = self._validated(limit, others, decode(project.spec.resource_quota.limit))
+            verdict = self._validate_limits(limit, other_limits, decode(project.spec.resource_quota.limit))
             if not verdict.fits:
                 logger.info("namespace %s: %s", namespace.name, verdict.message)
             namespace = await self._set_condition(namespace, condition.VALIDATED, verdict.fits, verdict.message)
             return verdict, namespace
 
     async def _set_condition(self, namespace: Namespace, kind: str, is_true: bool, message: str) -> Namespace:
-        before = namespace.annotations.get(condition.ANNOTATION, "")
+        old_text = namespace.annotations.get(condition.ANNOTATION, "")
         try:
-            text = condition.with_condition(before, kind, is_true, message, self._clients.clock())
+            text = condition.with_condition(old_text, kind, is_true, message, self._clients.clock())
         except msgspec.DecodeError as error:
             logger.warning("namespace %s: %s: %s", namespace.name, condition.ANNOTATION, error)
             return namespace
-        return namespace if text == before else await self._annotate(namespace, {condition.ANNOTATION: text})
+        return namespace if text == old_text else await self._annotate(namespace, {condition.ANNOTATION: text})
 
     async def _annotate(self, namespace: Namespace, changes: dict[str, str | None]) -> Namespace:
         """Raises Conflict if the namespace is not as it was read."""

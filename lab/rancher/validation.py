@@ -32,33 +32,33 @@ class Verdict:
         return resources(limit) | dict.fromkeys((*self.exceeded, *self.negative), ZERO)
 
 
-def validate(own: Limit, others: Iterable[Limit], project: Limit) -> Verdict:
+def validate(namespace_limit: Limit, other_limits: Iterable[Limit], project_limit: Limit) -> Verdict:
     """Compares what all namespaces request, negative limits as zero, with the project's limits: those that it has.
 
     Raises Unreadable for any limit that cannot be read.
     """
-    requested = resources(own)
+    requested = resources(namespace_limit)
     total = _not_negative(requested)
-    for other in others:
-        total = add(total, _not_negative(resources(other)))
-    exceeded = _exceeded(total, resources(project))
+    for other_limit in other_limits:
+        total = add(total, _not_negative(resources(other_limit)))
+    exceeded = _excess(total, resources(project_limit))
     negative = {name: limit for name, limit in requested.items() if limit < ZERO}
     parts = (("Oversubscribed", exceeded), ("Negative", negative))
-    message = "; ".join(f"{word} resource quota [{_listed(found)}]" for word, found in parts if found)
+    message = "; ".join(f"{word} resource quota [{_listing(quantities)}]" for word, quantities in parts if quantities)
     return Verdict(exceeded, negative, message)
 
 
-def validate_together(own: Limit, others: Iterable[Limit], project: Limit) -> Verdict:
+def validate_together(namespace_limit: Limit, other_limits: Iterable[Limit], project_limit: Limit) -> Verdict:
     """Compares as `validate`, in releases that do not tell negative limits apart: they make room for others. Raises
     Unreadable."""
-    requested = resources(own)
-    total = add(used(others), requested)
-    names = (*_exceeded(total, resources(project)), *(name for name, limit in requested.items() if limit < ZERO))
+    requested = resources(namespace_limit)
+    total = add(sum_of(other_limits), requested)
+    names = (*_excess(total, resources(project_limit)), *(name for name, limit in requested.items() if limit < ZERO))
     exceeded = {name: total[name] for name in names}
-    return Verdict(exceeded, message=f"Resource quota [{_listed(exceeded)}] exceeds project limit" if exceeded else "")
+    return Verdict(exceeded, message=f"Resource quota [{_listing(exceeded)}] exceeds project limit" if exceeded else "")
 
 
-def used(limits: Iterable[Limit]) -> ResourceList:
+def sum_of(limits: Iterable[Limit]) -> ResourceList:
     """Returns the sum of limits, negative ones too. Raises Unreadable."""
     total: ResourceList = {}
     for limit in limits:
@@ -66,7 +66,7 @@ def used(limits: Iterable[Limit]) -> ResourceList:
     return total
 
 
-def _exceeded(total: ResourceList, limits: ResourceList) -> ResourceList:
+def _excess(total: ResourceList, limits: ResourceList) -> ResourceList:
     return {name: total[name] for name in limits if name in total and total[name] > limits[name]}
 
 
@@ -74,5 +74,5 @@ def _not_negative(quantities: ResourceList) -> ResourceList:
     return {name: max(quantity, ZERO) for name, quantity in quantities.items()}
 
 
-def _listed(quantities: ResourceList) -> str:
+def _listing(quantities: ResourceList) -> str:
     return ",".join(sorted(f"{name}={text}" for name, text in format_resource_list(quantities).items()))

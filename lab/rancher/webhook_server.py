@@ -46,9 +46,9 @@ async def unregister(client: Client) -> None:
         await client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).delete(name=CONFIGURATION)
 
 
-async def _register(client: Client, wanted: list[dict[str, Any]]) -> None:
+async def _register(client: Client, hooks: list[dict[str, Any]]) -> None:
     configurations = client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
     try:
-        await configurations.merge_patch({"webhooks": wanted}, name=CONFIGURATION)
+        await configurations.merge_patch({"webhooks": hooks}, name=CONFIGURATION)
     except NotFound:
-        await configurations.create({"metadata": {"name": CONFIGURATION}, "webhooks": wanted})
+        await configurations.create({"metadata": {"name": CONFIGURATION}, "webhooks": hooks})

@@ -23,18 +23,18 @@ class Measurements:
         self.records = {name: Record() for name in namespaces}
         self._bases: dict[str, Amounts] = {}
         self._began = 0.0
-        self._ended = 0.0
+        self._end = 0.0
 
-    def begin(self, at: float) -> None:
+    def begin(self, time: float) -> None:
         """From here on things count; the quotas allow what pods take now."""
-        self._began, self._bases = at, self.taken()
+        self._began, self._bases = time, self.usage()
 
-    def end(self, at: float) -> None:
+    def end(self, time: float) -> None:
         """Nothing counts any more."""
-        self._ended = at
+        self._end = time
 
-    def taken(self) -> dict[str, Amounts]:
-        return {name: record.taken for name, record in self.records.items()}
+    def usage(self) -> dict[str, Amounts]:
+        return {name: record.usage for name, record in self.records.items()}
 
     @property
     def tracks(self) -> list[Track]:
@@ -52,7 +52,7 @@ class Measurements:
     def memory(self) -> tuple[int, int]:
         """Bytes that are allowed, and that pods take, in all namespaces together."""
         allowed = [record.quota.hard for record in self.records.values() if record.quota]
-        return sum(allowed, Amounts()).memory.value(), sum(self.taken().values(), Amounts()).memory.value()
+        return sum(allowed, Amounts()).memory.value(), sum(self.usage().values(), Amounts()).memory.value()
 
     def waits(self) -> list[float]:
         """What each migration waited for quota, in seconds."""
@@ -64,14 +64,14 @@ class Measurements:
             track.refused is not None and track.uid not in record.targets for record, track in self._migrations()
         )
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether every migration has ended and every quota allows what it did before."""
         return all(track.ended is not None for track in self.tracks) and all(
             record.quota is not None and record.quota.hard == self._bases[name] for name, record in self.records.items()
         )
 
     def quota_writes(self) -> int:
-        return sum(len(questions.writes(record, self._began, self._ended)) for record in self.records.values())
+        return sum(len(questions.writes(record, self._began, self._end)) for record in self.records.values())
 
     def refusals(self) -> tuple[int, int]:
         """Target pods that quota refused, and those among them whose headroom had been added."""
@@ -81,11 +81,11 @@ class Measurements:
 
     def overshoot(self) -> tuple[float, float]:
         """Core seconds and byte seconds that were allowed and not needed."""
-        found = [
-            questions.overshoot(record, self._bases[name], self._began, self._ended)
+        overshoots = [
+            questions.overshoot(record, self._bases[name], self._began, self._end)
             for name, record in self.records.items()
         ]
-        return sum(cores for cores, _ in found), sum(size for _, size in found)
+        return sum(cores for cores, _ in overshoots), sum(size for _, size in overshoots)
 
     def _migrations(self) -> Iterator[tuple[Record, Track]]:
         return ((record, track) for record in self.records.values() for track in record.migrations.values())

@@ -113,8 +113,8 @@ class Plan:
         }
         toleration = {"key": LABEL_RUN, "operator": "Exists", "effect": "NoSchedule"}
         template = {"nodeSelector": {LABEL_RUN: self.run}, "tolerations": [toleration], "domain": domain}
-        made = bodies.machine(name, template, strategy="Always")
-        return made | {"metadata": {"name": name, "namespace": namespace}}
+        body = bodies.machine(name, template, strategy="Always")
+        return body | {"metadata": {"name": name, "namespace": namespace}}
 
     def kubevirt(self) -> dict[str, Any]:
         """The KubeVirt object: parallel limits that never make a migration wait."""

@@ -59,11 +59,11 @@ class Removal:
         self._prefix = f"{run}-" if run else SCALE_NAMESPACES
         self._selector = f"{LABEL_RUN}={run}" if run else LABEL_RUN
 
-    async def remove(self, told: Callable[[int, int], None]) -> None:
+    async def remove(self, report_progress: Callable[[int, int], None]) -> None:
         """Webhook configurations first, they may refuse what follows. Raises ClusterError for what is left after three
         minutes, ApiError."""
         await self._remove_webhooks()
-        await self._remove_namespaces(told)
+        await self._remove_namespaces(report_progress)
         await self._remove_nodes()
         await self._remove_definitions()
 
@@ -72,9 +72,9 @@ class Removal:
         is. The probe last: it is what tells."""
         is_ours = await self._is_ours()
         for resource in WEBHOOKS:
-            for name in [each.name for each in await self._client.resource(resource).list()]:
-                ours = is_ours and name == constants.WEBHOOK_CONFIGURATION_NAME
-                if ours or name.startswith(f"lock.{self._prefix}"):
+            for name in [item.name for item in await self._client.resource(resource).list()]:
+                is_own_registration = is_ours and name == constants.WEBHOOK_CONFIGURATION_NAME
+                if is_own_registration or name.startswith(f"lock.{self._prefix}"):
                     await self._delete(resource, name)
         if is_ours:
             await self._delete(registry.MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
@@ -83,26 +83,24 @@ class Removal:
         """Whether the registration of headroom is that of a run: it probes in headroom's own namespace."""
         probes = self._client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS)
         with contextlib.suppress(NotFound):
-            found = await probes.get(name=PROBE_CONFIGURATION)
-            selectors = [webhook.get("namespaceSelector") or {} for webhook in found.webhooks or ()]
-            names = [(each.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, "") for each in selectors]
+            probe = await probes.get(name=PROBE_CONFIGURATION)
+            selectors = [webhook.get("namespaceSelector") or {} for webhook in probe.webhooks or ()]
+            names = [(selector.get("matchLabels") or {}).get(NAMESPACE_NAME_LABEL, "") for selector in selectors]
             return bool(names) and all(name.startswith(self._prefix) for name in names)
         return False
 
-    async def _remove_namespaces(self, told: Callable[[int, int], None]) -> None:
+    async def _remove_namespaces(self, report_progress: Callable[[int, int], None]) -> None:
         namespaces, most, began = self._client.resource(registry.NAMESPACES), 0, time.monotonic()
-        while left := await namespaces.list(label_selector=self._selector):
+        while remnants := await namespaces.list(label_selector=self._selector):
             # In every round: what was being created when the run was cancelled may come now.
-            await in_parallel(
-                partial(self._delete, registry.NAMESPACES, each.name) for each in left if not each.deleting
-            )
-            most = max(most, len(left))
-            told(most - len(left), most)
+            await in_parallel(partial(self._delete, registry.NAMESPACES, n.name) for n in remnants if not n.deleting)
+            most = max(most, len(remnants))
+            report_progress(most - len(remnants), most)
             waited = time.monotonic() - began
             if waited > _TIMEOUT:
                 raise ClusterError(f"namespaces are left: kubectl delete namespace -l {self._selector}")
             if waited > self._stuck:
-                await self._end([each.name for each in left])
+                await self._end([n.name for n in remnants])
             await asyncio.sleep(1.0)
 
     async def _remove_nodes(self) -> None:
@@ -125,7 +123,7 @@ class Removal:
 
     async def _end(self, namespaces: Iterable[str]) -> None:
         """What stand-ins would do: no controller takes the finalizers off, and no kubelet ends the pods."""
-        free = {"metadata": {"finalizers": None}}
+        patch = {"metadata": {"finalizers": None}}
         for namespace in namespaces:
             pods = self._client.resource(registry.PODS)
             for pod in await pods.list(namespace):
@@ -134,7 +132,7 @@ class Removal:
             for objects in map(self._client.resource, _WITH_FINALIZERS):
                 for obj in await list_installed(objects, namespace):
                     with contextlib.suppress(NotFound):
-                        await objects.merge_patch(free, name=obj.name, namespace=namespace)
+                        await objects.merge_patch(patch, name=obj.name, namespace=namespace)
 
     async def _delete(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
         with contextlib.suppress(NotFound):

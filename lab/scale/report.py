@@ -55,33 +55,33 @@ _SETTINGS = ("nodes", "vms", "namespaces", "evacuate", "rate", "strategy", "exte
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
-def build(settings: Settings, found: Measurements, costs: Costs, *, wall: float, restored: bool) -> dict[str, Any]:
+def build(settings: Settings, figures: Measurements, costs: Costs, *, wall: float, restored: bool) -> dict[str, Any]:
     """The content of report.json. `wall`: seconds from the first VMIM until everything had ended."""
-    tracks = found.tracks
+    tracks = figures.tracks
     count = max(1, len(tracks))
     succeeded = [track for track in tracks if track.phase == constants.PHASE_SUCCEEDED]
     began = min((track.began.at for track in tracks), default=0.0)
-    last = max((track.phases[-1].at for track in succeeded), default=0.0)
-    waits, over, quota_writes = found.waits(), found.overshoot(), found.quota_writes()
-    refused, after = found.refusals()
+    end = max((track.phases[-1].at for track in succeeded), default=0.0)
+    waits, overshoot, quota_writes = figures.waits(), figures.overshoot(), figures.quota_writes()
+    refused, after_raise = figures.refusals()
     writes = sum(n for name, n in costs.api_requests.items() if name.split()[0] in _WRITES)
     return {
         "migrations": len(tracks),
         "succeeded": len(succeeded),
         "failed": sum(track.phase == constants.PHASE_FAILED for track in tracks),
-        "refused_before_raise": refused - after,
-        "refused_after_raise": after,
+        "refused_before_raise": refused - after_raise,
+        "refused_after_raise": after_raise,
         "pending_quota_seconds": {
             "p50": round(percentile(waits, 0.5), 4),
             "p99": round(percentile(waits, 0.99), 4),
             "max": round(max(waits, default=0.0), 4),
         },
-        "migrations_per_minute": round(60 * len(succeeded) / (last - began), 2) if last > began else 0.0,
+        "migrations_per_minute": round(60 * len(succeeded) / (end - began), 2) if end > began else 0.0,
         "quota_writes": quota_writes,
         "quota_writes_per_migration": round(quota_writes / count, 4),
-        "requests_per_migration": _each(costs.requests, count),
-        "api_server_requests_per_migration": _each(costs.api_requests, count),
-        "overshoot": {"cpu_core_seconds": round(over[0], 3), "memory_gib_seconds": round(over[1] / GIB, 3)},
+        "requests_per_migration": _per_migration(costs.requests, count),
+        "api_server_requests_per_migration": _per_migration(costs.api_requests, count),
+        "overshoot": {"cpu_core_seconds": round(overshoot[0], 3), "memory_gib_seconds": round(overshoot[1] / GIB, 3)},
         "restored": restored,
         "headroom": costs.headroom,
         "api_server": {
@@ -95,19 +95,21 @@ def build(settings: Settings, found: Measurements, costs: Costs, *, wall: float,
     }
 
 
-def _each(requests: Counts | None, count: int) -> dict[str, float] | None:
+def _per_migration(requests: Counts | None, count: int) -> dict[str, float] | None:
     return None if requests is None else {name: round(n / count, 4) for name, n in requests.items()}
 
 
 def table(report: dict[str, Any]) -> Table:
-    made = Table("measured", Column("value", justify="right"), title="headroom scale", title_justify="left")
+    grid = Table("measured", Column("value", justify="right"), title="headroom scale", title_justify="left")
     for name, value in rows(report):
-        made.add_row(name, value)
-    return made
+        grid.add_row(name, value)
+    return grid
 
 
 def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    waits, over, own, api = (report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server"))
+    waits, excess, process, api = (
+        report[name] for name in ("pending_quota_seconds", "overshoot", "headroom", "api_server")
+    )
     lines = [
         ("migrations", f"{report['migrations']}"),
         ("succeeded", f"{report['succeeded']}"),
@@ -117,18 +119,18 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("Pending because of quota, median", f"{waits['p50']:.3f} s"),
         ("… 99th percentile", f"{waits['p99']:.3f} s"),
         ("… max", f"{waits['max']:.3f} s"),
-        ("overshoot, CPU", f"{over['cpu_core_seconds']:.1f} core·s"),
-        ("overshoot, memory", f"{over['memory_gib_seconds']:.1f} GiB·s"),
+        ("overshoot, CPU", f"{excess['cpu_core_seconds']:.1f} core·s"),
+        ("overshoot, memory", f"{excess['memory_gib_seconds']:.1f} GiB·s"),
         ("quota writes per migration", f"{report['quota_writes_per_migration']:.3f}"),
     ]
     requests = report["requests_per_migration"] or {}
     lines += [(f"headroom's requests per migration, {name}", f"{n:.3f}") for name, n in requests.items()]
-    if own["cpu_seconds"] is not None:
+    if process["cpu_seconds"] is not None:
         lines += [
-            ("headroom's CPU", f"{own['cpu_seconds']:.2f} s"),
-            ("headroom's memory, peak", f"{own['rss_peak_bytes'] / 1e6:.0f} MB"),
-            ("headroom ready after", f"{own['ready_seconds']:.2f} s"),
-            ("headroom's CPU when idle", f"{own['idle_cpu_percent']:.1f} % of a core"),
+            ("headroom's CPU", f"{process['cpu_seconds']:.2f} s"),
+            ("headroom's memory, peak", f"{process['rss_peak_bytes'] / 1e6:.0f} MB"),
+            ("headroom ready after", f"{process['ready_seconds']:.2f} s"),
+            ("headroom's CPU when idle", f"{process['idle_cpu_percent']:.1f} % of a core"),
         ]
     lines += [
         ("API server's CPU", f"{api['cpu_seconds']:.1f} s"),
@@ -184,12 +186,12 @@ def _over_time(
 
 def _chart(line: str, points: Sequence[tuple[float, float, float]], area: str = "", unit: str = "s") -> Iterator[Text]:
     """Two values over time: the first as a line, the second as an area, named unless it is what is under the line."""
-    samples = [Sample(at, *(Quantity(round(NANOS * value)) for value in values)) for at, *values in points]
+    samples = [Sample(position, *(Quantity(round(NANOS * value)) for value in values)) for position, *values in points]
     most = max((sample.hard for sample in samples), default=ZERO)
     scale = Scale(max((sample.time for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)
-    found = plot.columns(samples, scale, scale.seconds)
+    series = plot.columns(samples, scale, scale.seconds)
     heading = Text(f"{'':<{plot.GUTTER}} ─ {line}", plot.HARD).append(f"  █ {area}" if area else "", plot.USED)
     yield heading.append(f"  up to {most.nanos / NANOS:,.4g}", plot.DIM)
-    yield from plot.chart(found, top=Quantity(most.nanos * 11 // 10), height=_ROWS).rows()
+    yield from plot.chart(series, top=Quantity(most.nanos * 11 // 10), height=_ROWS).rows()
     yield from plot.axis(scale, unit).rows()
     yield Text()

@@ -63,18 +63,18 @@ class Display:
         with contextlib.suppress(BrokenPipeError):
             self._progress.step(self._stage)
 
-    def done(self, count: int, total: int) -> None:
+    def show_progress(self, count: int, total: int) -> None:
         """So many of the stage's steps are done."""
-        left = f", {(time.monotonic() - self._began) / count * (total - count):.0f} s left" if count else ""
+        time_left = f", {(time.monotonic() - self._began) / count * (total - count):.0f} s left" if count else ""
         with contextlib.suppress(BrokenPipeError):
-            self._progress.tick(f"{self._stage}: {count} of {total}{left}")
+            self._progress.tick(f"{self._stage}: {count} of {total}{time_left}")
 
 
 class Counters(NamedTuple):
     """The API server's and headroom's metrics, and what both processes have used."""
 
-    server: str
-    own: str
+    server_metrics: str
+    headroom_metrics: str
     api: Usage
     headroom: Usage
 
@@ -85,8 +85,8 @@ def run_scale(settings: Settings) -> int:
     However it ends, by an error or a signal, what was made is removed and what was started has ended. Raises
     ReportedError (ClusterError, WrongCluster, ApiError, ConfigError), OSError when the report cannot be written.
     """
-    given = settings.kubeconfig
-    with ending_on_sigterm(), embedded_site() if given is None else given_site(given) as site:
+    kubeconfig = settings.kubeconfig
+    with ending_on_sigterm(), embedded_site() if kubeconfig is None else given_site(kubeconfig) as site:
         try:
             return asyncio.run(_until_signal(site, settings))
         finally:
@@ -100,7 +100,7 @@ def clean(kubeconfig: Path) -> int:
     async def remove() -> None:
         async with _client(kubeconfig) as client:
             display.stage("removing what runs have left")
-            await Removal(client).remove(display.done)
+            await Removal(client).remove(display.show_progress)
 
     asyncio.run(remove())
     display.stage("ends")
@@ -145,7 +145,7 @@ class _Run:
         self._site = site
         self._settings = settings
         self._plan = Plan(settings, f"{SCALE_NAMESPACES}{token_hex(3)}")
-        self._found = Measurements(self._plan.namespaces)
+        self._measurements = Measurements(self._plan.namespaces)
         self._costs = Costs()
         self._moments: list[Moment] = []
         self._headroom: Headroom | None = None
@@ -159,7 +159,7 @@ class _Run:
             await workload.refuse_real_nodes()
             await workload.refuse_beside_another()
             try:
-                report = await self._measured(client, workload)
+                report = await self._measure(client, workload)
             finally:
                 self.cleaning_up = True
                 await self._clean_up(client)
@@ -167,12 +167,12 @@ class _Run:
         self._write(report)
         return 0 if report["succeeded"] == report["migrations"] and report["restored"] else 1
 
-    async def _measured(self, client: Client, workload: Workload) -> dict[str, object]:
+    async def _measure(self, client: Client, workload: Workload) -> dict[str, object]:
         self._display.stage(f"setting up {self._settings.nodes} nodes")
         await workload.install()
         self._site.start_kwok(self._plan)
         self._site.start_kubevirt(self._plan, await workload.virt_controller())
-        async with Watching(client, self._found.records, *_FOLLOWED):
+        async with Watching(client, self._measurements.records, *_FOLLOWED):
             await self._fill(workload)
             await self._start_headroom()
             return await self._evacuate(client, workload)
@@ -181,14 +181,14 @@ class _Run:
         """The VMs run, and their quotas allow what they take and nothing more."""
         vms = self._settings.vms
         self._display.stage("creating VMs")
-        await workload.fill(lambda count: self._display.done(count, vms))
+        await workload.fill(lambda count: self._display.show_progress(count, vms))
         self._display.stage("starting VMs")
-        await self._progress(lambda: len(self._found.nodes()), vms, _STALL)
-        if (running := len(self._found.nodes())) < vms:
-            said = await workload.refusal() or "nothing was said of their pods"
-            raise ClusterError(f"only {running} of {vms} VMs run: {said}")
+        await self._progress(lambda: len(self._measurements.nodes()), vms, _STALL)
+        if (running := len(self._measurements.nodes())) < vms:
+            message = await workload.refusal() or "nothing was said of their pods"
+            raise ClusterError(f"only {running} of {vms} VMs run: {message}")
         self._display.stage("setting quotas")
-        hard = {name: format_resource_list(taken) for name, taken in self._found.taken().items()}
+        hard = {name: format_resource_list(amounts) for name, amounts in self._measurements.usage().items()}
         await workload.tighten(hard)
         deadline = time.monotonic() + _STALL
         while not await workload.counts(hard):
@@ -206,9 +206,9 @@ class _Run:
         await self._headroom.started()
         self._costs.headroom["ready_seconds"] = round(time.monotonic() - began, 2)
         await asyncio.sleep(_IDLE)
-        before = self._usage().cpu
+        start_cpu = self._usage().cpu
         await asyncio.sleep(_IDLE)
-        self._costs.headroom["idle_cpu_percent"] = round(100 * (self._usage().cpu - before) / _IDLE, 2)
+        self._costs.headroom["idle_cpu_percent"] = round(100 * (self._usage().cpu - start_cpu) / _IDLE, 2)
 
     def _usage(self) -> Usage:
         """headroom's; zeros where none was started."""
@@ -217,25 +217,25 @@ class _Run:
     async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
         """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
         leaving = self._plan.nodes[: self._settings.evacuate]
-        vms = sorted(key for key, node in self._found.nodes().items() if node in leaving)
+        vms = sorted(key for key, node in self._measurements.nodes().items() if node in leaving)
         await workload.cordon(leaving)
-        before = await self._counters(client)
+        counters = await self._counters(client)
         began = time.monotonic()
-        self._found.begin(began)
+        self._measurements.begin(began)
         self._display.stage("migrating")
         sampling = asyncio.create_task(self._sample())
         creating = asyncio.create_task(self._create(workload, vms, began))
         try:
-            await self._progress(self._ended, len(vms), _STUCK, creating)
-            await self._progress(lambda: int(self._found.settled()), 1, _STUCK)
+            await self._progress(self._finished_count, len(vms), _STUCK, creating)
+            await self._progress(lambda: int(self._measurements.is_settled()), 1, _STUCK)
         finally:
             for task in (creating, sampling):
                 task.cancel()
             await asyncio.gather(creating, sampling, return_exceptions=True)
-        restored, ended = self._found.settled(), time.monotonic()
-        self._found.end(ended)
-        self._charge(before, await self._counters(client))
-        return reports.build(self._settings, self._found, self._costs, wall=ended - began, restored=restored)
+        restored, end = self._measurements.is_settled(), time.monotonic()
+        self._measurements.end(end)
+        self._charge(counters, await self._counters(client))
+        return reports.build(self._settings, self._measurements, self._costs, wall=end - began, restored=restored)
 
     async def _create(self, workload: Workload, vms: list[str], began: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -243,49 +243,51 @@ class _Run:
                 await asyncio.sleep(max(0.0, began + number / self._settings.per_second - time.monotonic()))
                 group.create_task(workload.migrate(key))
 
-    def _ended(self) -> int:
-        return sum(track.ended is not None for track in self._found.tracks)
+    def _finished_count(self) -> int:
+        return sum(track.ended is not None for track in self._measurements.tracks)
 
     async def _progress(
         self, count: Callable[[], int], total: int, patience: float, creating: asyncio.Task[None] | None = None
     ) -> None:
         """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
-        last, since = -1, time.monotonic()
-        while (done := count()) < total and time.monotonic() - since < patience:
+        last_count, since = -1, time.monotonic()
+        while (current_count := count()) < total and time.monotonic() - since < patience:
             self._site.check("kwok", "kubevirt")
             if creating is not None and creating.done():
                 creating.result()
             if self._headroom is not None:
                 self._headroom.check()
-            if done > last or (creating is not None and not creating.done()):
-                last, since = done, time.monotonic()
-            self._display.done(done, total)
+            if current_count > last_count or (creating is not None and not creating.done()):
+                last_count, since = current_count, time.monotonic()
+            self._display.show_progress(current_count, total)
             await asyncio.sleep(_POLL)
 
     async def _sample(self) -> None:
         while True:
-            own, succeeded = self._usage(), sum(track.phase == "Succeeded" for track in self._found.tracks)
-            seen = (succeeded, self._found.pending(), *self._found.memory())
-            self._moments.append(Moment(time.monotonic(), *seen, own.cpu, own.resident))
+            own_usage, succeeded = self._usage(), sum(track.phase == "Succeeded" for track in self._measurements.tracks)
+            figures = (succeeded, self._measurements.pending(), *self._measurements.memory())
+            self._moments.append(Moment(time.monotonic(), *figures, own_usage.cpu, own_usage.resident))
             await asyncio.sleep(_SAMPLE)
 
     async def _counters(self, client: Client) -> Counters:
-        server = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
-        own = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
-        memory = process_memory(server)
+        server_text = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
+        own_text = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
+        memory = process_memory(server_text)
         # What an API server elsewhere says of itself: its memory as it is now.
-        elsewhere = Usage(process_cpu(server), memory, memory)
-        return Counters(server, own, usage(self._site.api_server) if self._site.embedded else elsewhere, self._usage())
+        elsewhere = Usage(process_cpu(server_text), memory, memory)
+        return Counters(
+            server_text, own_text, usage(self._site.api_server) if self._site.embedded else elsewhere, self._usage()
+        )
 
-    def _charge(self, before: Counters, after: Counters) -> None:
+    def _charge(self, start: Counters, end: Counters) -> None:
         costs = self._costs
-        costs.api_requests = added(requests_of_server(before.server), requests_of_server(after.server))
-        costs.api_cpu = after.api.cpu - before.api.cpu
-        costs.api_peak = after.api.peak
+        costs.api_requests = added(requests_of_server(start.server_metrics), requests_of_server(end.server_metrics))
+        costs.api_cpu = end.api.cpu - start.api.cpu
+        costs.api_peak = end.api.peak
         if self._headroom is not None:
-            costs.requests = added(requests_of_client(before.own), requests_of_client(after.own))
-            costs.headroom["cpu_seconds"] = round(after.headroom.cpu - before.headroom.cpu, 2)
-            costs.headroom["rss_peak_bytes"] = after.headroom.peak
+            costs.requests = added(requests_of_client(start.headroom_metrics), requests_of_client(end.headroom_metrics))
+            costs.headroom["cpu_seconds"] = round(end.headroom.cpu - start.headroom.cpu, 2)
+            costs.headroom["rss_peak_bytes"] = end.headroom.peak
 
     async def _clean_up(self, client: Client) -> None:
         """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
@@ -294,12 +296,12 @@ class _Run:
                 await asyncio.to_thread(self._headroom.stop)
         if not self._site.embedded:
             self._display.stage("removing what was made")
-            await Removal(client, self._plan.run).remove(self._display.done)
+            await Removal(client, self._plan.run).remove(self._display.show_progress)
 
     def _write(self, report: dict[str, object]) -> None:
         """The files and the table. Raises OSError."""
-        out = self._settings.out or Path()
-        (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-        (out / "report.html").write_text(reports.page(report, self._moments, self._found.waits()), "utf-8")
+        folder = self._settings.out or Path()
+        (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        (folder / "report.html").write_text(reports.page(report, self._moments, self._measurements.waits()), "utf-8")
         Console(file=sys.stdout).print(reports.table(report))
-        print(f"report: {out / 'report.json'}, {out / 'report.html'}")
+        print(f"report: {folder / 'report.json'}, {folder / 'report.html'}")

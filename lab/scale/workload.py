@@ -60,30 +60,30 @@ class Workload:
         """Raises WrongCluster where headroom runs or is registered: two would write the same quotas. ApiError."""
         if self._plan.settings.external:
             return
-        found = [
-            f"{resource.kind} {each.name}"
+        installations = [
+            f"{resource.kind} {item.name}"
             for resource in WEBHOOKS
-            for each in await self._client.resource(resource).list()
-            if each.name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
+            for item in await self._client.resource(resource).list()
+            if item.name in (constants.WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION)
         ]
         leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={constants.LEASE}")
         now = time.time()
-        found += [f"Lease {each.key}" for each in leases if held(each.spec, now).live]
-        if found:
+        installations += [f"Lease {item.key}" for item in leases if held(item.spec, now).live]
+        if installations:
             raise WrongCluster(
-                f"headroom is installed on the cluster ({', '.join(found)}): measure that one with --external"
+                f"headroom is installed on the cluster ({', '.join(installations)}): measure that one with --external"
             )
 
     async def install(self) -> None:
         """The CRDs that are missing, and the nodes. Raises ApiError, ClusterError."""
-        wanted = load_crds(CRDS)
-        for definition in wanted:
+        definitions = load_crds(CRDS)
+        for definition in definitions:
             labels = {**definition["metadata"].get("labels", {}), LABEL_RUN: self._plan.run}
             metadata = definition["metadata"] | {"labels": labels}
             with contextlib.suppress(AlreadyExists):  # another's
                 await self._client.resource(_CRDS).create(definition | {"metadata": metadata})
         deadline = time.monotonic() + _SERVED_TIMEOUT
-        while not await crds_served(self._client, wanted):
+        while not await crds_served(self._client, definitions):
             if time.monotonic() > deadline:
                 raise ClusterError("the CRDs are not served after 60 s: see the API server's log")
             await asyncio.sleep(_POLL)
@@ -102,10 +102,10 @@ class Workload:
         events = await self._client.resource(registry.EVENTS).list(
             field_selector=f"reason={constants.EVENT_FAILED_CREATE}"
         )
-        ours = [each for each in events if each.namespace in self._plan.namespaces]
-        return max(((each.last_timestamp or "", each.message) for each in ours), default=("", ""))[1]
+        own_events = [event for event in events if event.namespace in self._plan.namespaces]
+        return max(((event.last_timestamp or "", event.message) for event in own_events), default=("", ""))[1]
 
-    async def fill(self, told: Callable[[int], None]) -> None:
+    async def fill(self, report_progress: Callable[[int], None]) -> None:
         """Namespaces and VMs; `told` how many VMs there are. Raises ApiError."""
         names = [self._plan.system_namespace, *self._plan.namespaces]
         namespaces = self._client.resource(registry.NAMESPACES)
@@ -116,7 +116,7 @@ class Workload:
 
         async def create(body: dict[str, Any]) -> None:
             await machines.create(body)
-            told(next(created))
+            report_progress(next(created))
 
         await in_parallel(partial(create, body) for body in self._plan.machines())
 

@@ -23,17 +23,17 @@ hard, used = attrgetter("hard"), attrgetter("used")
     ],
 )
 def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
-    assert questions.ever(sample().record, at, Amounts.of(*wanted), hard) == Amounts.of(*answer)
+    assert questions.value_since(sample().record, at, Amounts.of(*wanted), hard) == Amounts.of(*answer)
 
 
 def test_what_was_used_and_what_both_were_in_one_version() -> None:
     record = sample().record
-    assert questions.ever(record, 5, Amounts.of(*TWO), used) == Amounts.of(*TWO)
-    assert questions.ever(record, 18, Amounts.of(*TWO), used) == Amounts.of(*ONE)
+    assert questions.value_since(record, 5, Amounts.of(*TWO), used) == Amounts.of(*TWO)
+    assert questions.value_since(record, 18, Amounts.of(*TWO), used) == Amounts.of(*ONE)
     both = Quota(Amounts.of(*RAISED), Amounts.of(*TWO))
     never = Quota(Amounts.of(*HELD), Amounts.of("0", "0"))
-    assert questions.ever(record, 0, both, Quota.of) == both
-    assert questions.ever(record, 0, never, Quota.of) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
+    assert questions.value_since(record, 0, both, Quota.of) == both
+    assert questions.value_since(record, 0, never, Quota.of) == Quota(Amounts.of(*BASE), Amounts.of(*ONE))
 
 
 def test_the_most_that_was_allowed() -> None:
@@ -67,7 +67,7 @@ def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda c: questions.ever(c, 0, Amounts(), hard),
+        lambda c: questions.value_since(c, 0, Amounts(), hard),
         lambda c: questions.quota_after(c, "m1"),
         lambda c: questions.lowest_under_entries(c, 0),
         lambda c: questions.lowest_under_entries(sample().record, 19),

@@ -44,7 +44,7 @@ def test_a_pod_counts_until_it_has_ended(ends: str) -> None:
     builder = RecordBuilder()
     builder.pod(1, "p", "Running")
     builder.pod(1, "other", "Running")
-    assert builder.record.taken == Amounts.of("4030m", "9594928626")
+    assert builder.record.usage == Amounts.of("4030m", "9594928626")
     if ends != "is deleted":
         builder.pod(2, "p", "Succeeded" if ends == "succeeds" else "Failed")
     if ends != "succeeds":
@@ -52,7 +52,7 @@ def test_a_pod_counts_until_it_has_ended(ends: str) -> None:
     ended = builder.record.pods["p"].ended
     assert ended is not None
     assert ended.at == 2
-    assert builder.record.taken == Amounts.of(*ONE)
+    assert builder.record.usage == Amounts.of(*ONE)
 
 
 def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up() -> None:
@@ -65,7 +65,7 @@ def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up
     builder.migration(3, "Pending", name="m2")
     builder.migration(3, "Pending", name="m3", vm="vm2")
     builder.event(3, "no")
-    assert [(event.about, event.count) for event in builder.record.events] == [("m1", 1), ("m1", 2), ("m2", 1)]
+    assert [(event.subject, event.count) for event in builder.record.events] == [("m1", 1), ("m1", 2), ("m2", 1)]
 
 
 def test_amounts_are_two_and_printed_as_the_api_server_prints_them() -> None:

@@ -115,7 +115,7 @@ def test_how_long_a_refused_pod_waits(refusals: Refusals, happens: list[ApiError
         if isinstance(each, str):
             assert refusals.quota_changed("ns") == ["ns/a"]
         else:
-            refusals.refused("ns/a", each, generation=refusals.generation("ns"), now=100.0)
+            refusals.record_refusal("ns/a", each, generation=refusals.generation("ns"), now=100.0)
         found.append(round(wait(refusals, "ns/a", 100.0), 6))
     assert found == waits
     assert wait(refusals, "ns/a", 1000.0) == 0.0
@@ -125,10 +125,10 @@ def test_what_a_refusal_is_about() -> None:
     refusals = Refusals()
     before = refusals.generation("ns")
     refusals.quota_changed("ns")
-    told = refusals.refused("ns/a", QUOTA, generation=before, now=0.0)
+    told = refusals.record_refusal("ns/a", QUOTA, generation=before, now=0.0)
     assert (str(told), told.by_quota) == (QUOTA.message, True)
     assert wait(refusals, "ns/a", 0.0) == 0.0, "the quota changed while the request was under way"
-    refusals.refused("other/b", QUOTA, generation=0, now=0.0)
+    refusals.record_refusal("other/b", QUOTA, generation=0, now=0.0)
     refusals.quota_changed("ns")
     assert wait(refusals, "other/b", 0.0) == 5.0, "another namespace's quota changed"
     refusals.forget("other/b")

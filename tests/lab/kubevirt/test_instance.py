@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubeloop.api.core import Pod
-from lab.kubevirt.instance import current_pod, ended_as, leftovers, next_phase, status_patch, wants_pod
+from lab.kubevirt.instance import current_pod, final_phase_of, leftovers, next_phase, status_patch, wants_pod
 from lab.kubevirt.objects import VirtualMachineInstance
 from tests.lab.kubevirt.samples import NOW, launcher, running, vmi
 
@@ -104,4 +104,4 @@ def test_what_is_left_over_and_how_it_ends(
     instance: VirtualMachineInstance, pods: list[Pod], under_way: set[str], left: dict[str, str]
 ) -> None:
     found = leftovers(instance, pods, under_way.__contains__)
-    assert {pod.name: ended_as(instance, pod) for pod in found} == left
+    assert {pod.name: final_phase_of(instance, pod) for pod in found} == left

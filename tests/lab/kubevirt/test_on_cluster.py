@@ -13,7 +13,7 @@ import pytest
 from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
-from lab.demo.seed import setting
+from lab.demo.seed import overhead_setting
 from lab.kubevirt.objects import INSTANCES, MIGRATIONS, VirtualMachineInstance
 from lab.namespace import LASTING, PODS, VMIMS, Namespace, becomes
 from pkg.api.harvesterhci import SETTINGS
@@ -34,7 +34,7 @@ SEED = {"domain": SEED_DOMAIN}
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
     async with admin_of(cluster) as found:
         settings = found.client.resource(SETTINGS)
-        made = await settings.create(setting())
+        made = await settings.create(overhead_setting())
         yield found
         await settings.delete(name=made.name)
 

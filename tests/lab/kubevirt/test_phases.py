@@ -9,7 +9,7 @@ import pytest
 from lab.bodies import stand_in
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import PACED_PHASES, MigrationOptions, Options
-from lab.kubevirt.phases import Step, View, Wait, Write, decide, fail, rejected
+from lab.kubevirt.phases import Step, View, Wait, Write, decide, fail, rejection
 from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, NOW, attachment, launcher, running, vmi, vmim
 
 TARGET = launcher("target", node="node-2", job="m1")
@@ -159,10 +159,10 @@ def test_after_the_hand_over_the_vmi_fails_the_migration_first(view: View) -> No
 
 
 def test_quota_s_refusal_is_marked_once() -> None:
-    step = rejected(look("Pending"))
+    step = rejection(look("Pending"))
     assert step is not None
     assert step.patch == {"status": {"conditions": [{**REJECTED, "lastProbeTime": NOW}]}}
-    assert rejected(look("Pending", vmim={"status": {"conditions": [REJECTED]}})) is None
+    assert rejection(look("Pending", vmim={"status": {"conditions": [REJECTED]}})) is None
 
 
 def test_a_refusal_stays_when_the_migration_fails() -> None:

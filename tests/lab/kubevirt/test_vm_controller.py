@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.kubevirt.lookup import owned_by
+from lab.kubevirt.lookup import is_owned_by
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
 from lab.kubevirt.vm_controller import Action, instance_body, next_action, printable_status, status_patch
 from tests.lab.kubevirt.samples import NOW, made, running, vm, vmi
@@ -73,8 +73,8 @@ def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s()
     body = instance_body(machine)
     assert body["spec"] == template["spec"]
     assert template["metadata"].items() <= body["metadata"].items()
-    assert owned_by(running(ownerReferences=body["metadata"]["ownerReferences"]), machine)
-    assert not owned_by(running(), machine)
+    assert is_owned_by(running(ownerReferences=body["metadata"]["ownerReferences"]), machine)
+    assert not is_owned_by(running(), machine)
 
 
 def test_a_status_that_is_right_is_not_written() -> None:

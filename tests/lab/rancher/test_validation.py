@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kubeloop.api.resource_list import parse_resource_list
-from lab.rancher.limits import Limit, Unreadable, completed, decode, encode_annotation, limit_of
-from lab.rancher.validation import used, validate, validate_together
+from lab.rancher.limits import Limit, Unreadable, complete, decode, encode_annotation, limit_of
+from lab.rancher.validation import sum_of, validate, validate_together
 
 PROJECT: Limit = {"limitsCpu": "4", "limitsMemory": "10Gi"}
 OTHER: Limit = {"limitsCpu": "1", "limitsMemory": "1Gi"}
@@ -129,7 +129,7 @@ COMPLETED = {
 
 @pytest.mark.parametrize(("requested", "default", "limit"), COMPLETED.values(), ids=COMPLETED.keys())
 def test_completed(requested: Limit, default: Limit, limit: Limit) -> None:
-    assert completed(requested, default) == limit
+    assert complete(requested, default) == limit
 
 
 def test_an_annotation_is_spelled_as_go_does() -> None:
@@ -138,5 +138,5 @@ def test_an_annotation_is_spelled_as_go_does() -> None:
 
 
 def test_used_is_the_sum_by_ranchers_names() -> None:
-    total = used([{"limitsCpu": "1500m", "extended": {"a/b": "1"}}, {"limitsCpu": "1", "limitsMemory": "1Gi"}])
+    total = sum_of([{"limitsCpu": "1500m", "extended": {"a/b": "1"}}, {"limitsCpu": "1", "limitsMemory": "1Gi"}])
     assert limit_of(total) == {"limitsCpu": "2500m", "limitsMemory": "1Gi", "extended": {"a/b": "1"}}

@@ -67,17 +67,17 @@ def begun() -> tuple[Measurements, RecordBuilder]:
 def measured() -> Measurements:
     """The same, and the quota raised at 3, taken at 4.5, refused once more, and restored at 7."""
     found, builder = begun()
-    assert (found.pending(), found.settled()) == (1, False)
+    assert (found.pending(), found.is_settled()) == (1, False)
     builder.quota(3, RAISED, POD, "harvesterhci.io/migrating-m1")
     assert found.memory() == (3 * GIB, 2 * GIB)
     builder.pod(4.5, "target", "Pending", vm="m1", of="m1", takes=POD)
     builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", about="m1", name="e", count=3)
     builder.migration(5, "Failed", name="m2", vm="m2")
     builder.migration(6, "Succeeded", vm="m1")
-    assert (found.pending(), found.settled()) == (0, False), "the quota is still raised"
+    assert (found.pending(), found.is_settled()) == (0, False), "the quota is still raised"
     builder.pod(6, "a", "Succeeded", takes=POD)
     builder.quota(7, FULL)
-    assert found.settled()
+    assert found.is_settled()
     found.end(9)
     builder.quota(10, RAISED)
     return found
