@@ -14,8 +14,16 @@ from prometheus_client.core import GaugeMetricFamily
 
 _QUEUE: Final = {"name": "the queue's kind, by its plural"}
 _HANDLER: Final = {"controller": "the handler's name"}
-_METHOD: Final = "HTTP method"
-_HOST: Final = "the API server"
+_HOST: Final = {"host": "the API server"}
+_LATENCY: Final = {"verb": "HTTP method"} | _HOST
+_REQUEST: Final = {"code": "HTTP status, `<error>`: no answer", "method": "HTTP method"} | _HOST
+_UNDECODABLE: Final = {
+    "kind": "of the object",
+    "reason": "`invalid`: its last good version is kept; `too_deep`: a part of it was cut off",
+}
+_RESULT: Final = _HANDLER | {"result": "`success`, `error`, `requeue`, `requeue_after`"}
+_LEASE: Final = {"name": "`namespace/name` of the Lease"}
+_DROPPED: Final = {"reason": "`queue full`, `spam`, `refused`, `failed`, `invalid`, `stopped`"}
 _WEBHOOK: Final = {"webhook": "the webhook's name; `unknown`: of a path that nothing is served on"}
 
 
@@ -75,65 +83,17 @@ FRAMEWORK: Final = table(
     Metric("workqueue_queue_duration_seconds", "histogram", "How long items wait in the queue.", _QUEUE),
     Metric("workqueue_work_duration_seconds", "histogram", "How long an item is worked on.", _QUEUE),
     Metric("workqueue_unfinished_work_seconds", "gauge", "Seconds of work in progress.", _QUEUE),
-    Metric(
-        "workqueue_longest_running_processor_seconds",
-        "gauge",
-        "For how long the item that takes longest is being worked on.",
-        _QUEUE,
-    ),
-    Metric(
-        "rest_client_requests_total",
-        "counter",
-        "HTTP requests to the API server.",
-        {"code": "HTTP status, `<error>`: no answer", "method": _METHOD, "host": _HOST},
-    ),
-    Metric(
-        "rest_client_request_duration_seconds",
-        "histogram",
-        "Time of a request; of a watch, until its headers come.",
-        {"verb": _METHOD, "host": _HOST},
-    ),
-    Metric(
-        "rest_client_rate_limiter_duration_seconds",
-        "histogram",
-        "Time for which requests wait because of `qps` and `burst`.",
-        {"verb": _METHOD, "host": _HOST},
-    ),
-    Metric(
-        "rest_client_undecodable_objects_total",
-        "counter",
-        "Objects of a list or watch that could not be decoded.",
-        {
-            "kind": "of the object",
-            "reason": "`invalid`: its last good version is kept; `too_deep`: a part of it was cut off",
-        },
-    ),
-    Metric(
-        "leader_election_master_status",
-        "gauge",
-        "1 while this process holds the lease, 0 while it does not.",
-        {"name": "`namespace/name` of the Lease"},
-    ),
+    Metric("workqueue_longest_running_processor_seconds", "gauge", "Age of the item that takes longest.", _QUEUE),
+    Metric("rest_client_requests_total", "counter", "HTTP requests to the API server.", _REQUEST),
+    Metric("rest_client_request_duration_seconds", "histogram", "Time of a request, or until a watch opens.", _LATENCY),
+    Metric("rest_client_rate_limiter_duration_seconds", "histogram", "Waits of requests for `qps`, `burst`.", _LATENCY),
+    Metric("rest_client_undecodable_objects_total", "counter", "Objects that could not be decoded.", _UNDECODABLE),
+    Metric("leader_election_master_status", "gauge", "1 while this process holds the lease, else 0.", _LEASE),
     # -- under controller-runtime's names
-    Metric(
-        "controller_runtime_reconcile_total",
-        "counter",
-        "Calls of a handler.",
-        _HANDLER | {"result": "`success`, `error`, `requeue`, `requeue_after`"},
-    ),
+    Metric("controller_runtime_reconcile_total", "counter", "Calls of a handler.", _RESULT),
     Metric("controller_runtime_reconcile_errors_total", "counter", "Calls that failed.", _HANDLER),
-    Metric(
-        "controller_runtime_terminal_reconcile_errors_total",
-        "counter",
-        "Calls that failed with an error that is not retried.",
-        _HANDLER,
-    ),
-    Metric(
-        "controller_runtime_reconcile_panics_total",
-        "counter",
-        "Calls that ended with an exception that is not one of the API server's.",
-        _HANDLER,
-    ),
+    Metric("controller_runtime_terminal_reconcile_errors_total", "counter", "Failed calls, not tried again.", _HANDLER),
+    Metric("controller_runtime_reconcile_panics_total", "counter", "Calls that raised an unexpected error.", _HANDLER),
     Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", _HANDLER),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", _HANDLER),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", _HANDLER),
@@ -179,10 +139,5 @@ FRAMEWORK: Final = table(
         "Events that were recorded.",
         {"type": "`Normal`, `Warning`", "reason": "as on the event"},
     ),
-    Metric(
-        "event_recorder_dropped_total",
-        "counter",
-        "Events that were not written.",
-        {"reason": "`queue full`, `spam`, `refused`, `failed`, `invalid`, `stopped`"},
-    ),
+    Metric("event_recorder_dropped_total", "counter", "Events that were not written.", _DROPPED),
 )

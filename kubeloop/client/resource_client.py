@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -32,24 +33,24 @@ class ResourceClient(ResourceReader[T]):
         *,
         accept: Accept = PLAIN,
         transform: Callable[[T], T] | None = None,
-        dry_run: bool = False,
     ) -> None:
         super().__init__(transport, resource, accept=accept, transform=transform)
         self._has_status = resource.status_subresource
-        self._options = {"dryRun": "All"} if dry_run else {}
+        self._options: dict[str, str] = {}
 
     def dry_run(self) -> ResourceClient[T]:
         """This client, whose writes the server judges, answers and does not keep (controller-runtime's
         NewDryRunClient)."""
-        return ResourceClient(
-            self.transport, self.resource, accept=self._accept, transform=self._transform, dry_run=True
-        )
+        return self._with(_options={"dryRun": "All"})
 
     def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
         """This client, whose lists hold what `transform` leaves of each object, as a cache with it does."""
-        return ResourceClient(
-            self.transport, self.resource, accept=self._accept, transform=transform, dry_run=bool(self._options)
-        )
+        return self._with(_transform=transform)
+
+    def _with(self, **changes: Any) -> ResourceClient[T]:
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.

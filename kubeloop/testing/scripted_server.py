@@ -7,20 +7,13 @@
             ...
         assert server.seen(WATCH, PODS)[0].query["resourceVersion"] == "5"
 
-- A route is a verb and a path (`registry.Resource.path()`); a GET with `watch=true` is `WATCH`, on a collection or an
-  object any other is `GET` (`LIST` is the same word). Each request takes the next reply of its route's script; the last
-  one given to `always` answers when the script is used up. A request that nothing was written for gets a 404 and
-  stands in `server.unscripted`; an unscripted watch stays open without a word.
-- A reply is one of `listing`, `body`, `status`, `resources` or `groups` (discovery),
-  `raw` (any bytes), `cut` (half an answer), `refuse` (reset without an
-  answer), `silent` (never an answer), `slow(seconds, reply)`, `watch`, or any coroutine function from the request to
-  a response.
-- `watch(*steps)` sends its steps and then ends the stream properly. A step (kubeloop/testing/scripted_steps.py)
-  is a line (`added`, `modified`, `deleted`, `bookmark`, `error`, `line`), a piece of one (`piece`: no line end),
-  `drop()` (the connection is reset), `hang()` (silence until the client leaves), or a number (seconds of silence).
-- `LiveWatch` is a watch that the test feeds while it is open:
-      live = LiveWatch(); server.script(WATCH, PODS, live.reply)
-      await live.opened(); live.send(added(pod("b", "6"))); live.send(drop())
+- A route is a verb and a path (`registry.Resource.path()`); a GET with `watch=true` is `WATCH`. Each request takes the
+  next reply of its route's script, then what `always` says. A request that nothing was written for gets a 404 and is
+  in `server.unscripted`; an unscripted watch stays open without a word.
+- A reply is made by `listing`, `body`, `status`, `resources`, `groups`, `raw`, `cut`, `refuse`, `silent`, `slow` or
+  `watch`, or is any coroutine function from the request to a response.
+- The steps of `watch` are made by scripted_steps.py; a number is seconds of silence. A `LiveWatch` gets them while it
+  is open: `server.script(WATCH, PODS, live.reply)`, `await live.opened()`, `live.send(added(pod("b", "6")), drop())`.
 """
 
 from __future__ import annotations

@@ -179,18 +179,19 @@ class FakeTransport(Transport):
                 "the server does not allow this method on the requested resource", status=405, reason="MethodNotAllowed"
             )
         if resource.group and "kind" not in body:
-            message = f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
-            raise errors.BadRequest(message)
+            raise errors.BadRequest(
+                f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
+            )
         raw = copy.deepcopy(body)
         metadata = raw.setdefault("metadata", {})
         if resource.group in _REVIEWS and resource.kind.endswith("Review"):
             return {"apiVersion": resource.api_version, "kind": resource.kind, **raw}  # an answer, which nothing keeps
         if metadata.get("resourceVersion"):
-            message = "resourceVersion should not be set on objects to be created"
-            raise errors.ServerError(message)
+            raise errors.ServerError("resourceVersion should not be set on objects to be created")
         if metadata.setdefault("namespace", namespace) != namespace:
-            message = "the namespace of the provided object does not match the namespace sent on the request"
-            raise errors.BadRequest(message)
+            raise errors.BadRequest(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
         if not namespace:
             del metadata["namespace"]
         name = metadata.get("name") or ""
@@ -200,8 +201,7 @@ class FakeTransport(Transport):
         check_metadata(resource, metadata, {})
         _check_types(resource, raw, errors.BadRequest)
         if key_of(namespace, name) in self._cluster.raw(resource):
-            message = f'{resource.group_resource} "{name}" already exists'
-            raise errors.AlreadyExists(message)
+            raise errors.AlreadyExists(f'{resource.group_resource} "{name}" already exists')
         for given in _DELETION:
             metadata.pop(given, None)
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": rfc3339(self._cluster.clock())}
