@@ -31,9 +31,10 @@ def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> 
     """Raises TypeError for a Python name in the paths or values of a JSON patch."""
     for operation in operations:
         for pointer in (operation.get("path"), operation.get("from")):
-            parts = [part.replace("~1", "/").replace("~0", "~") for part in str(pointer or "").split("/")[1:]]
-            held = operation.get("value") if pointer == operation.get("path") else None
-            _refuse(_at(_described(kind), parts, held, ""))
+            body = operation.get("value") if pointer == operation.get("path") else None
+            for part in reversed(str(pointer or "").split("/")[1:]):
+                body = {part.replace("~1", "/").replace("~0", "~"): body}
+            _refuse(unknown_names(kind, body))
 
 
 def unknown_names(kind: type[Struct], body: Any) -> Iterator[UnknownName]:
@@ -63,32 +64,12 @@ def _within(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
         case inspect.CollectionType(item_type=item) if isinstance(value, list | tuple):
             for number, held in enumerate(value):
                 yield from _within(item, held, f"{path}[{number}]")
+        case inspect.CollectionType(item_type=item) if isinstance(value, Mapping):
+            for place, held in value.items():  # of a JSON pointer
+                yield from _within(item, held, f"{path}.{place}")
         case inspect.DictType(value_type=item) if isinstance(value, Mapping):
             for name, held in value.items():
                 yield from _within(item, held, f"{path}[{name!r}]")
-
-
-def _at(kind: inspect.Type, parts: list[str], value: Any, path: str) -> Iterator[UnknownName]:
-    """Along a JSON pointer, then in the value that is written there."""
-    if not parts:
-        yield from _within(kind, value, path)
-        return
-    name, *rest = parts
-    where = f"{path}.{name}" if path else name
-    match kind:
-        case inspect.UnionType(types=options):
-            for option in options:
-                yield from _at(option, parts, value, path)
-        case inspect.StructType(cls=cls):
-            wire, python = _names(cls)
-            if name in wire:
-                yield from _at(wire[name], rest, value, where)
-            else:
-                yield UnknownName(where, python.get(name, ""))
-        case inspect.CollectionType(item_type=item):
-            yield from _at(item, rest, value, where)
-        case inspect.DictType(value_type=item):
-            yield from _at(item, rest, value, where)
 
 
 @functools.cache

@@ -90,14 +90,8 @@ class Outcome(IntEnum):
     FAILED = 5
 
 
-_RESULTS = {
-    Outcome.DONE: SUCCESS,
-    Outcome.SKIPPED: SUCCESS,
-    Outcome.GIVEN_UP: ERROR,
-    Outcome.LATER: REQUEUE_AFTER,
-    Outcome.CONFLICT: REQUEUE,
-    Outcome.FAILED: ERROR,
-}
+_RESULTS = (SUCCESS, SUCCESS, ERROR, REQUEUE_AFTER, REQUEUE, ERROR)
+"""By outcome."""
 
 
 @dataclass(frozen=True, slots=True)
