@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,12 +13,11 @@ import msgspec
 from kubeloop.api.bodies import check_body, check_patch
 from kubeloop.api.meta import Object, PropagationPolicy
 from kubeloop.api.objects import applied, difference, guarded, metadata_difference
-from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import AlreadyExists, BadRequest, Forbidden, NotFound, check_namespace
-from kubeloop.client.resource_reader import PLAIN, Accept, ResourceReader
-from kubeloop.client.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Transport
+from kubeloop.client.resource_reader import ResourceReader
+from kubeloop.client.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R", bound=Object)
@@ -26,17 +26,10 @@ R = TypeVar("R", bound=Object)
 class ResourceClient(ResourceReader[T]):
     """The requests of one kind."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        resource: Resource[T],
-        *,
-        accept: Accept = PLAIN,
-        transform: Callable[[T], T] | None = None,
-    ) -> None:
-        super().__init__(transport, resource, accept=accept, transform=transform)
-        self._has_status = resource.status_subresource
-        self._options: dict[str, str] = {}
+    _options: Mapping[str, str] = MappingProxyType({})
+    """Of every write."""
+    _has_status: bool | None = None
+    """As discovery says it, where the Resource does not."""
 
     def dry_run(self) -> ResourceClient[T]:
         """This client, whose writes the server judges, answers and does not keep (controller-runtime's
@@ -186,7 +179,7 @@ class ResourceClient(ResourceReader[T]):
         return await self.transport.request(
             method,
             path,
-            params=self._options | params,
+            params={**self._options, **params},
             body=msgspec.json.encode(body),
             content_type=content_type,
             accept=self._accept.object,
@@ -213,14 +206,15 @@ class ResourceClient(ResourceReader[T]):
         """The API server ignores a status outside the subresource, and knows no object under one that is not there."""
         if subresource not in ("", "status") or not (writes_status or subresource):
             return
-        if self._has_status is None:
+        has_status = self._has_status if self.resource.status_subresource is None else self.resource.status_subresource
+        if has_status is None:
             with contextlib.suppress(Forbidden):
-                self._has_status = await discovery.has_status(self.transport, self.resource)
-        if self._has_status in (None, bool(subresource)):
+                has_status = self._has_status = await discovery.has_status(self.transport, self.resource)
+        if has_status in (None, bool(subresource)):
             return
         wrong = (
             'through its subresource alone: update_status, or subresource="status"'
-            if self._has_status
+            if has_status
             else "like any other field: it has no status subresource"
         )
         raise BadRequest(f"status of {self.resource.kind} is written {wrong}")
