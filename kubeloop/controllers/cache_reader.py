@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kubeloop.api.meta import LabelSelector, Object
+from kubeloop.api.meta import LabelSelector, Object, is_older
 from kubeloop.api.selectors import selector
 from kubeloop.cache.store import NAMESPACE_INDEX, Indexer, IndexIncomplete
 from kubeloop.client.errors import NotFound, check_namespace, not_found
@@ -94,6 +94,4 @@ def newer(cached: T, written: T | None) -> T:
     Versions of one object are numbers in etcd's order (KEP-5504)."""
     if written is None or written.uid != cached.uid:
         return cached
-    was, now = cached.metadata.resource_version, written.metadata.resource_version
-    ahead = was.isdigit() and now.isdigit() and int(now) > int(was)
-    return written if ahead else cached
+    return written if is_older(cached.metadata.resource_version, written.metadata.resource_version) else cached
