@@ -20,6 +20,7 @@ from kubeloop.once import Once
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from pkg.config.metrics import METRICS
+from pkg.config.time_slices import TimeSlices
 from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
@@ -56,6 +57,7 @@ class Handler:
 
     def __init__(self, observer: Observer, writer: Writer, events: EventRecorder, policy: Policy) -> None:
         self._observer, self._writer, self._events, self._policy = observer, writer, events, policy
+        self._slices = TimeSlices()
         self._seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, Timers] = defaultdict(Timers)
@@ -98,7 +100,7 @@ class Handler:
         lock = recognise(configuration)
         if lock is None:
             return
-        window = self._window(replace(self._observer.cached(lock.namespace), lock=lock))
+        window = await self._window(replace(self._observer.cached(lock.namespace), lock=lock))
         if not window.overdue:
             raise RetryAfter(window.left, "the lock has to end then")
         step = next_step(window)
@@ -109,7 +111,7 @@ class Handler:
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
         """The caches suggest a step; it is decided anew from live reads, and from what was written since, and every
         write is bound to them. Raises TimeoutError when the lock has to end."""
-        window = self._window(self._observer.cached(key))
+        window = await self._window(self._observer.cached(key))
         step = next_step(window)
         if isinstance(step, Wait):
             return window, step
@@ -124,7 +126,7 @@ class Handler:
         """One step after the other."""
         key = observed.namespace
         for _ in range(_MOST_WRITES):
-            window = self._window(observed)
+            window = await self._window(observed)
             step = next_step(window)
             if isinstance(step, Wait):
                 self._known[key] = observed
@@ -132,13 +134,15 @@ class Handler:
             observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
-    def _window(self, observed: Observed) -> Window:
+    async def _window(self, observed: Observed) -> Window:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
         lock, now = observed.lock, observed.now
         if lock is not None:
             seen = loop_time() - self._seen.setdefault(lock.configuration.uid, loop_time())
             lock = replace(lock, since=now - max(lock.age(now), seen), seen=now - seen)
-        window = Window(replace(observed, lock=lock, timers=self._timers[observed.namespace]), self._policy)
+        observed = replace(observed, lock=lock, timers=self._timers[observed.namespace])
+        window = Window(observed, self._policy, in_steps=True)
+        await self._slices.take(window.steps)
         self._keep(window)
         return window
 

@@ -18,11 +18,13 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.start_check import has_pod, run_strategy, shortage_of, wants_to_run
 
 LAUNCHERS_BY_VM = "launchers-by-vm"
@@ -44,6 +46,7 @@ class Handler:
     observer: Observer
     events: EventRecorder
     clock: Callable[[], float]
+    slices: TimeSlices = field(default_factory=TimeSlices)
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:
@@ -54,7 +57,7 @@ class Handler:
             if machine is not None and not machine.deleting:
                 await self._clear(machine)
             return
-        if self._shortage(machine, filter(is_default, self.quotas.cache().list(machine.namespace))) is None:
+        if await self._shortage(machine, filter(is_default, self.quotas.cache().list(machine.namespace))) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
         left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
@@ -66,13 +69,15 @@ class Handler:
         await self._halt(machine, shortage)
         self._short_since.pop(key, None)
 
-    def _shortage(
+    async def _shortage(
         self, machine: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
     ) -> InsufficientResources | None:
         """`pods`: these, instead of the cache's."""
         for quota in quotas:
             observed = self.observer.observe(quota, self.clock())
-            shortage = shortage_of(machine, observed if pods is None else replace(observed, pods=pods))
+            observed = observed if pods is None else replace(observed, pods=pods)
+            await self.slices.work_out(observed, EXACT)
+            shortage = shortage_of(machine, observed)
             if shortage is not None:
                 return shortage
         return None
@@ -85,7 +90,7 @@ class Handler:
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
         pods = await self.pods.client.list(namespace, label_selector=constants.LABEL_APP)
-        return None if has_pod(machine, pods) else self._shortage(machine, quotas, pods)
+        return None if has_pod(machine, pods) else await self._shortage(machine, quotas, pods)
 
     async def _halt(self, machine: VirtualMachine, shortage: InsufficientResources) -> None:
         spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}

@@ -8,7 +8,8 @@ A quota that refuses even then leaves the migration where it is, and nothing is 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +31,12 @@ from pkg.util.kubevirt.migration import hindrance, limits_of
 from pkg.util.managedtenantquota.model import Observed, Policy, Problem
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
+from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.policy import EXACT
+from pkg.util.resourcequota.vms import vms_one_by_one
+
+Steps = Generator[None, None, Sequence[Missing]]
 
 
 class Change(NamedTuple):
@@ -44,7 +50,8 @@ class Change(NamedTuple):
 class Window:
     """The namespace as the table of `sequence` looks at it."""
 
-    def __init__(self, observed: Observed, policy: Policy) -> None:
+    def __init__(self, observed: Observed, policy: Policy, *, in_steps: bool = False) -> None:
+        """`in_steps`: it is complete once `steps` has ended, each of which is short however many VMs migrate."""
         self.observed, self.policy, self.lock, self.timers = observed, policy, observed.lock, observed.timers
         self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
@@ -71,7 +78,9 @@ class Window:
         """What is added to each of the quotas that block those that are released, by name."""
         self.wanted: Sequence[Missing] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
-        self.wanted = self._purpose()
+        self.steps = self._decide()
+        if not in_steps:
+            deque(self.steps, maxlen=0)
 
     @property
     def members(self) -> Mapping[str, Sequence[str]]:
@@ -136,7 +145,10 @@ class Window:
 
     # ---- what it is for --------------------------------------------------------------------------------------
 
-    def _purpose(self) -> Sequence[Missing]:
+    def _decide(self) -> Iterator[None]:
+        self.wanted = yield from self._purpose()
+
+    def _purpose(self) -> Steps:
         observed, policy = self.observed, self.policy
         where = f"namespace {observed.namespace}"
         if not observed.exists or not observed.budgets or self.problems:
@@ -147,7 +159,7 @@ class Window:
             return self._close(math.inf, EVENT_SEVERAL_BUDGETS, said, names)
         if self._has_to_go_back():
             return ()
-        wanted = self._releasable()
+        wanted = yield from self._releasable()
         if wanted and self.age >= policy.lock_limit:
             return self._at_the_limit(wanted)
         if wanted and observed.why_not and self.lock is None:
@@ -190,7 +202,7 @@ class Window:
 
     # ---- which migrations are released -----------------------------------------------------------------------
 
-    def _releasable(self) -> Sequence[Missing]:
+    def _releasable(self) -> Steps:
         """The refused migrations that the budget can release together; of each of the others it is known why not."""
         observed, (budget,) = self.observed, self.observed.budgets
         paused = {uid: until for uid, until in self.timers.paused.items() if until > observed.now}
@@ -206,10 +218,14 @@ class Window:
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
         self.missing = missing_targets(facts)
         quotas = [quota for quota in observed.quotas if self.missing and quota.hard and not quota.deleting]
+        for quota in quotas:  # what the rooms find in the facts' cache then
+            for _ in vms_one_by_one(replace(facts, quota=quota), EXACT, Base(None)):
+                yield
         rooms = [Room(quota, self.records.get(quota.name), facts, most) for quota in quotas]
         members = self.members
         late = self.age >= self.policy.open_to_others or (self.lock is not None and bool(observed.why_not))
         for missing in self.missing:
+            yield
             seconds, missing.waits = self._has_to_wait(missing, late and missing.migration.name not in members)
             if missing.waits:
                 self._recheck(seconds)

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 
 from kubeloop.client.errors import Unreachable
 from kubeloop.testing.virtual_time import now
+from pkg.config import time_slices
 from pkg.config.management import Management
 from pkg.util.managedtenantquota.lock import lock_body, recognise
 from pkg.util.managedtenantquota.model import Policy
@@ -215,3 +216,24 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
         cluster.admit(vm)
         await process.rest()
     assert cluster.server.made == OPENING + CLOSING
+
+
+async def test_a_decision_about_many_migrations_lets_others_run(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each step, here: a slice takes no time."""
+    monkeypatch.setattr(time_slices, "SLICE", 0.0)
+    for number in range(2, 20):
+        cluster.refuse(f"vm{number}")
+    others = 0
+
+    async def count() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await Process(cluster).look()
+    counting.cancel()
+    assert others > 2 * 19
