@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,7 @@ from kubeloop.api.objects import find_condition
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.resource_client import ResourceClient
+from pkg.util.resourcequota.room import Pods
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +35,6 @@ ENDED: Final = 5.0
 _ENDED_MOST: Final = 1000
 """For how long, and of how many pods, it is remembered that they ended: status.used may still count them, the reserve
 remembers pods that were not seen (ledger.EXPIRY), and a watch may be late."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pods:
-    """All pods of a namespace at one moment."""
-
-    there: Sequence[Pod] = ()
-    ended: Mapping[str, Pod] = field(default_factory=dict)
-    """Those that ended or were deleted a moment ago, by uid, as they were before. `there` may never have shown them."""
-
-    def seen(self) -> dict[str, str | None]:
-        """uid to resourceVersion, "" for one that is gone again."""
-        return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.there}}
 
 
 @dataclass(eq=False, slots=True)

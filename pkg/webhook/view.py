@@ -13,21 +13,17 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.webhook.admission import time_left
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.slim import Slim
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
-from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.room import Pods
 from pkg.webhook.metrics import TIMEOUTS
-from pkg.webhook.namespace_pods import NamespacePods, Pods
+from pkg.webhook.namespace_pods import NamespacePods
 
 T = TypeVar("T")
 
@@ -85,7 +81,7 @@ class View:
     def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
         """The names of the VMs whose entries stand on a quota, in order."""
         migrations, instances = self._source.migrations, self._source.instances
-        return migrating(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
+        return migrating_vms(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
         """Every quota of a namespace."""
@@ -146,14 +142,3 @@ class View:
 def defaults(quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
     """Rancher's default quotas among them, by name."""
     return sorted(filter(is_default, quotas), key=lambda quota: quota.name)
-
-
-def migrating(
-    quota: ResourceQuota,
-    migrations: Iterable[VirtualMachineInstanceMigration],
-    instances: Iterable[VirtualMachineInstance],
-) -> tuple[str, ...]:
-    """The names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
-    names = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
-    names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
-    return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))

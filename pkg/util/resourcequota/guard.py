@@ -1,8 +1,8 @@
-"""Which limits a write to a quota may not lower while VMs migrate. Pure."""
+"""Which limits a write to a quota may not lower while VMs migrate, and which VMs these are. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -10,8 +10,9 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.base import base_of, hard
-from pkg.util.resourcequota.entries import read
+from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key, read
 from pkg.util.resourcequota.managed import is_default, is_off
 from pkg.util.resourcequota.policy import Policy
 
@@ -48,6 +49,17 @@ def status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
         if name in enforced and limits and all(_less(enforced[name], limit) for limit in limits):
             lowest[name] = min(map(Quantity.parse, limits))
     return lowest
+
+
+def migrating_vms(
+    quota: ResourceQuota,
+    migrations: Iterable[VirtualMachineInstanceMigration],
+    instances: Iterable[VirtualMachineInstance],
+) -> tuple[str, ...]:
+    """Returns the names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
+    names = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
+    names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
+    return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))
 
 
 def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:

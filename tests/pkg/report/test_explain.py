@@ -18,7 +18,7 @@ from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Held, Installed
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
-from pkg.webhook.resources.pod.room import exceeded
+from pkg.util.resourcequota.room import exceeded
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, machine, quota, vmi, vmim

@@ -14,9 +14,10 @@ from kubeloop.webhook.admission import AdmissionRequest
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.observe import Source
-from pkg.webhook.namespace_pods import Pods
-from pkg.webhook.view import NoAnswer, View, migrating
+from pkg.util.resourcequota.room import Pods
+from pkg.webhook.view import NoAnswer, View
 from tests.decisions import observed
 from tests.objects import BASE, annotated_namespace
 
@@ -100,7 +101,7 @@ class FakeView(View):
         return self.cached.namespace
 
     def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
-        return migrating(quota, self.cached.migrations, self.cached.observe(quota).instances.values())
+        return migrating_vms(quota, self.cached.migrations, self.cached.observe(quota).instances.values())
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas

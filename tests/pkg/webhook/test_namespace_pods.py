@@ -11,8 +11,9 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
 from pkg.config.slim import Slim
+from pkg.util.resourcequota.room import Pods
 from pkg.webhook import namespace_pods as module
-from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods, Pods
+from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods
 from tests.kinds import Clock, Kind
 from tests.objects import ended, pod
 

@@ -16,19 +16,15 @@ from typing import Final
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import rfc3339
-from kubeloop.api.quantity import ZERO
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.migration import is_finished
 from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitted_by, entry_of, lock_name, recognise
-from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resourcequota.base import Base
+from pkg.util.quotacount.usage import counted
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.room import is_within_window
 from pkg.webhook.view import NoAnswer, View, in_time
 
 _WHAT: Final = {
@@ -75,9 +71,7 @@ def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
 
 
 async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
-    """Whether a target's pod takes no more than a window adds for its VM: min(source, target). A VM's launcher with the
-    label of a migration that the API server does not know is none: KubeVirt copies a VMI's labels. For any other pod
-    of an unknown migration KubeVirt's word is enough, as upstream has it. Raises NoAnswer."""
+    """Whether a target's pod takes no more than a window adds for its VM, of any quota. Raises NoAnswer."""
     job, releases = pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
         if not counted(pod, quota.spec, releases=releases):
@@ -85,15 +79,7 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
         facts: Facts | None = view.observe(quota)
         if facts and all(each.uid != job for each in facts.migrations):
             facts = await view.observe_live(quota)
-        migration = next((each for each in facts.migrations if each.uid == job), None) if facts else None
-        if facts is None or (migration is None and vm_of(pod) not in facts.instances):
-            continue
-        name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
-        vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
-        if vm is None or vm_of(pod) not in ("", vm.name):
-            return False
-        left = {name: vm.allowed.get(name, ZERO) - vm.target.get(name, ZERO) for name in quota.hard}
-        if any(amount > left.get(name, amount) for name, amount in pod_usage(pod, releases=releases).items()):
+        if facts and not is_within_window(facts, pod, job, releases):
             return False
     return True
 

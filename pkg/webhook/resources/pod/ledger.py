@@ -6,12 +6,12 @@ its own pods twice, in the other one's place: two replicas together exceed a bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubeloop.api.quantity import Quantity
 from kubeloop.workqueue.queue import loop_time
+from pkg.util.resourcequota.room import Candidate, Usages
 from pkg.webhook.metrics import REMEMBERED
 
 EXPIRY: Final = 2.0
@@ -19,9 +19,6 @@ EXPIRY: Final = 2.0
 held up for longer may find its place taken, by at most its own size; while the API server is silent none is."""
 _SWEPT: Final = 2
 """Other namespaces that are searched at every entry: those that never ask again are forgotten."""
-
-
-Usages = Mapping[str, Mapping[str, Quantity]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +37,24 @@ class Ledger:
         self._silent = False
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
-    def admit(self, namespace: str, uid: str, usages: Usages, *, replaced: str | None = None) -> None:
-        """A pod was let through; `usages`: what it takes, by the names of the quotas that will count it. `replaced`:
-        the resourceVersion that a resize replaces, None for a new pod."""
-        self._entries.setdefault(namespace, {})[f"{uid}/{replaced}"] = _Entry(uid, replaced, usages, loop_time())
-        for each in (namespace, *[each for each in self._entries if each != namespace][:_SWEPT]):
+    def remember(self, pod: Candidate, usages: Usages) -> None:
+        """A pod was let through, and takes this of quotas that will count it."""
+        if not usages:
+            return
+        entry = _Entry(pod.uid, pod.replaced, usages, loop_time())
+        self._entries.setdefault(pod.namespace, {})[f"{pod.uid}/{pod.replaced}"] = entry
+        for each in (pod.namespace, *[each for each in self._entries if each != pod.namespace][:_SWEPT]):
             self._forget(each, loop_time())
 
-    def settle(self, namespace: str, asked: float) -> None:
-        """The API server, `asked` at that time, has answered: forget the pods that were given up by then."""
+    def give_up(self, namespace: str, asked: float) -> None:
+        """The API server, `asked` at that time, has answered: forget the pods that had not turned up by then."""
         if self._silent:
             self._silent = False
             for entries in self._entries.values():
                 entries.update({key: replace(each, since=loop_time()) for key, each in entries.items()})
         self._forget(namespace, asked)
 
-    def keep(self) -> None:
+    def suspend(self) -> None:
         """It does not answer: until it does, none is given up."""
         self._silent = True
 
@@ -67,9 +66,8 @@ class Ledger:
             self._entries[namespace] = kept
         REMEMBERED.set(sum(map(len, self._entries.values())))
 
-    def pending(self, namespace: str, quota: str, seen: Mapping[str, str | None]) -> Iterator[Mapping[str, Quantity]]:
-        """What each pod takes of a quota that is not among those `seen` (uid to resourceVersion). Nothing is forgotten
-        because it was seen: another read, which began earlier, may not show it."""
-        for each in self._entries.get(namespace, {}).values():
-            if quota in each.usages and seen.get(each.uid, each.replaced) == each.replaced:
-                yield each.usages[quota]
+    def unseen(self, namespace: str, seen: Mapping[str, str | None]) -> list[Usages]:
+        """What each pod takes that is not among those `seen` (uid to resourceVersion). Nothing is forgotten because it
+        was seen: another read, which began earlier, may not show it."""
+        entries = self._entries.get(namespace, {}).values()
+        return [each.usages for each in entries if seen.get(each.uid, each.replaced) == each.replaced]

@@ -6,30 +6,23 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.quantity import QuantityError
 from kubeloop.client.shared_reads import SharedReads
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
-from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.migration import is_finished, migration_of
-from pkg.util.quotacount.releases import Releases
-from pkg.util.quotacount.usage import counted, pod_usage, resize_usage
-from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import base_of
+from pkg.util.kubevirt.migration import migration_of
+from pkg.util.quotacount.usage import pod_usage, resize_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.rancher import annotation_of, granted_to
-from pkg.webhook.namespace_pods import Pods
+from pkg.util.resourcequota.room import Candidate, Pods, Rooms, is_raised, refused_by_quota
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.resources.pod.room import Room, exceeded, is_raised, refused_by_quota, reserved, room
 from pkg.webhook.view import NoAnswer, View, in_time
 
 PATIENCE: Final = 2.5
@@ -39,40 +32,13 @@ PAUSE: Final = 0.1
 """Seconds after a live look until the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    rooms: Sequence[Room] = ()
-    """Of the quotas that count pods of the namespace."""
-    seen: Mapping[str, str | None] = field(default_factory=dict)
-    """The pods that they count (see Pods)."""
-    behind: bool = False
-    """Of a quota to which something is added the base or the pods are unknown, or they do not add up to status.used."""
+class Look(NamedTuple):
+    """The rooms at one moment, why a pod does not fit beside the pods that are there, and why it does not fit at all
+    ("" where it does)."""
 
-
-_Balance = Callable[[Room, Sequence[Mapping[str, Quantity]]], Balance]
-"""What is held against a base: one of Room's balances, given the pods of the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pod:
-    """What a request asks for: the pod, the releases by which it counts, what of it is new, its uid, and the
-    resourceVersion that a resize replaces."""
-
-    namespace: str
-    pod: Pod
-    releases: Releases
-    need: ResourceList
-    uid: str
-    replaced: str | None = None
-    migration: str = ""
-    """The uid of the migration that KubeVirt made it for."""
-
-    def counts(self, quota: ResourceQuota) -> bool:
-        return counted(self.pod, quota.spec, releases=self.releases)
-
-    def rooms(self, snapshot: _Snapshot) -> Iterator[Room]:
-        """Those of the quotas that will count it."""
-        return (room for room in snapshot.rooms if self.counts(room.quota))
+    rooms: Rooms = Rooms()
+    beside_pods: str = ""
+    refusal: str = ""
 
 
 class Validator:
@@ -92,117 +58,96 @@ class Validator:
         """CREATE of pods, UPDATE of pods/resize."""
         if not self._settings.reserve:
             return ALLOW
-        try:
-            asked = _asked(request, self._view.releases())
-        except QuantityError as exc:  # the API server lets none of these come here
-            raise BadReview(f"the pod's resources: {exc}") from exc
-        if request.operation != "UPDATE" and self._makes_targets(request.user_info):
-            asked = replace(asked, migration=migration_of(asked.pod))
-            rooms = asked.rooms(await self._cached(asked)) if asked.migration else ()
-            if asked.migration and not any(name in each.base for each in rooms for name in self._need(each, asked)):
-                return ALLOW  # it takes nothing of a base: KubeVirt's own is not held up because the API server is slow
-        refusal = await self._decide(request, asked)
-        if refusal and asked.migration:
+        candidate = self._candidate(request)
+        if candidate.migration and not (await self._cached(candidate)).takes_of_a_base(candidate):
+            return ALLOW  # KubeVirt's own is not held up because the API server is slow
+        rooms, _, refusal = await self._wait_for_room(candidate)
+        if not refusal and not request.dry_run:
+            # Between the last read and this nothing is awaited: no two pods are given the same room.
+            self._ledger.remember(candidate, rooms.usages(candidate))
+        if refusal and candidate.migration:
             refusal = f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
-    async def _decide(self, request: AdmissionRequest, asked: _Pod) -> str:
-        """Why the pod does not fit into a base; "" when it does, and then it is remembered."""
-        snapshot, refusal, until = _Snapshot(), "", loop_time() + PATIENCE
+    def _candidate(self, request: AdmissionRequest) -> Candidate:
+        """What a request asks for. Raises BadReview."""
+        pod, releases = request.new(Pod), self._view.releases()
         try:
-            if refusal := await self._refused_by_quota(asked):
-                return refusal
-            while True:
-                last = loop_time() >= until
-                snapshot, there, refusal = await self._look(self._by_watch, asked)
-                if refusal or snapshot.behind:
-                    # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
-                    # up to status.used.
-                    snapshot, still, refusal = await self._look(self._by_list, asked)
-                    last = last or bool(there and still)
-                # Between the last read and the ledger's entry nothing is awaited: no two pods are given the same room.
-                if not refusal or last:
-                    break
-                await asyncio.sleep(PAUSE)
-        except NoAnswer:
-            self._ledger.keep()
-            if not refusal:  # what stood in its way at the last look still does; else the own count decides
-                snapshot = await self._cached(asked, self._view.pods(asked.namespace))
-                refusal = self._refusal(snapshot, asked, Room.beside_all)
-        if not refusal and not request.dry_run:
-            self._admit(snapshot, asked)
-        return refusal
+            if request.operation == "UPDATE":
+                old = request.old(Pod)
+                need = resize_usage(old, pod, releases)
+                return Candidate(request.namespace, pod, releases, need, pod.uid, old.metadata.resource_version)
+            need = pod_usage(pod, releases=releases)
+        except QuantityError as exc:  # the API server lets none of these come here
+            raise BadReview(f"the pod's resources: {exc}") from exc
+        migration = migration_of(pod) if self._makes_targets(request.user_info) else ""
+        return Candidate(request.namespace, pod, releases, need, pod.uid or request.uid, migration=migration)
 
-    async def _cached(self, asked: _Pod, pods: Pods | None = None) -> _Snapshot:
-        """Without a request: what the caches have, and `pods` as a watch has brought them."""
-        return await self._count(map(self._view.observe, self._view.quotas(asked.namespace)), pods)
-
-    async def _refused_by_quota(self, asked: _Pod) -> str:
-        """Why quota itself will refuse the pod, by live status, for what is not held against a base; "": it will not.
-        Let through here, the pod would never come, and hold its place for as long as it is remembered."""
-        for quota in filter(asked.counts, self._view.quotas(asked.namespace) if asked.need else ()):
-            base: Collection[str] = ()
-            if is_served(quota):
-                namespace = self._view.namespace(asked.namespace)
-                granted = granted_to(quota, namespace)
-                base = base_of(quota, annotation_of(namespace), self._settings.policy, granted).limits or ()
-            rest = {name: amount for name, amount in asked.need.items() if name not in base}
-            if refused_by_quota(quota, asked.pod, rest):
+    async def _refused_by_quota(self, candidate: Candidate) -> str:
+        """Why quota itself will refuse the pod, by live status; "": it will not. Let through here, the pod would never
+        come, and hold its place for as long as it is remembered. Raises NoAnswer."""
+        namespace = self._view.namespace(candidate.namespace)
+        for quota in filter(candidate.is_counted_by, self._view.quotas(candidate.namespace) if candidate.need else ()):
+            if refused_by_quota(quota, candidate, namespace, self._settings.policy):
                 quota = await self._view.quota_live(quota)
-                if refusal := refused_by_quota(quota, asked.pod, rest):
+                if refusal := refused_by_quota(quota, candidate, namespace, self._settings.policy):
                     return refusal
         return ""
 
-    async def _look(self, reads: SharedReads[_Snapshot], asked: _Pod) -> tuple[_Snapshot, str, str]:
-        """What is read now, why the pod does not fit beside those that are there, and why it does not fit at all.
-        Raises NoAnswer."""
+    async def _wait_for_room(self, candidate: Candidate) -> Look:
+        """The look that decides: the first one that finds room, or the last one."""
+        look, until = Look(), loop_time() + PATIENCE
+        try:
+            if refusal := await self._refused_by_quota(candidate):
+                return Look(refusal=refusal)
+            while True:
+                last = loop_time() >= until
+                look = await self._look(self._by_watch, candidate)
+                if look.refusal or look.rooms.is_behind:
+                    # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
+                    # up to status.used.
+                    seen, look = look, await self._look(self._by_list, candidate)
+                    last = last or bool(seen.beside_pods and look.beside_pods)
+                if not look.refusal or last:
+                    return look
+                await asyncio.sleep(PAUSE)
+        except NoAnswer:
+            self._ledger.suspend()
+            if look.refusal:  # what stood in its way at the last look still does
+                return look
+            return self._judge(await self._cached(candidate, self._view.pods(candidate.namespace)), candidate)
+
+    async def _look(self, reads: SharedReads[Rooms], candidate: Candidate) -> Look:
+        """Raises NoAnswer."""
         began = loop_time()
-        snapshot = await in_time(reads.fresh(asked.namespace)) or _Snapshot()
-        self._ledger.settle(asked.namespace, began)
-        there = self._refusal(snapshot, asked, Room.beside)
-        return snapshot, there, there or self._refusal(snapshot, asked, Room.beside_all)
+        rooms = await in_time(reads.fresh(candidate.namespace)) or Rooms()
+        self._ledger.give_up(candidate.namespace, began)
+        return self._judge(rooms, candidate)
 
-    def _refusal(self, snapshot: _Snapshot, asked: _Pod, balance: _Balance) -> str:
-        """Why the pod does not fit into a base; "" when it does."""
-        for free in asked.rooms(snapshot):
-            # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-            pending = list(self._ledger.pending(asked.namespace, free.quota.name, snapshot.seen)) * 2
-            need = self._need(free, asked)
-            if short := balance(free, pending).short(need):
-                return exceeded(free.quota, need, short) + reserved(self._view.migrating(free.quota))
-        return ""
+    def _judge(self, rooms: Rooms, candidate: Candidate) -> Look:
+        # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
+        pending = 2 * self._ledger.unseen(candidate.namespace, rooms.seen)
+        beside_pods = rooms.refusal(candidate)
+        return Look(rooms, beside_pods, beside_pods or rooms.refusal(candidate, pending))
 
-    def _admit(self, snapshot: _Snapshot, asked: _Pod) -> None:
-        """Remember the pod until it is seen."""
-        if usages := {free.quota.name: self._need(free, asked) for free in asked.rooms(snapshot)}:
-            self._ledger.admit(asked.namespace, asked.uid, usages, replaced=asked.replaced)
+    async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> Rooms:
+        """Without a request: what the caches have, and `pods` as a watch has brought them."""
+        return await self._rooms(map(self._view.observe, self._view.quotas(candidate.namespace)), pods)
 
-    def _need(self, free: Room, asked: _Pod) -> ResourceList:
-        """What a pod takes of a base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI to
-        its launcher, so the launcher's VM has to be the one that migrates."""
-        of_pod = vm_of(asked.pod)
-        for each in free.facts.migrations if asked.migration else ():
-            vm = each.spec.vmi_name
-            if each.uid == asked.migration and not is_finished(each) and of_pod in ("", vm):
-                left = free.left_for_target(vm)
-                need = {name: amount - left.get(name, ZERO) for name, amount in asked.need.items()}
-                return {name: amount for name, amount in need.items() if amount > ZERO}
-        return asked.need
-
-    async def _read_watch(self, namespace: str) -> _Snapshot:
+    async def _read_watch(self, namespace: str) -> Rooms:
         """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
         brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
         pods = self._view.pods(namespace, watch=any(map(is_raised, quotas)))
-        return await self._count(map(self._view.observe, quotas), pods)
+        return await self._rooms(map(self._view.observe, quotas), pods)
 
-    async def _read_list(self, namespace: str) -> _Snapshot:
+    async def _read_list(self, namespace: str) -> Rooms:
         """All of it live, and at once: one after the other it would be of three moments, between which a migration may
         have begun or ended, and beside a slow API server there would be no time for a second look. Raises NoAnswer."""
         quotas, pods, source = await asyncio.gather(
             self._quotas(namespace), self._view.pods_live(namespace), self._view.source_live(namespace)
         )
-        return await self._count([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
+        return await self._rooms([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
         known = list(filter(is_served, self._view.quotas(namespace)))
@@ -211,23 +156,8 @@ class Validator:
             return list(filter(is_served, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, known))
 
-    async def _count(self, found: Iterable[Facts], pods: Pods | None) -> _Snapshot:
-        """`pods` None: status.used is all there is."""
-        # Also without one that was switched off since the cache was filled.
-        served = [each for each in found if not each.namespace_off and is_served(each.quota)]
-        for each in served:
-            await self._slices.work_out(replace(each, pods=pods.there) if pods else each, self._settings.policy)
-        rooms = [room(each, self._settings.policy, pods) for each in served]
-        raised = [it for of, it in zip(served, rooms, strict=True) if is_raised(of.quota)]
-        behind = any(pods is None or it is None or it.is_behind for it in raised)
-        return _Snapshot([each for each in rooms if each is not None], pods.seen() if pods else {}, behind)
-
-
-def _asked(request: AdmissionRequest, releases: Releases) -> _Pod:
-    pod = request.new(Pod)
-    if request.operation != "UPDATE":
-        need = pod_usage(pod, releases=releases)
-        return _Pod(request.namespace, pod, releases, need, pod.uid or request.uid)
-    old = request.old(Pod)
-    need = resize_usage(old, pod, releases)
-    return _Pod(request.namespace, pod, releases, need, pod.uid, old.metadata.resource_version)
+    async def _rooms(self, observed: Iterable[Facts], pods: Pods | None) -> Rooms:
+        quotas = [replace(facts, pods=pods.there) if pods else facts for facts in observed]
+        for facts in quotas:
+            await self._slices.work_out(facts, self._settings.policy)
+        return Rooms.of(quotas, self._settings.policy, pods)

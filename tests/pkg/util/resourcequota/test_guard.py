@@ -10,9 +10,8 @@ from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.entries import migrating_key
-from pkg.util.resourcequota.guard import too_low
+from pkg.util.resourcequota.guard import migrating_vms, too_low
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.view import migrating
 from tests.decisions import EXACT, sentences
 from tests.objects import BASE as LIMITS
 from tests.objects import (
@@ -152,10 +151,10 @@ NAMES = {
 @sentences(NAMES)
 def test_names_of_the_vms_that_stand_there(case: tuple[dict[str, str], tuple[str, ...]]) -> None:
     annotations, names = case
-    assert migrating(quota(annotations=annotations), [vmim("Running")], [vmi("vm1")]) == names
+    assert migrating_vms(quota(annotations=annotations), [vmim("Running")], [vmi("vm1")]) == names
 
 
 def test_a_long_name_is_known_by_its_migration() -> None:
     found = quota(annotations={migrating_key(LONG_NAME): ENTRY})
-    assert migrating(found, [vmim("Running", LONG_NAME)], []) == (LONG_NAME,)
-    assert migrating(found, [], [])[0].startswith("a-very-long-name")
+    assert migrating_vms(found, [vmim("Running", LONG_NAME)], []) == (LONG_NAME,)
+    assert migrating_vms(found, [], [])[0].startswith("a-very-long-name")

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity
 from kubeloop.testing.virtual_time import now
+from pkg.util.quotacount.releases import NEWEST
+from pkg.util.resourcequota.room import Candidate
 from pkg.webhook.resources.pod.ledger import EXPIRY, Ledger
 
 pytestmark = pytest.mark.virtual_time
@@ -15,48 +18,53 @@ pytestmark = pytest.mark.virtual_time
 USAGE = {"limits.cpu": Quantity.parse("1")}
 
 
+def candidate(namespace: str, uid: str, replaced: str | None = None) -> Candidate:
+    return Candidate(namespace, Pod(), NEWEST, {}, uid, replaced)
+
+
 def held(ledger: Ledger, *of: str, **seen: str) -> list[int]:
     """How many pods take something, by `namespace/quota`; `seen` are versions of pods."""
-    return [len(list(ledger.pending(namespace, quota, seen))) for namespace, _, quota in (e.partition("/") for e in of)]
+    asked = (each.partition("/") for each in of)
+    return [sum(quota in usages for usages in ledger.unseen(namespace, seen)) for namespace, _, quota in asked]
 
 
 async def test_a_pod_is_pending_where_it_is_not_seen() -> None:
     """A read that began earlier may still miss what another one has shown."""
     ledger = Ledger()
-    ledger.admit("ns1", "a", {"q1": USAGE})
-    ledger.admit("ns1", "b", {"q1": USAGE, "q2": USAGE})
+    ledger.remember(candidate("ns1", "a"), {"q1": USAGE})
+    ledger.remember(candidate("ns1", "b"), {"q1": USAGE, "q2": USAGE})
     assert held(ledger, "ns1/q1", "ns1/q2", "ns2/q1") == [2, 1, 0]
     for seen, left in (("a", 1), ("ab", 0), ("", 2)):
-        ledger.settle("ns1", now())
+        ledger.give_up("ns1", now())
         assert held(ledger, "ns1/q1", **dict.fromkeys(seen, "1")) == [left]
 
 
 async def test_one_that_never_turns_up_is_given_up_by_an_answer_to_a_question_of_later() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", {"q1": USAGE})
+    ledger.remember(candidate("ns1", "a"), {"q1": USAGE})
     await asyncio.sleep(EXPIRY + 1.0)
     for asked, left in ((EXPIRY - 0.1, 1), (EXPIRY, 0)):
-        ledger.settle("ns1", asked)
+        ledger.give_up("ns1", asked)
         assert held(ledger, "ns1/q1") == [left], "it may have been stored after that was read"
 
 
 async def test_requests_of_a_silence_are_stored_when_it_is_over() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", {"q1": USAGE})
-    ledger.keep()
+    ledger.remember(candidate("ns1", "a"), {"q1": USAGE})
+    ledger.suspend()
     await asyncio.sleep(10 * EXPIRY)
-    ledger.admit("ns2", "b", {"q1": USAGE})
+    ledger.remember(candidate("ns2", "b"), {"q1": USAGE})
     await asyncio.sleep(EXPIRY)
-    ledger.settle("ns1", now() - 1.0)
+    ledger.give_up("ns1", now() - 1.0)
     over = now()
     for asked, left in ((over + EXPIRY - 0.1, 1), (over + EXPIRY, 0)):
-        ledger.settle("ns1", asked)
+        ledger.give_up("ns1", asked)
         assert held(ledger, "ns1/q1", "ns2/q1") == [left, 1]
 
 
 async def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
     ledger = Ledger()
-    ledger.admit("ns1", "a", {"quota": {}}, replaced="7")
+    ledger.remember(candidate("ns1", "a", "7"), {"quota": {}})
     for version, left in (("7", 1), ("8", 0)):
         assert held(ledger, "ns1/quota", a=version) == [left]
 
@@ -64,6 +72,6 @@ async def test_a_growth_is_pending_until_the_pod_has_a_newer_version() -> None:
 async def test_namespaces_that_never_ask_again_are_forgotten() -> None:
     ledger = Ledger()
     for number in range(1000):
-        ledger.admit(f"ns{number}", "a", {"quota": {}})
+        ledger.remember(candidate(f"ns{number}", "a"), {"quota": {}})
         await asyncio.sleep(EXPIRY)
     assert len(ledger._entries) <= 3

@@ -20,7 +20,7 @@ from pkg.util.quotacount.releases import releases_of
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.namespace_pods import Pods
+from pkg.util.resourcequota.room import Pods
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
 from pkg.webhook.resources.pod.validator import PATIENCE, Validator

@@ -8,9 +8,9 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.namespace_pods import Pods
-from pkg.webhook.resources.pod.room import Room, room
+from pkg.util.resourcequota.room import Pods, Room
 from tests.decisions import named, observed, sentences
 from tests.objects import plain_launcher, pod, quota, vmi, vmim
 
@@ -25,7 +25,7 @@ def cpu(**amounts: str) -> ResourceList:
 def of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
     lists = (cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations))
     by_base, by_hard, by_used, by_pods, by_migrations = lists
-    return Room(by_base, by_hard, by_used, by_pods, by_migrations)
+    return Room(Facts(quota()), by_base, by_hard, by_used, by_pods, by_migrations)
 
 
 FULL, LOWERED, BEHIND = of(counted="5", migrations="2"), of(hard="3", counted="4", migrations="2"), of(used="3")
@@ -45,8 +45,8 @@ BALANCES: dict[str, tuple[Balance, str, str]] = {
     "no room was added, and none is left": (of(hard="3", counted="3", migrations="1").beside_all([]), "1m", "0"),
     "the limit is below the base for a moment": (of(hard="2", counted="2").beside_all([]), "1", ""),
     "a pod that wants nothing": (of(counted="9").beside_all([]), "0", ""),
-    "beside what is there all that migrations take is theirs": (LOWERED.beside(), "1", ""),
-    "and no more": (LOWERED.beside(), "1001m", "1"),
+    "beside what is there all that migrations take is theirs": (LOWERED.beside_pods(), "1", ""),
+    "and no more": (LOWERED.beside_pods(), "1001m", "1"),
     "by what is added it is not": (LOWERED.beside_all([]), "1", "-1"),
     "what was let through is taken": (of().beside_all(LET_IN), "101m", "100m"),
     "the rest is not": (of().beside_all(LET_IN), "100m", ""),
@@ -70,7 +70,7 @@ def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     source, target = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
-    found = room(view, POLICY, Pods([source, target, pod("500m")]))
+    found = Room.of(view, POLICY, Pods([source, target, pod("500m")]))
     assert found is not None
     assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
 
@@ -79,17 +79,17 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     here = vmi("vm1", nodeName="node2")
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
-    found = room(view, POLICY, Pods([source, main]))
+    found = Room.of(view, POLICY, Pods([source, main]))
     assert found is not None
     assert found.migrations["limits.cpu"] == Quantity.parse("2")
-    found = room(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
+    found = Room.of(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
     assert found is not None
     assert not found.migrations
 
 
 def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
     there = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
-    found = room(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(there))
+    found = Room.of(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(there))
     assert found is not None
     assert (found.counted, found.ended) == (cpu(limits_cpu="1500m"), {})
     assert found.used == cpu(limits_cpu="7")
@@ -101,15 +101,15 @@ def test_of_what_has_ended_status_may_still_count_what_it_would_if_it_ran() -> N
     pods = Pods([stuck, over], {each.uid: each for each in (gone, over)})
     for age, counted, ended in ((30, "1", "250m"), (31, "0", "1250m")):
         now = from_rfc3339("2020-01-01T00:00:00Z") + age
-        found = room(observed(quota(), now=now), POLICY, pods)
+        found = Room.of(observed(quota(), now=now), POLICY, pods)
         assert found is not None
         assert found.counted.get("limits.cpu", ZERO) == Quantity.parse(counted)
         assert found.ended["limits.cpu"] == Quantity.parse(ended)
 
 
 def test_without_a_readable_base_nothing_is_shared_out() -> None:
-    assert room(observed(quota(), limits="garbage"), POLICY, Pods()) is None
-    unlimited = room(observed(quota(), limits=""), POLICY, Pods())
+    assert Room.of(observed(quota(), limits="garbage"), POLICY, Pods()) is None
+    unlimited = Room.of(observed(quota(), limits=""), POLICY, Pods())
     assert unlimited is not None
     assert not unlimited.beside_all([]).short(parse_resource_list({"limits.cpu": "99"}))
 
@@ -117,7 +117,7 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
     source = plain_launcher(node="node1")
     view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
-    found = room(view, POLICY, Pods([source]))
+    found = Room.of(view, POLICY, Pods([source]))
     assert found is not None
     assert found.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
     assert found.left_for_target("vm2") == {}

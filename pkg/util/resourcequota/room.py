@@ -1,0 +1,274 @@
+"""Whether a pod fits into the base of a ResourceQuota that holds added headroom. Pure.
+
+Of what is used, the migrations' pods are taken off: the target beside the source, and what is left over of a source.
+They may take what was added for them, and all other pods together the base:
+
+    used − what the migrations take + the pod ≤ base        for each resource that is scaled
+
+What the migrations take counts at most as far as headroom was added: so the headroom that is not taken yet stays free.
+
+`used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
+but blind to what other replicas let through. And status.used: it knows of all pods, but not yet of the pods that are
+on their way to quota admission, still of those that have just ended, and its controller sets it by caches of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.resource_list import (
+    ResourceList,
+    add,
+    add_to,
+    minimum,
+    parse_resource_list,
+    positive,
+    subtract,
+    total,
+)
+from pkg.util.amounts import compared
+from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.quotacount.releases import Releases
+from pkg.util.quotacount.usage import counted, is_live, pod_usage, unnamed
+from pkg.util.resourcequota.balance import Balance
+from pkg.util.resourcequota.base import Base, base_of, counts_of_pods
+from pkg.util.resourcequota.entries import has_migrating_vm, read, standing
+from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.guard import migrating_vms
+from pkg.util.resourcequota.managed import is_served
+from pkg.util.resourcequota.policy import EXACT, Policy
+from pkg.util.resourcequota.rancher import annotation_of, granted_to
+from pkg.util.resourcequota.vm import VmUsage
+from pkg.util.resourcequota.vms import vms_of
+
+Amounts = Mapping[str, Quantity]
+Usages = Mapping[str, Amounts]
+"""What one pod takes, by the names of the quotas that count it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """All pods of a namespace at one moment."""
+
+    there: Sequence[Pod] = ()
+    ended: Mapping[str, Pod] = field(default_factory=dict)
+    """Those that ended or were deleted a moment ago, by uid, as they were before. `there` may never have shown them."""
+
+    def seen(self) -> dict[str, str | None]:
+        """uid to resourceVersion, "" for one that is gone again."""
+        return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.there}}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod, or the growth of one, that asks for room: the releases by which it counts, what of it is new, its uid, and
+    the resourceVersion that a resize replaces."""
+
+    namespace: str
+    pod: Pod
+    releases: Releases
+    need: ResourceList
+    uid: str
+    replaced: str | None = None
+    migration: str = ""
+    """The uid of the migration that KubeVirt made it for."""
+
+    def is_counted_by(self, quota: ResourceQuota) -> bool:
+        return counted(self.pod, quota.spec, releases=self.releases)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free of one quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods
+    that the cache shows, `used` what status says, of which `ended` may be pods that are gone; `vms` are those that may
+    have something beyond the base, `migrations` is what their pods take, `facts` what all of this is made of."""
+
+    facts: Facts
+    base: ResourceList
+    hard: ResourceList
+    used: ResourceList
+    counted: ResourceList
+    migrations: ResourceList
+    ended: ResourceList = field(default_factory=dict)
+    vms: Sequence[VmUsage] = ()
+
+    @classmethod
+    def of(cls, facts: Facts, policy: Policy, pods: Pods | None) -> Room | None:
+        """The room of `facts.quota`; None where nothing says what its base is. `pods` are all of the namespace; None:
+        status.used is all that is known of them, and `facts.pods` of the migrations."""
+        quota = facts.quota
+        base = base_of(quota, facts.limits, policy, facts.rancher.granted)
+        if base.limits is None:
+            return None
+        used = parse_resource_list(quota.used)
+        charged, ended = used, ResourceList()
+        if pods is not None:
+            facts = replace(facts, pods=pods.there)
+            charged = _charged(facts, pods.there, facts.now)
+            # The quota controller notices that a grace period is over only when it counts anew: after minutes.
+            stuck = [pod for pod in pods.there if not is_live(pod, facts.now) and not pod.terminal]
+            ended = _charged(facts, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
+        vms, _ = vms_of(facts, policy, base)
+        return cls(
+            facts=facts,
+            base={name: limit for name, limit in base.limits.items() if counts_of_pods(name)},
+            hard=parse_resource_list(quota.hard),
+            used=used,
+            counted=charged,
+            migrations=total(vm.granted for vm in vms),
+            ended=ended,
+            vms=vms,
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a cache is, or status.used: the pods do not add up to that, or nothing is said of a base."""
+        differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
+        return not self.base or any(differ)
+
+    def beside_pods(self) -> Balance:
+        """What is free beside the pods that are there, whatever is on its way. All that migrations take is theirs: a
+        read may meet the quota before it is raised for a target, or after it was lowered again, and the target's pod
+        not."""
+        return Balance(self.base, self.counted, self.migrations)
+
+    def beside_all(self, pending: Iterable[Amounts]) -> Balance:
+        """What is free beside all that is known of in either way, and `pending`, pods of the ledger; status.used may
+        count them already."""
+        known = {
+            name: max(self.counted.get(name, ZERO), self.used.get(name, ZERO) - self.ended.get(name, ZERO))
+            for name in self.base
+        }
+        added = {name: max(ZERO, self.hard.get(name, base) - base) for name, base in self.base.items()}
+        return Balance(self.base, total([known, *pending]), minimum(self.migrations, added))
+
+    def need_of(self, candidate: Candidate) -> ResourceList:
+        """What a pod takes of the base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI
+        to its launcher, so the launcher's VM has to be the one that migrates."""
+        for each in self.facts.migrations if candidate.migration else ():
+            vm = each.spec.vmi_name
+            if each.uid == candidate.migration and not is_finished(each) and vm_of(candidate.pod) in ("", vm):
+                return positive(subtract(candidate.need, self.left_for_target(vm)))
+        return candidate.need
+
+    def left_for_target(self, name: str) -> ResourceList:
+        """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
+        with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
+        source pod gets nothing, and what Harvester's number says beyond the source no one."""
+        vm = next((each for each in self.vms if each.name == name), None)
+        if vm is None or not vm.allowed:
+            return {}
+        entries = read(self.facts.quota.annotations)
+        entry = standing(entries.said, vm.keys)
+        granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
+        return positive(subtract(add(granted, entries.compensation), vm.target))
+
+    def refusal(self, candidate: Candidate, pending: Sequence[Usages] | None) -> str:
+        """Why a pod does not fit into the base, and whose the rest of the quota is; "" where it does. `pending` None:
+        beside the pods that are there."""
+        quota, need = self.facts.quota, self.need_of(candidate)
+        if pending is None:
+            balance = self.beside_pods()
+        else:
+            balance = self.beside_all(each[quota.name] for each in pending if quota.name in each)
+        if not (short := balance.short(need)):
+            return ""
+        names = migrating_vms(quota, self.facts.migrations, self.facts.instances.values())
+        whose = f" ({', '.join(names[:10])})" if names else ""
+        return f"{exceeded(quota, need, short)}; what headroom added to it is reserved for migrating VMs{whose}"
+
+
+class Rooms(NamedTuple):
+    """A namespace at one moment."""
+
+    rooms: Sequence[Room] = ()
+    """Of the quotas that count its pods."""
+    seen: Mapping[str, str | None] = MappingProxyType({})
+    """The pods that they count (see Pods)."""
+    is_behind: bool = False
+    """Of a quota to which something is added the base or the pods are unknown, or they do not add up to status.used."""
+
+    @classmethod
+    def of(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> Rooms:
+        """`observed` are the quotas of one namespace; `pods` None: status.used is all there is."""
+        # Also without one that was switched off since the cache was filled.
+        served = [facts for facts in observed if not facts.namespace_off and is_served(facts.quota)]
+        rooms = [Room.of(facts, policy, pods) for facts in served]
+        raised = [room for facts, room in zip(served, rooms, strict=True) if is_raised(facts.quota)]
+        behind = any(pods is None or room is None or room.is_behind for room in raised)
+        return cls([room for room in rooms if room is not None], pods.seen() if pods else {}, behind)
+
+    def counting(self, candidate: Candidate) -> Iterable[Room]:
+        """Those of the quotas that will count a pod."""
+        return (room for room in self.rooms if candidate.is_counted_by(room.facts.quota))
+
+    def usages(self, candidate: Candidate) -> Usages:
+        """What a pod will take of each."""
+        return {room.facts.quota.name: room.need_of(candidate) for room in self.counting(candidate)}
+
+    def takes_of_a_base(self, candidate: Candidate) -> bool:
+        """Whether a pod needs anything but what was added for its own VM."""
+        return any(not room.base.keys().isdisjoint(room.need_of(candidate)) for room in self.counting(candidate))
+
+    def refusal(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> str:
+        """Why a pod does not fit; "" where it does. See Room."""
+        return next(filter(None, (room.refusal(candidate, pending) for room in self.counting(candidate))), "")
+
+
+def is_raised(quota: ResourceQuota) -> bool:
+    """Whether anything is added to it, also by what quota admission goes by: status.hard. If not, quota itself holds
+    every pod to the base."""
+    return has_migrating_vm(quota.annotations) or quota.spec.hard != quota.status.hard
+
+
+def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
+    """What the quota charges for these pods together, of what it limits."""
+    sums = ResourceList()
+    for usage in (facts.charge(pod, now) for pod in pods):
+        add_to(sums, {name: usage[name] for name in facts.quota.hard if name in usage})
+    return sums
+
+
+def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Namespace | None, policy: Policy) -> str:
+    """Why quota admission itself refuses a pod, by a quota's status, for what is not held against a base; "": it does
+    not."""
+    if missing := unnamed(candidate.pod, quota.status.hard or {}):
+        return f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
+    base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace)) if is_served(quota) else None
+    need = {name: amount for name, amount in candidate.need.items() if name not in ((base and base.limits) or {})}
+    try:
+        limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
+    except QuantityError:
+        return ""
+    short = Balance(limits, used).short(need)
+    return exceeded(quota, need, short) if short else ""
+
+
+def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bool:
+    """Whether a target's pod takes no more of a quota than a window adds for its VM: min(source, target). A VM's
+    launcher with the label of a migration (`job`) that the API server does not know is none: KubeVirt copies a VMI's
+    labels. For any other pod of an unknown migration KubeVirt's word is enough, as upstream has it."""
+    migration = next((each for each in facts.migrations if each.uid == job), None)
+    if migration is None and vm_of(pod) not in facts.instances:
+        return True
+    name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
+    vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
+    if vm is None or vm_of(pod) not in ("", vm.name):
+        return False
+    left = subtract(vm.allowed, vm.target)
+    usage = pod_usage(pod, releases=releases)
+    return all(amount <= left.get(name, ZERO) for name, amount in usage.items() if name in facts.quota.hard)
+
+
+def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:
+    """Which quota is short, and what is left of it. It begins with quota admission's own words: KubeVirt looks for
+    them, and tries again when the quota changes."""
+    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
+    return f"exceeded quota: resource quota {quota.key} is used up: {wants}"
