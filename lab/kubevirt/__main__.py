@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 
 from kubeloop.client.config import ClientConfig
-from lab.kubevirt.options import Options
+from lab.kubevirt.options import StandInOptions
 from lab.kubevirt.register import register
 from lab.stand_in import arguments, run
 from pkg.config.management import Management
 from pkg.util.kubevirt.profiles import PROFILES
 
 
-def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
-    """The command line, a flag for each of Options; SystemExit(2) for a wrong one."""
+def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, StandInOptions]:
+    """The command line, a flag for each of StandInOptions; SystemExit(2) for a wrong one."""
     parser = arguments("kubevirt", "system:serviceaccount:kubevirt:kubevirt-controller", __doc__)
-    for field in fields(Options):
+    for field in fields(StandInOptions):
         choices = sorted(PROFILES) if field.name == "overhead_profile" else None
         flag, default = f"--{field.name.replace('_', '-')}", field.default
         if isinstance(default, bool):
@@ -28,7 +28,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
             read = _seconds if isinstance(default, float) else type(default)
             parser.add_argument(flag, type=read, default=default, choices=choices)
     flags = parser.parse_args(argv)
-    return flags, Options(**{field.name: getattr(flags, field.name) for field in fields(Options)})
+    return flags, StandInOptions(**{field.name: getattr(flags, field.name) for field in fields(StandInOptions)})
 
 
 def main(argv: Sequence[str]) -> int:

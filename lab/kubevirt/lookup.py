@@ -11,7 +11,7 @@ from kubeloop.api.objects import by_creation
 from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options, reported_version
+from lab.kubevirt.options import StandInOptions, reported_version
 from pkg.config.management import Management
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Limits, is_finished, limits_of
@@ -101,7 +101,7 @@ class Migrations:
 class Configuration:
     """What holds at this moment, from the caches: the CR of the KubeVirt that is Deployed, Harvester's setting."""
 
-    def __init__(self, management: Management, options: Options) -> None:
+    def __init__(self, management: Management, options: StandInOptions) -> None:
         self._kubevirts = management.kubevirts.cache()
         self._settings = management.settings.cache()
         self._quotas = management.resource_quotas.cache()

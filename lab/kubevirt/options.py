@@ -38,7 +38,7 @@ PACED_PHASES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StandInOptions:
     """The command line. Durations are seconds; a limit of None is KubeVirt's default.
 
     `finished_linger`: how long a launcher that has ended stays (and counts for `count/pods`); inf: as long as its VMI.
@@ -80,7 +80,7 @@ class MigrationOptions:
     fail_at_phase: str
 
     @classmethod
-    def of(cls, options: Options, migration: Object | None) -> Self:
+    def of(cls, options: StandInOptions, migration: Object | None) -> Self:
         """What the migration says, else the command line."""
         marks = migration.annotations if migration else {}
 

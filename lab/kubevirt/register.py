@@ -17,7 +17,7 @@ from lab.kubevirt.evacuation_controller import EvacuationHandler, nodes_of
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.lookup import Configuration, Migrations, Pods
 from lab.kubevirt.objects import INSTALLATIONS, INSTANCES, MACHINES, MIGRATIONS, write
-from lab.kubevirt.options import Options, reported_version
+from lab.kubevirt.options import StandInOptions, reported_version
 from lab.kubevirt.state_claims import StateClaims
 from lab.kubevirt.vm_controller import MachineHandler
 from lab.kubevirt.vmi_controller import Ending, InstanceHandler
@@ -68,7 +68,9 @@ COMPONENT = "virtualmachine-controller"
 """The source of events, as KubeVirt's controllers name themselves."""
 
 
-def creator_of(management: Management, options: Options, configuration: Configuration, placement: Placement) -> Creator:
+def creator_of(
+    management: Management, options: StandInOptions, configuration: Configuration, placement: Placement
+) -> Creator:
     """One for VMIs and one for migrations, each with its own refusals."""
     client = management.client
     first_retry, quick = (options.max_retry, ()) if options.drained_bucket else (options.first_retry, QUICK)
@@ -83,7 +85,7 @@ def creator_of(management: Management, options: Options, configuration: Configur
     )
 
 
-def register(management: Management, options: Options) -> None:
+def register(management: Management, options: StandInOptions) -> None:
     """Give the management its handlers; start it afterwards."""
     machines, instances = management.controller(MACHINES), management.controller(INSTANCES)
     migrations, quotas = management.controller(MIGRATIONS), management.resource_quotas
@@ -119,7 +121,7 @@ def register(management: Management, options: Options) -> None:
 
 
 def register_automatic(
-    management: Management, options: Options, lookup: Migrations, pods: Pods, configuration: Configuration
+    management: Management, options: StandInOptions, lookup: Migrations, pods: Pods, configuration: Configuration
 ) -> None:
     """Registers what creates migrations that nobody asked for."""
     instances, migrations = management.controller(INSTANCES), management.controller(MIGRATIONS)

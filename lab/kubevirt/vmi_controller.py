@@ -20,7 +20,7 @@ from lab.kubevirt import instance, objects
 from lab.kubevirt.creation import Creator, Refused
 from lab.kubevirt.lookup import Migrations, Pods, is_owned_by, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
-from lab.kubevirt.options import Ages, MigrationOptions, Options
+from lab.kubevirt.options import Ages, MigrationOptions, StandInOptions
 from lab.kubevirt.pod import hotplugged
 from pkg.util.kubevirt.claims import keeps_state
 from pkg.util.kubevirt.migration import is_finished
@@ -38,7 +38,7 @@ class Ending:
     client: ResourceClient[Pod]
     pods: Pods
     migrations: Migrations
-    options: Options
+    options: StandInOptions
     # Since when each pod, by uid, is left over or has ended.
     _ages: Ages = field(default_factory=Ages, init=False)
 

@@ -17,7 +17,7 @@ from lab.kubevirt.gate import Gate
 from lab.kubevirt.instance import current_pod
 from lab.kubevirt.lookup import Migrations, Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration, write
-from lab.kubevirt.options import Ages, MigrationOptions, Options
+from lab.kubevirt.options import Ages, MigrationOptions, StandInOptions
 from lab.kubevirt.phases import Create, Step, View, Wait, Write, decide, rejection
 from pkg.util import constants
 from pkg.util.kubevirt.claims import keeps_state
@@ -39,7 +39,7 @@ class MigrationHandler:
     pods: Pods
     creator: Creator
     gate: Gate
-    options: Options
+    options: StandInOptions
     # Since when each migration is in its phase.
     _ages: Ages = field(default_factory=Ages, init=False)
 

@@ -33,7 +33,7 @@ class RecordBuilder:
         self._version = 100
 
     def quota(
-        self, at: float, hard: tuple[str, str], used: tuple[str, str] = ("0", "0"), *keys: str, text: str = "{}"
+        self, moment: float, hard: tuple[str, str], used: tuple[str, str] = ("0", "0"), *keys: str, text: str = "{}"
     ) -> None:
         annotations = dict.fromkeys(keys, text)
         body = build(
@@ -42,47 +42,54 @@ class RecordBuilder:
             {"hard": _resources(hard)},
             {"used": _resources(used), "hard": _resources(hard)},
             annotations=annotations,
-            **self._meta(at),
+            **self._meta(moment),
         )
         self.record.see_quota(body)
 
-    def migration(self, at: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False) -> None:
+    def migration(self, moment: float, phase: str, *, name: str = "m1", vm: str = "vm1", refused: bool = False) -> None:
         conditions = [{"type": REJECTED, "status": "True"}] if refused else None
         status = {"phase": phase or None, "conditions": conditions}
         spec = {"vmiName": vm}
-        self.record.see_migration(build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(at)))
+        self.record.see_migration(build(VirtualMachineInstanceMigration, name, spec, status, **self._meta(moment)))
 
     def pod(
-        self, at: float, name: str, phase: str, *, vm: str = "vm1", of: str = "", takes: tuple[str, str] | None = None
+        self,
+        moment: float,
+        name: str,
+        phase: str,
+        *,
+        vm: str = "vm1",
+        job: str = "",
+        takes: tuple[str, str] | None = None,
     ) -> None:
-        self.record.see_pod(self._pod(at, name, phase, vm, of, takes or ONE))
+        self.record.see_pod(self._pod(moment, name, phase, vm, job, takes or ONE))
 
-    def pod_deleted(self, at: float, name: str, *, vm: str = "vm1", of: str = "") -> None:
-        self.record.lose_pod(self._pod(at, name, "Running", vm, of, ONE))
+    def pod_deleted(self, moment: float, name: str, *, vm: str = "vm1", job: str = "") -> None:
+        self.record.lose_pod(self._pod(moment, name, "Running", vm, job, ONE))
 
     def instance(self, name: str, **status: str) -> None:
         self.record.instances[name] = build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE)
 
-    def event(self, at: float, message: str, about: str = "vm1", *, name: str = "", count: int | None = None) -> None:
-        involved = {"name": about, "kind": "VirtualMachineInstance"}
-        content = {"involvedObject": involved, "reason": "FailedCreate", "message": message, "count": count}
-        metadata = {"name": name or f"{about}.{self._version}", **self._meta(at)}
+    def event(self, moment: float, message: str, vmi: str = "vm1", *, name: str = "", count: int | None = None) -> None:
+        reference = {"name": vmi, "kind": "VirtualMachineInstance"}
+        content = {"involvedObject": reference, "reason": "FailedCreate", "message": message, "count": count}
+        metadata = {"name": name or f"{vmi}.{self._version}", **self._meta(moment)}
         self.record.see_event(msgspec.convert({"metadata": metadata, **content}, Event))
 
-    def mark(self, at: float, kind: str, text: str) -> None:
-        self.clock.now = at
+    def mark(self, moment: float, kind: str, text: str) -> None:
+        self.clock.now = moment
         self.record.mark(kind, text)
 
-    def _pod(self, at: float, name: str, phase: str, vm: str, of: str, takes: tuple[str, str]) -> Pod:
+    def _pod(self, moment: float, name: str, phase: str, vm: str, job: str, takes: tuple[str, str]) -> Pod:
         labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER}
-        if of:
-            labels[constants.LABEL_MIGRATION_JOB_UID] = f"uid-{of}"
+        if job:
+            labels[constants.LABEL_MIGRATION_JOB_UID] = f"uid-{job}"
         owners = controlled_by("VirtualMachineInstance", vm, f"uid-{vm}")
-        metadata: dict[str, Any] = {"labels": labels, "ownerReferences": owners, **self._meta(at)}
+        metadata: dict[str, Any] = {"labels": labels, "ownerReferences": owners, **self._meta(moment)}
         return pod(*takes, name=name, phase=phase, **metadata)
 
-    def _meta(self, at: float) -> dict[str, str]:
-        self.clock.now = at
+    def _meta(self, moment: float) -> dict[str, str]:
+        self.clock.now = moment
         self._version += 1
         return {"namespace": NAMESPACE, "resourceVersion": str(self._version)}
 
@@ -119,8 +126,8 @@ def sample(builder: RecordBuilder | None = None) -> RecordBuilder:
     builder.mark(5, "headroom", "headroom controller --estimate harvester")
     builder.quota(6, RAISED, ONE, ENTRY)
     builder.quota(6, RAISED, TWO, ENTRY)
-    builder.pod(6, "target", "Pending", of="m1")
-    builder.pod(7, "target", "Running", of="m1")
+    builder.pod(6, "target", "Pending", job="m1")
+    builder.pod(7, "target", "Running", job="m1")
     builder.migration(7, "Scheduling")
     builder.migration(8, "Running")
     builder.mark(9, "rancher", "Rancher's agent restarts")

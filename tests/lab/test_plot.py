@@ -24,13 +24,13 @@ def plain(canvas: Canvas) -> list[str]:
     return [row.plain[GUTTER + 1 :] for row in canvas.rows()]
 
 
-def drawn(found: Sequence[Column | None], *, base: float = 0) -> list[str]:
+def draw(series: Sequence[Column | None], *, base: float = 0) -> list[str]:
     """Ten units, a row each; row 0 is the top."""
-    return plain(chart(found, base=q(base), top=q(10), height=10))
+    return plain(chart(series, base=q(base), top=q(10), height=10))
 
 
 @pytest.mark.parametrize(
-    ("found", "rows"),
+    ("series", "rows"),
     [
         pytest.param([column(3)] * 4, {6: "────"}, id="a level"),
         pytest.param([column(3), column(3), column(5), column(5)], {4: "  ╭─", 5: "3 │ ", 6: "──╯ "}, id="a step up"),
@@ -45,17 +45,17 @@ def drawn(found: Sequence[Column | None], *, base: float = 0) -> list[str]:
         pytest.param([column(99)] * 2, {0: "──"}, id="more than there is room for"),
     ],
 )
-def test_the_line(found: list[Column | None], rows: dict[int, str]) -> None:
+def test_the_line(series: list[Column | None], rows: dict[int, str]) -> None:
     base_row = 9
-    lines = drawn(found)
+    lines = draw(series)
     assert {row: lines[row] for row in rows} == rows
-    rest = [line.strip() for row, line in enumerate(lines) if row not in rows and row != base_row]
-    assert set("".join(rest)) <= set("0123456789 ")
+    other_lines = [line.strip() for row, line in enumerate(lines) if row not in rows and row != base_row]
+    assert set("".join(other_lines)) <= set("0123456789 ")
 
 
 def test_the_base_is_dashed_where_the_limit_is_elsewhere() -> None:
-    assert drawn([column(3), column(5)], base=3)[6] == "─╯"
-    assert drawn([column(5), column(5)], base=3)[6] == "╌╌"
+    assert draw([column(3), column(5)], base=3)[6] == "─╯"
+    assert draw([column(5), column(5)], base=3)[6] == "╌╌"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_the_area(used: float, hard: float, rows: int) -> None:
 
 
 def test_labels_that_would_touch_go_a_row_higher() -> None:
-    first, second = Quantity.parse("5001m"), Quantity.parse("5002m")
-    found = [Column(v, v, v, q(0)) for v in [first] * 5 + [second] * 8]
-    lines = plain(chart(found, base=q(3), top=q(10), height=10))
+    low, high = Quantity.parse("5001m"), Quantity.parse("5002m")
+    series = [Column(v, v, v, q(0)) for v in [low] * 5 + [high] * 8]
+    lines = plain(chart(series, base=q(3), top=q(10), height=10))
     assert (lines[3].strip(), lines[2].strip()) == ("5001m", "5002m")
 
 
@@ -88,7 +88,7 @@ def test_what_falls_outside_a_canvas_is_cut_off() -> None:
 
 
 def test_however_few_the_columns_nothing_is_lost() -> None:
-    samples = [Sample(at, q(hard), q(at)) for at, hard in ((1, 3), (9, 5), (9.5, 2), (18, 4))]
+    samples = [Sample(moment, q(hard), q(moment)) for moment, hard in ((1, 3), (9, 5), (9.5, 2), (18, 4))]
     assert columns(samples, Scale(20.0, 1), now=20.0) == [column(4, 18, low=2, high=5)]
 
 
@@ -96,7 +96,5 @@ def test_bars_are_parts_of_the_longest_of_their_group() -> None:
     console = Console(file=io.StringIO(), width=90, color_system=None)
     with console.capture() as captured:
         console.print(bars({"one": [("a", 2000.0), ("b", 1000.0)], "two": [("c", 0.001), ("d", 0.0)]}, {"a"}))
-    found = [
-        (line.split()[0], line.count("▆"), line.split()[-1]) for line in captured.get().splitlines() if "▆" in line
-    ]
-    assert found == [("a", 45, "2,000"), ("b", 22, "1,000"), ("c", 45, "0.001"), ("d", 1, "0")]
+    rows = [(line.split()[0], line.count("▆"), line.split()[-1]) for line in captured.get().splitlines() if "▆" in line]
+    assert rows == [("a", 45, "2,000"), ("b", 22, "1,000"), ("c", 45, "0.001"), ("d", 1, "0")]

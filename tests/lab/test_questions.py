@@ -14,7 +14,7 @@ hard, used = attrgetter("hard"), attrgetter("used")
 
 
 @pytest.mark.parametrize(
-    ("at", "wanted", "answer"),
+    ("start", "expected", "answer"),
     [
         pytest.param(0, RAISED, RAISED, id="raised, and lowered since"),
         pytest.param(9, RAISED, RAISED, id="raised again after the revert"),
@@ -22,8 +22,8 @@ hard, used = attrgetter("hard"), attrgetter("used")
         pytest.param(0, ("9", "9"), BASE, id="never: what it is now"),
     ],
 )
-def test_hard_since(at: float, wanted: tuple[str, str], answer: tuple[str, str]) -> None:
-    assert questions.value_since(sample().record, at, Amounts.of(*wanted), hard) == Amounts.of(*answer)
+def test_hard_since(start: float, expected: tuple[str, str], answer: tuple[str, str]) -> None:
+    assert questions.value_since(sample().record, start, Amounts.of(*expected), hard) == Amounts.of(*answer)
 
 
 def test_what_was_used_and_what_both_were_in_one_version() -> None:
@@ -50,7 +50,7 @@ def test_the_most_and_the_least_are_found_for_each_resource_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "least"),
+    ("start", "least"),
     [
         pytest.param(0, BASE, id="a revert of a hundredth of a second is seen"),
         pytest.param(9.505, BASE, id="the version that stands at the beginning counts"),
@@ -60,8 +60,8 @@ def test_the_most_and_the_least_are_found_for_each_resource_by_itself() -> None:
         pytest.param(13, HELD, id="the base without an entry is no revert"),
     ],
 )
-def test_the_least_that_was_allowed_under_an_entry(at: float, least: tuple[str, str]) -> None:
-    assert questions.lowest_under_entries(sample().record, at) == Amounts.of(*least)
+def test_the_least_that_was_allowed_under_an_entry(start: float, least: tuple[str, str]) -> None:
+    assert questions.lowest_under_entries(sample().record, start) == Amounts.of(*least)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_before_anything_was_seen_there_is_no_answer(ask: Callable[..., object])
 
 def test_what_happened_to_a_migration() -> None:
     builder = sample()
-    for ask, there, absent in (
+    for ask, answer, answer_if_absent in (
         (questions.state_of, "Succeeded, refused", "not there"),
         (questions.phases_of, "Pending Scheduling Running Succeeded", ""),
         (questions.refusal_of, REFUSAL, ""),
         (questions.held_until_the_end, "held", "not over"),
     ):
-        assert (ask(builder.record, "m1"), ask(builder.record, "m9")) == (there, absent)
+        assert (ask(builder.record, "m1"), ask(builder.record, "m9")) == (answer, answer_if_absent)
     builder.migration(21, "", name="m2")
     assert questions.state_of(builder.record, "m2") == "new, never refused"
-    builder.pod(22, "next", "Pending", of="m2")
+    builder.pod(22, "next", "Pending", job="m2")
     builder.pod(22, "of another VM", "Running", vm="vm2")
-    moved = [(questions.source_of(builder.record, m), questions.target_of(builder.record, m)) for m in ("m1", "m2")]
-    names = [(source and source.name, target and target.name) for source, target in moved]
+    pairs = [(questions.source_of(builder.record, m), questions.target_of(builder.record, m)) for m in ("m1", "m2")]
+    names = [(source and source.name, target and target.name) for source, target in pairs]
     assert names == [("source", "target"), ("target", "next")]
 
 
@@ -101,11 +101,11 @@ def test_a_migration_is_over_when_its_old_pod_is_gone_and_room_may_have_been_tak
     builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Pending")
-    builder.pod(3, "target", "Running", of="m1")
+    builder.pod(3, "target", "Running", job="m1")
     builder.migration(4, "Succeeded")
     builder.quota(5, BASE, TWO)
-    asked = questions.quota_after(builder.record, "m1"), questions.held_until_the_end(builder.record, "m1")
-    assert asked == (None, "not over")
+    answers = questions.quota_after(builder.record, "m1"), questions.held_until_the_end(builder.record, "m1")
+    assert answers == (None, "not over")
     builder.pod(6, "source", "Succeeded")
     assert questions.quota_after(builder.record, "m1") == Quota(Amounts.of(*BASE), Amounts.of(*TWO))
     answer = questions.held_until_the_end(builder.record, "m1")
@@ -134,20 +134,20 @@ def test_whether_another_migration_was_admitted(
     builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Succeeded")
-    builder.pod(3, "target", "Running", of="m1")
+    builder.pod(3, "target", "Running", job="m1")
     builder.migration(4, "Pending", name="m2", vm="vm2")
-    for at in (5, 9):
-        if at == source_ends_at:
-            builder.pod(at, "source", "Succeeded")
-        if at == target_comes_at:
-            builder.pod(at, "other", "Pending", vm="vm2", of="m2")
+    for moment in (5, 9):
+        if moment == source_ends_at:
+            builder.pod(moment, "source", "Succeeded")
+        if moment == target_comes_at:
+            builder.pod(moment, "other", "Pending", vm="vm2", job="m2")
     assert questions.admission_of(builder.record, "m2", "m1") == answer
 
 
 def refusal(limited: str) -> str:
-    asked = "requested: limits.cpu=2015m,limits.memory=4797464313"
+    request = "requested: limits.cpu=2015m,limits.memory=4797464313"
     used = "used: limits.cpu=4030m,limits.memory=9594928626"
-    return f"Error creating pod: pods is forbidden: exceeded quota: default-abc, {asked}, {used}, limited: {limited}"
+    return f"Error creating pod: pods is forbidden: exceeded quota: default-abc, {request}, {used}, limited: {limited}"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_refusal_after_the_raise_is_told_by_quotas_own_words(limited: str, cou
     builder = sample()
     assert questions.refused_after_raise(builder.record) == 0
     builder.event(20, refusal(limited), count=2)
-    builder.event(20, refusal(limited), about="a-pod-of-somebody-else")
+    builder.event(20, refusal(limited), vmi="a-pod-of-somebody-else")
     assert questions.refused_after_raise(builder.record) == count
 
 
@@ -211,7 +211,7 @@ def test_overshoot_is_what_was_allowed_beyond_what_pods_took() -> None:
     """Raised at 10, taken at 12, left at 20, restored at 23: two and three seconds of one core and 1 GiB."""
     builder = full()
     builder.quota(10, ("3", "3Gi"))
-    builder.pod(12, "target", "Pending", of="m1", takes=("1", "1Gi"))
+    builder.pod(12, "target", "Pending", job="m1", takes=("1", "1Gi"))
     builder.pod(20, "a", "Succeeded", takes=("1", "1Gi"))
     builder.quota(23, ("2", "2Gi"))
     base = Amounts.of("2", "2Gi")
@@ -231,20 +231,20 @@ ROOM = '{"limits.cpu":"2015m","limits.memory":"4797464313"}'
 GRANTED = ("5015m", "10040344313")
 
 
-def granted(at: float = 2.0) -> RecordBuilder:
+def granted_record(moment: float = 2.0) -> RecordBuilder:
     """A migration with an entry since second 2, whose room quota admission knows of since `at`."""
     builder = RecordBuilder()
     builder.quota(0, BASE)
     builder.pod(0, "source", "Running")
     builder.migration(1, "Pending", refused=True)
-    if at > 2:
+    if moment > 2:
         builder.quota(2, BASE, ONE, ENTRY, text=ROOM)
-    builder.quota(at, GRANTED, ONE, ENTRY, text=ROOM)
+    builder.quota(moment, GRANTED, ONE, ENTRY, text=ROOM)
     return builder
 
 
 @pytest.mark.parametrize(
-    ("since", "at", "limit", "also", "ends", "found"),
+    ("since", "event_time", "limit", "also", "ends", "expected"),
     [
         pytest.param(2, 2.5, "5015m", "2", 20, [], id="told within a second"),
         pytest.param(2, 9, "3", "2", 20, [], id="told late, by the limit of before"),
@@ -257,24 +257,24 @@ def granted(at: float = 2.0) -> RecordBuilder:
     ],
 )
 def test_a_target_that_was_refused_although_it_had_room(
-    since: float, at: float, limit: str, also: str, ends: float, found: list[bool]
+    since: float, event_time: float, limit: str, also: str, ends: float, expected: list[bool]
 ) -> None:
     words = f"exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, limited: limits.cpu={limit}"
-    builder = granted(since)
+    builder = granted_record(since)
     happens: dict[float, Callable[[], None]] = {
         3: lambda: builder.pod(3, "other", "Running", vm="vm2", takes=(also, "1")),
-        at: lambda: builder.event(at, words),
+        event_time: lambda: builder.event(event_time, words),
         ends: lambda: builder.pod(ends, "other", "Succeeded", vm="vm2", takes=(also, "1")),
         20.5: lambda: builder.migration(20.5, "Failed"),
         30: lambda: builder.quota(30, BASE, ONE),
     }
     for moment in sorted(happens):
         happens[moment]()
-    assert [each.full for each in questions.late_refusals(builder.record, Amounts.of(*BASE))] == found
+    assert [refusal.full for refusal in questions.late_refusals(builder.record, Amounts.of(*BASE))] == expected
 
 
 def test_a_version_below_base_and_entries_is_a_revert() -> None:
-    builder, base = granted(), Amounts.of(*BASE)
+    builder, base = granted_record(), Amounts.of(*BASE)
     builder.quota(3, BASE, ONE, ENTRY, text=ROOM)
     builder.quota(4, ONE, ONE)
     assert [version.at for version in questions.reverts(builder.record, base)] == [3]

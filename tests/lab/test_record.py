@@ -14,8 +14,8 @@ WORDS = "exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, lim
 
 
 def test_what_was_asked_for_and_the_limits_are_read_from_admissions_own_words() -> None:
-    found = Refusal.of(f'Error creating pod: pods "a" is forbidden: {WORDS}')
-    assert found == Refusal(WORDS, by_value({"limits.cpu": "2015m"}), by_value({"limits.cpu": "3", "pods": "1"}))
+    refusal = Refusal.of(f'Error creating pod: pods "a" is forbidden: {WORDS}')
+    assert refusal == Refusal(WORDS, by_value({"limits.cpu": "2015m"}), by_value({"limits.cpu": "3", "pods": "1"}))
 
 
 def test_what_is_no_refusal_and_what_cannot_be_read() -> None:
@@ -27,8 +27,8 @@ def test_every_version_of_the_quota_is_kept_with_its_entries() -> None:
     builder = RecordBuilder()
     builder.quota(1, BASE, ONE)
     builder.quota(2, BASE, ONE, ENTRY)
-    kept = [(version.at, [entry.key for entry in version.entries]) for version in builder.record.quotas]
-    assert kept == [(1, []), (2, [ENTRY])]
+    versions = [(version.at, [entry.key for entry in version.entries]) for version in builder.record.quotas]
+    assert versions == [(1, []), (2, [ENTRY])]
 
 
 def test_phases_are_noted_once_each_with_their_versions() -> None:
@@ -49,9 +49,9 @@ def test_a_pod_counts_until_it_has_ended(ends: str) -> None:
         builder.pod(2, "p", "Succeeded" if ends == "succeeds" else "Failed")
     if ends != "succeeds":
         builder.pod_deleted(2 if ends == "is deleted" else 3, "p")
-    ended = builder.record.pods["p"].ended
-    assert ended is not None
-    assert ended.at == 2
+    change = builder.record.pods["p"].ended
+    assert change is not None
+    assert change.at == 2
     assert builder.record.usage == Amounts.of(*ONE)
 
 

@@ -33,8 +33,8 @@ class Vm:
         self, cpu: str, memory: str, requests: tuple[str, str], profile: str, ratio: str = "1.0", *, logs: bool = True
     ) -> None:
         """`logs`: the console is logged by a container, as since KubeVirt 1.1."""
-        asked = {"cpu": requests[0], "memory": requests[1]}
-        resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": asked}
+        requested = {"cpu": requests[0], "memory": requests[1]}
+        resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": requested}
         domain: dict[str, Any] = {"cpu": {"cores": int(cpu), "sockets": 1, "threads": 1}, "resources": resources}
         self.vmi = build(
             VirtualMachineInstance, "vm1", {"domain": domain | {"devices": {"logSerialConsole": logs}}}, namespace="ns1"
@@ -44,9 +44,9 @@ class Vm:
     @property
     def delta(self) -> ResourceList:
         """What Harvester adds for its migration."""
-        found = harvester_delta(self.vmi.spec, LIMITED, self.ratio, profile=self.profile)
-        assert found is not None
-        return found
+        delta = harvester_delta(self.vmi.spec, LIMITED, self.ratio, profile=self.profile)
+        assert delta is not None
+        return delta
 
     @property
     def pod(self) -> ResourceList:
@@ -111,15 +111,15 @@ ROWS: dict[str, Row] = {
 }
 
 
-@pytest.mark.parametrize(("computed", "seen"), ROWS.values(), ids=ROWS.keys())
-def test_a_number_of_the_seeds(computed: ResourceList, seen: dict[str, str]) -> None:
-    assert {name: computed[name] for name in seen} == parse_resource_list(seen)
+@pytest.mark.parametrize(("computed", "expected"), ROWS.values(), ids=ROWS.keys())
+def test_a_number_of_the_seeds(computed: ResourceList, expected: dict[str, str]) -> None:
+    assert {name: computed[name] for name in expected} == parse_resource_list(expected)
 
 
 def test_the_second_migration_is_refused_by_what_the_ratio_has_added() -> None:
     """5682461313 is used, 10865341313 allowed, 5682461313 asked for."""
-    free = add(FIVE, AT_4_5.delta)["limits.memory"] - AT_4_5.pod["limits.memory"]
-    assert AT_4_5.pod["limits.memory"] - free == Quantity.parse("499581313")
+    unused = add(FIVE, AT_4_5.delta)["limits.memory"] - AT_4_5.pod["limits.memory"]
+    assert AT_4_5.pod["limits.memory"] - unused == Quantity.parse("499581313")
 
 
 def test_more_than_four_fifths_of_the_maintained_namespace_is_used() -> None:

@@ -81,7 +81,7 @@ class Programs:
 
     async def kubevirt(self, process: Process) -> None:
         management = Management(client(self._servers, KUBEVIRT, process), whole_pods=True)
-        options = kubevirt_options.Options(
+        options = kubevirt_options.StandInOptions(
             source_linger=self._source_linger,
             phase_delay=0.2,
             parallel_migrations=20,

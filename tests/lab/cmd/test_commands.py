@@ -21,34 +21,34 @@ from pkg.cmd.main import run
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Stands where the runs are, and remembers how they were wanted; in a folder of its own."""
-    seen: list[Any] = []
-    monkeypatch.setattr(demo_run, "run_demo", lambda speed, record: seen.append((speed, record)) or 0)
-    monkeypatch.setattr(scale_run, "run_scale", lambda settings: seen.append(settings) or 0)
+    arguments: list[Any] = []
+    monkeypatch.setattr(demo_run, "run_demo", lambda speed, record: arguments.append((speed, record)) or 0)
+    monkeypatch.setattr(scale_run, "run_scale", lambda settings: arguments.append(settings) or 0)
     monkeypatch.chdir(tmp_path)
-    return seen
+    return arguments
 
 
-def test_a_demo_as_wanted(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_as_wanted(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["demo"]) == 0
     monkeypatch.setenv("HEADROOM_SPEED", "3")
     assert run(["demo", "--record", "x.svg"]) == 0
-    assert asked == [(1.0, None), (3.0, Path("x.svg"))]
+    assert calls == [(1.0, None), (3.0, Path("x.svg"))]
 
 
-def test_a_scale_run_as_wanted(asked: list[Any]) -> None:
+def test_a_scale_run_as_wanted(calls: list[Any]) -> None:
     assert run(["scale"]) == run(["scale", "--out", "new/out"]) == 0
-    assert str(asked[0].out).startswith("headroom-scale-2")
-    assert asked[1] == Settings(out=Path("new/out")) == replace(asked[0], out=Path("new/out"))
+    assert str(calls[0].out).startswith("headroom-scale-2")
+    assert calls[1] == Settings(out=Path("new/out")) == replace(calls[0], out=Path("new/out"))
     assert Path("new/out").is_dir()
     Path("config").touch()
     words = "--nodes 10 --vms 150 --namespaces 10 --evacuate 2 --rate 2.5/s --strategy vmmrq --external --seed 3"
     assert run(["scale", *words.split(), *["--allow-real-nodes", "--kubeconfig", "config", "--out", "new"]]) == 0
     size: dict[str, Any] = {"nodes": 10, "vms": 150, "namespaces": 10, "evacuate": 2, "rate": "2.5/s", "seed": 3}
-    how: dict[str, Any] = {"strategy": Strategy.VMMRQ, "external": True, "allow_real_nodes": True}
-    assert asked[2] == Settings(kubeconfig=Path("config"), out=Path("new"), **size, **how)
-    assert asked[2].per_second == 2.5
+    modes: dict[str, Any] = {"strategy": Strategy.VMMRQ, "external": True, "allow_real_nodes": True}
+    assert calls[2] == Settings(kubeconfig=Path("config"), out=Path("new"), **size, **modes)
+    assert calls[2].per_second == 2.5
 
 
 @pytest.mark.parametrize(
@@ -77,32 +77,32 @@ def test_a_scale_run_as_wanted(asked: list[Any]) -> None:
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_2_and_starts_nothing(
-    words: str, asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str, calls: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"headroom: .+\n", captured.err)
-    assert asked == []
+    assert calls == []
     assert not list(tmp_path.iterdir())
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, Any]:
+def environment(tmp_path: Path, **variables: str) -> dict[str, Any]:
     """Temporary files of our own: what is left behind is seen."""
-    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", **more}
+    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", **variables}
 
 
 def processes_of(tmp_path: Path) -> list[str]:
     """The command lines that name the folder."""
-    found = []
+    command_lines = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(tmp_path) in words:
-            found.append(words)
-    return found
+            command_lines.append(words)
+    return command_lines
 
 
 @pytest.mark.cluster
@@ -111,24 +111,24 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     # Choices for other clusters are not for this one.
-    chosen = {"HEADROOM_ESTIMATE": "harvester", "HEADROOM_MODE": "assist", "HEADROOM_KUBECONFIG": "/nowhere"}
-    done = subprocess.run(
+    variables = {"HEADROOM_ESTIMATE": "harvester", "HEADROOM_MODE": "assist", "HEADROOM_KUBECONFIG": "/nowhere"}
+    result = subprocess.run(
         [*COMMAND, "demo", "--speed", "3", "--record", str(picture)],
         capture_output=True,
         text=True,
         timeout=600,
-        env=environment(scratch, **chosen),
+        env=environment(scratch, **variables),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = result.stdout.splitlines()
     passed = sum(line.startswith("ok ") for line in lines)
     assert passed > 25
     assert lines[-1] == f"demo: {passed} passed, 0 failed"
-    assert "FAILED" not in done.stdout
-    for said in ("9980344313", "10040344313", "10000Mi", "exceeded quota: default-", "refused after the raise: 0"):
-        assert said in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "\r" not in done.stdout + done.stderr
+    assert "FAILED" not in result.stdout
+    for text in ("9980344313", "10040344313", "10000Mi", "exceeded quota: default-", "refused after the raise: 0"):
+        assert text in result.stdout
+    assert "\x1b" not in result.stdout + result.stderr
+    assert "\r" not in result.stdout + result.stderr
     assert f"demo: {passed} passed, 0 failed".replace(" ", "&#160;") in picture.read_text("utf-8")
     assert eventually(lambda: not processes_of(scratch))
     assert list(scratch.iterdir()) == []
@@ -149,8 +149,8 @@ def demo(folder: Path) -> subprocess.Popen[str]:
 def test_ended_in_the_middle_it_leaves_nothing_behind(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with demo(tmp_path) as playing:
         assert playing.stdout is not None
-        seen = next((line for line in playing.stdout if "with headroom" in line), "")
-        assert seen, playing.communicate(timeout=60)
+        line = next((line for line in playing.stdout if "with headroom" in line), "")
+        assert line, playing.communicate(timeout=60)
         assert eventually(lambda: any("controller" in words for words in processes_of(tmp_path)))
         playing.send_signal(number)
         _, errors = playing.communicate(timeout=60)

@@ -24,14 +24,14 @@ from pkg.cmd.main import run
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What `cluster.up` was asked, where it only remembers that."""
-    asked: list[dict[str, Any]] = []
+    arguments: list[dict[str, Any]] = []
 
     def up(directory: Path, options: lab.cluster.Options, _progress: object) -> cluster.Cluster:
-        asked.append({"directory": directory, **asdict(options)})
+        arguments.append({"directory": directory, **asdict(options)})
         return cluster.Cluster(directory, directory / "kubeconfig", "https://127.0.0.1:1", cluster.Options())
 
     monkeypatch.setattr(lab.cluster, "up", up)
-    return asked
+    return arguments
 
 
 ALL = {"kwok": True, "kubevirt": True, "rancher": True, "nodes": 3, "kubernetes": "", "rancher_version": "2.13"}
@@ -107,17 +107,17 @@ def test_a_release_that_is_not_there_is_a_wrong_call(
 ) -> None:
     directory = [str(tmp_path)] if words[-1] == "--dir" else []
     assert run(["testcluster", *words, *directory, "--kubernetes", "1.29"]) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    output, err = capfd.readouterr()
+    assert (output, err.count("\n")) == ("", 1)
     assert err.startswith("headroom: there is no Kubernetes 1.29 here: choose one of 1.30, 1.34, 1.36, 1.37")
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
 def test_status_exits_by_readiness(ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = cluster.Status(
+    state = cluster.Status(
         str(tmp_path), ready, "https://127.0.0.1:1", "/d/kubeconfig", {"etcd": 7, "kwok": 0}, {"kubernetes": "v1.36.3"}
     )
-    monkeypatch.setattr(cluster, "status", lambda directory: found)
+    monkeypatch.setattr(cluster, "status", lambda directory: state)
     result = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])
     assert result.exit_code == code
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -137,25 +137,25 @@ def _command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def commanded(tmp_path: Path) -> Iterator[Path]:
+def cluster_folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "a b"
     cluster.down(tmp_path / "a b")
 
 
 @pytest.mark.cluster
-def test_the_command_leaves_a_cluster_running_and_another_one_ends_it(commanded: Path) -> None:
-    started = _command("up", "--dir", str(commanded), "--no-kubevirt", "--no-rancher", "--no-kwok")
+def test_the_command_leaves_a_cluster_running_and_another_one_ends_it(cluster_folder: Path) -> None:
+    started = _command("up", "--dir", str(cluster_folder), "--no-kubevirt", "--no-rancher", "--no-kwok")
     assert started.returncode == 0, started.stderr
-    assert started.stdout == f"export KUBECONFIG={commanded}/kubeconfig\n"
-    told = _command("status", "--dir", str(commanded), "-o", "json")
-    assert told.returncode == 0
-    status = json.loads(told.stdout)
+    assert started.stdout == f"export KUBECONFIG={cluster_folder}/kubeconfig\n"
+    shown_status = _command("status", "--dir", str(cluster_folder), "-o", "json")
+    assert shown_status.returncode == 0
+    status = json.loads(shown_status.stdout)
     assert status["ready"]
     assert sorted(status["processes"]) == SERVERS
-    ended = _command("down", "--dir", str(commanded))
-    assert (ended.returncode, ended.stdout) == (0, "ended: etcd, kube-apiserver, kube-controller-manager\n")
+    down = _command("down", "--dir", str(cluster_folder))
+    assert (down.returncode, down.stdout) == (0, "ended: etcd, kube-apiserver, kube-controller-manager\n")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(status["url"].rpartition(":")[2])), timeout=1)
     assert [pid for pid in status["processes"].values() if Path(f"/proc/{pid}").exists()] == []
-    assert _command("status", "--dir", str(commanded)).returncode == 1
-    assert _command("down", "--dir", str(commanded)).stdout == "nothing was running\n"
+    assert _command("status", "--dir", str(cluster_folder)).returncode == 1
+    assert _command("down", "--dir", str(cluster_folder)).stdout == "nothing was running\n"

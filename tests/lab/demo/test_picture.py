@@ -69,9 +69,9 @@ def test_a_label_fits_beside_the_bars(name: str, vm: str, label: str) -> None:
 
 
 def test_it_tells_the_whole_story() -> None:
-    shown = text_of(sample(), checked(SAID, Check("b", "raised", 1, 2)))
-    assert [line.rstrip() for line in shown] == STORY.splitlines()
-    assert max(map(len, shown)) <= WIDTH
+    lines = text_of(sample(), checked(SAID, Check("b", "raised", 1, 2)))
+    assert [line.rstrip() for line in lines] == STORY.splitlines()
+    assert max(map(len, lines)) <= WIDTH
 
 
 def test_before_anything_was_seen_there_is_no_chart() -> None:
@@ -104,10 +104,10 @@ def test_an_old_pod_that_still_counts_reaches_to_now() -> None:
     builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(1, "Running")
-    builder.pod(2, "target", "Running", of="m1")
+    builder.pod(2, "target", "Running", job="m1")
     builder.migration(3, "Succeeded")
-    *_, last = spans_of(builder.record, builder.record.migrations["m1"], 9.0)
-    assert (last.start, last.end, last.colour) == (3, 9.0, LINGERING[0])
+    *_, span = spans_of(builder.record, builder.record.migrations["m1"], 9.0)
+    assert (span.start, span.end, span.colour) == (3, 9.0, LINGERING[0])
 
 
 def test_the_longest_text_that_fits_stands_in_a_bar() -> None:
@@ -130,13 +130,13 @@ def test_a_short_run_shows_its_last_flag() -> None:
 
 
 def test_ranchers_restart_says_what_came_of_it() -> None:
-    said = "Rancher's agent restarts: reverted, repaired after 10 ms"
-    (right,) = rancher(sample().record, Scale(20.0, 120)).rows()
-    (left,) = rancher(sample().record, Scale(12.0, 100)).rows()
-    (cut,) = rancher(sample().record, Scale(20.0, 60)).rows()
-    assert (right.plain.index("▲"), right.plain.strip()) == (GUTTER + 55, f"▲ {said}")
-    assert (left.plain.index("▲"), left.plain.strip()) == (GUTTER + 76, f"{said} ▲")
-    assert (cut.plain.index("▲"), cut.plain.strip()) == (GUTTER + 28, f"▲ {said[:31]}")
+    text = "Rancher's agent restarts: reverted, repaired after 10 ms"
+    (right_row,) = rancher(sample().record, Scale(20.0, 120)).rows()
+    (left_row,) = rancher(sample().record, Scale(12.0, 100)).rows()
+    (short_row,) = rancher(sample().record, Scale(20.0, 60)).rows()
+    assert (right_row.plain.index("▲"), right_row.plain.strip()) == (GUTTER + 55, f"▲ {text}")
+    assert (left_row.plain.index("▲"), left_row.plain.strip()) == (GUTTER + 76, f"{text} ▲")
+    assert (short_row.plain.index("▲"), short_row.plain.strip()) == (GUTTER + 28, f"▲ {text[:31]}")
 
 
 def test_two_restarts_do_not_write_over_each_other() -> None:

@@ -70,28 +70,28 @@ async def test_a_closed_output_ends_the_demo() -> None:
         await driver.expect("it comes", "yes", lambda: "no")
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["the newest version was seen", "there is one more"])
-async def test_whether_all_versions_of_the_quota_were_seen(seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_newest", [True, False], ids=["the newest version was seen", "there is one more"])
+async def test_whether_all_versions_of_the_quota_were_seen(is_newest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.05)
     builder, server = RecordBuilder(), FakeCluster()
     quota = {"metadata": {"name": "default-abc", "namespace": seed.NAMESPACE}, "spec": {"hard": {}}}
     builder.record.see_quota(server.put(RESOURCE_QUOTAS, quota))
-    if not seen:
+    if not is_newest:
         server.put(RESOURCE_QUOTAS, quota)
-    assert await driver_of(builder, client=server.client()).catch_up() is seen
+    assert await driver_of(builder, client=server.client()).catch_up() is is_newest
 
 
 @pytest.mark.parametrize(
-    ("seen", "last_line", "code"),
+    ("numbers", "last_line", "code"),
     [
         pytest.param([1, 1], "demo: 2 passed, 0 failed", 0, id="all passed"),
         pytest.param([1, 2], "demo: 1 passed, 1 failed", 1, id="one failed"),
         pytest.param([], "demo: 0 passed, 0 failed", 1, id="a demo that checked nothing is no success"),
     ],
 )
-def test_the_last_line_and_the_exit_code(seen: list[int], last_line: str, code: int) -> None:
+def test_the_last_line_and_the_exit_code(numbers: list[int], last_line: str, code: int) -> None:
     report = Report()
-    for number in seen:
+    for number in numbers:
         report.add(Check("a", "it is so", 1, number))
     assert (report.last_line, report.exit_code) == (last_line, code)
 

@@ -15,7 +15,7 @@ NAMESPACE = "t1"
 HOTPLUG_VOLUME = {"name": "extra", "persistentVolumeClaim": {"claimName": "extra-claim", "hotpluggable": True}}
 
 
-def made(kind: type[T], name: str, spec: Any = None, status: Any = None, **meta: Any) -> T:
+def build_object(kind: type[T], name: str, spec: Any = None, status: Any = None, **meta: Any) -> T:
     return build(kind, name, spec, status, **{"namespace": NAMESPACE, "resourceVersion": "7", **meta})
 
 
@@ -23,16 +23,16 @@ def vm(
     name: str = "vm1", *, strategy: str | None = "Always", status: dict[str, Any] | None = None, **meta: Any
 ) -> VirtualMachine:
     spec: dict[str, Any] = {"template": {"spec": {"domain": SEED_DOMAIN}}, "runStrategy": strategy}
-    return made(VirtualMachine, name, spec, status, **meta)
+    return build_object(VirtualMachine, name, spec, status, **meta)
 
 
 def vmi(
     name: str = "vm1", *, status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **meta: Any
 ) -> VirtualMachineInstance:
-    return made(VirtualMachineInstance, name, {"domain": SEED_DOMAIN, **(spec or {})}, status, **meta)
+    return build_object(VirtualMachineInstance, name, {"domain": SEED_DOMAIN, **(spec or {})}, status, **meta)
 
 
-def running(name: str = "vm1", *, state: dict[str, Any] | None = None, **more: Any) -> VirtualMachineInstance:
+def running(name: str = "vm1", *, state: dict[str, Any] | None = None, **meta: Any) -> VirtualMachineInstance:
     """A VMI that runs on node-1; `state` is its migration state."""
     status: dict[str, Any] = {
         "phase": "Running",
@@ -41,19 +41,19 @@ def running(name: str = "vm1", *, state: dict[str, Any] | None = None, **more: A
         "conditions": [{"type": "Ready", "status": "True"}, {"type": "LiveMigratable", "status": "True"}],
         "migrationState": state,
     }
-    meta = {
+    defaults = {
         "labels": {"kubevirt.io/nodeName": "node-1"},
         "finalizers": ["kubevirt.io/virtualMachineControllerFinalize"],
     }
-    return vmi(name, status={**status, **more.pop("status", {})}, **{**meta, **more})
+    return vmi(name, status={**status, **meta.pop("status", {})}, **{**defaults, **meta})
 
 
-def vmim(name: str = "m1", *, phase: str = "", vmi_name: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
+def vmim(name: str = "m1", *, phase: str = "", vmi_name: str = "vm1", **meta: Any) -> VirtualMachineInstanceMigration:
     """A migration that virt-controller has marked as its own."""
-    status = {"phase": phase or None, **more.pop("status", {})}
-    spec = {"vmiName": vmi_name, **more.pop("spec", {})}
+    status = {"phase": phase or None, **meta.pop("status", {})}
+    spec = {"vmiName": vmi_name, **meta.pop("spec", {})}
     marks = {"finalizers": ["kubevirt.io/migrationJobFinalize"], "labels": {"kubevirt.io/vmi-name": vmi_name}}
-    return made(VirtualMachineInstanceMigration, name, spec, status, **{**marks, **more})
+    return build_object(VirtualMachineInstanceMigration, name, spec, status, **{**marks, **meta})
 
 
 def launcher(
@@ -78,13 +78,13 @@ def launcher(
         "ownerReferences": controlled_by("VirtualMachineInstance", vmi_name, f"uid-{vmi_name}"),
     }
     spec = {"containers": [{"name": "compute"}], **({"nodeName": node} if node else {})}
-    return made(Pod, name, spec, {"phase": phase, "conditions": conditions or []}, **meta)
+    return build_object(Pod, name, spec, {"phase": phase, "conditions": conditions or []}, **meta)
 
 
 def attachment(owner: str = "source", *, name: str = "hp-volume-a", phase: str = "Running", **meta: Any) -> Pod:
     """The attachment pod of a launcher."""
     meta |= {"labels": {"kubevirt.io": "hotplug-disk"}, "ownerReferences": controlled_by("Pod", owner, f"uid-{owner}")}
-    return made(Pod, name, {"containers": [{"name": "hotplug-disk"}]}, {"phase": phase}, **meta)
+    return build_object(Pod, name, {"containers": [{"name": "hotplug-disk"}]}, {"phase": phase}, **meta)
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str | None = "True", **labels: str) -> Node:

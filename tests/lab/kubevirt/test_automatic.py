@@ -15,7 +15,7 @@ from kubeloop.testing.fake.server import FakeCluster
 from lab.kubevirt.evacuation_controller import ANNOTATION, DRAIN_TAINT
 from lab.kubevirt.lookup import Configuration, Migrations, Pods
 from lab.kubevirt.objects import INSTALLATIONS, INSTANCES, MIGRATIONS, VirtualMachineInstanceMigration
-from lab.kubevirt.options import Options
+from lab.kubevirt.options import StandInOptions
 from lab.kubevirt.register import register, register_automatic
 from pkg.config.management import Management
 from tests.lab.kubevirt import samples
@@ -36,12 +36,12 @@ class Site:
         for number in (1, 2, 3):
             self.node(f"node-{number}")
         self.management = Management(self.cluster.client(), whole_pods=True)
-        options = Options(phase_delay=3600.0, overhead_profile=profile)
+        options = StandInOptions(phase_delay=3600.0, overhead_profile=profile)
         if not alone:
             register(self.management, options)
             return
-        known, pods = Migrations(self.management.controller(MIGRATIONS).cache()), Pods(self.management.pods.cache())
-        register_automatic(self.management, options, known, pods, Configuration(self.management, options))
+        lookup, pods = Migrations(self.management.controller(MIGRATIONS).cache()), Pods(self.management.pods.cache())
+        register_automatic(self.management, options, lookup, pods, Configuration(self.management, options))
 
     def node(self, name: str, *taints: dict[str, Any]) -> None:
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -68,11 +68,11 @@ class Site:
     @property
     def created(self) -> list[VirtualMachineInstanceMigration]:
         """The migrations that nobody made by hand, by VMI."""
-        found = [other for other in self.cluster.all(MIGRATIONS) if not other.name.startswith("by-hand")]
-        return sorted(found, key=lambda migration: migration.spec.vmi_name)
+        created = [migration for migration in self.cluster.all(MIGRATIONS) if not migration.name.startswith("by-hand")]
+        return sorted(created, key=lambda migration: migration.spec.vmi_name)
 
     @property
-    def moved(self) -> list[str]:
+    def migrated_vmis(self) -> list[str]:
         return [migration.spec.vmi_name for migration in self.created]
 
     @property
@@ -83,21 +83,21 @@ class Site:
 @pytest.fixture(params=["1.9"])
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     """On a KubeVirt with priorities, unless a test says otherwise."""
-    made = Site(request.param, alone=request.param != "1.9")
-    await made.management.start()
-    assert await made.management.wait_for_sync(10.0)
-    yield made
-    await made.management.stop(0.1)
+    running_site = Site(request.param, alone=request.param != "1.9")
+    await running_site.management.start()
+    assert await running_site.management.wait_for_sync(10.0)
+    yield running_site
+    await running_site.management.stop(0.1)
 
 
 async def test_a_drained_node_has_each_of_its_vmis_migrated(site: Site) -> None:
     site.vmi("vm1")
     site.vmi("vm2", evictionStrategy="LiveMigrateIfPossible")
     await asyncio.sleep(1.0)
-    assert not site.moved
+    assert not site.migrated_vmis
     site.node("node-1", TAINT)
     await asyncio.sleep(1.0)
-    assert site.moved == ["vm1", "vm2"]
+    assert site.migrated_vmis == ["vm1", "vm2"]
     for migration in site.created:
         assert migration.name.startswith("kubevirt-evacuation-")
         assert migration.annotations[ANNOTATION] == "node-1"
@@ -114,7 +114,7 @@ async def test_those_stay_that_do_not_migrate_on_eviction_cannot_or_do_already(s
     site.vmi("vm1")
     site.node("node-1", TAINT)
     await asyncio.sleep(1.0)
-    assert site.moved == ["vm1"]
+    assert site.migrated_vmis == ["vm1"]
 
 
 async def test_another_taint_or_another_node_moves_nobody(site: Site) -> None:
@@ -122,7 +122,7 @@ async def test_another_taint_or_another_node_moves_nobody(site: Site) -> None:
     site.node("node-1", {**TAINT, "key": "node.kubernetes.io/unschedulable"}, {**TAINT, "effect": "NoExecute"})
     site.node("node-2", TAINT)
     await asyncio.sleep(1.0)
-    assert not site.moved
+    assert not site.migrated_vmis
 
 
 async def test_two_leave_the_node_at_a_time_and_no_target_comes_to_a_drained_node(site: Site) -> None:
@@ -131,7 +131,7 @@ async def test_two_leave_the_node_at_a_time_and_no_target_comes_to_a_drained_nod
     site.node("node-3", TAINT)
     site.node("node-1", TAINT)
     await asyncio.sleep(1.0)
-    assert len(site.moved) == 4
+    assert len(site.migrated_vmis) == 4
     assert [pod.spec.node_name for pod in site.targets] == ["node-2", "node-2"]
 
 
@@ -146,10 +146,10 @@ async def test_before_1_9_none_is_created_while_two_leave_the_node_and_pending_o
     site.migration("vm1", phase="Scheduling")
     site.node("node-1", TAINT)
     await asyncio.sleep(30.0)
-    assert not site.moved
+    assert not site.migrated_vmis
     site.migration("vm1", phase="Pending")
     await asyncio.sleep(10.0)
-    assert site.moved == ["vm2", "vm3"]
+    assert site.migrated_vmis == ["vm2", "vm3"]
     assert site.created[0].spec.priority is None
 
 
@@ -161,10 +161,10 @@ async def test_before_1_9_none_is_created_while_five_run_in_the_cluster(site: Si
     site.vmi("vm1")
     site.node("node-1", TAINT)
     await asyncio.sleep(30.0)
-    assert not site.moved
+    assert not site.migrated_vmis
     site.migration("elsewhere0", phase="Succeeded")
     await asyncio.sleep(10.0)
-    assert site.moved == ["vm1"]
+    assert site.migrated_vmis == ["vm1"]
 
 
 async def test_a_workload_update_migrates_the_vmis_of_another_launcher_five_at_a_time(site: Site) -> None:
@@ -174,10 +174,10 @@ async def test_a_workload_update_migrates_the_vmis_of_another_launcher_five_at_a
     site.vmi("unknown")
     site.kubevirt("LiveMigrate")
     await asyncio.sleep(1.0)
-    assert not site.moved, "five seconds after the change, not before"
+    assert not site.migrated_vmis, "five seconds after the change, not before"
     await asyncio.sleep(6.0)
-    assert len(site.moved) == 5
-    assert set(site.moved) < {f"old{number}" for number in range(6)}
+    assert len(site.migrated_vmis) == 5
+    assert set(site.migrated_vmis) < {f"old{number}" for number in range(6)}
     assert all(migration.name.startswith("kubevirt-workload-update-") for migration in site.created)
     assert all(migration.annotations == {"kubevirt.io/workloadUpdateMigration": ""} for migration in site.created)
 
@@ -187,4 +187,4 @@ async def test_without_the_method_nobody_is_updated(site: Site, methods: tuple[s
     site.vmi("old", status=OLD)
     site.kubevirt(*methods)
     await asyncio.sleep(60.0)
-    assert not site.moved
+    assert not site.migrated_vmis

@@ -34,9 +34,9 @@ PICKS: dict[str, tuple[list[Node], dict[str, Any], str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "how", "name"), PICKS.values(), ids=PICKS.keys())
-def test_pick_node(nodes: list[Node], how: dict[str, Any], name: str | None) -> None:
-    assert pick_node(nodes, **how) == name
+@pytest.mark.parametrize(("nodes", "choice", "name"), PICKS.values(), ids=PICKS.keys())
+def test_pick_node(nodes: list[Node], choice: dict[str, Any], name: str | None) -> None:
+    assert pick_node(nodes, **choice) == name
 
 
 BODY: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
@@ -44,23 +44,23 @@ QUOTA = Forbidden('pods "p" is forbidden: exceeded quota: default', status=403)
 
 
 @pytest.mark.parametrize(
-    ("error", "found", "verbs"),
+    ("error", "exists", "verbs"),
     [
         pytest.param(None, False, ["create"], id="one that the cache does not show yet"),
         pytest.param(Unreachable("reset"), False, ["create", "get", "create"], id="one whose answer was lost"),
         pytest.param(Unreachable("reset"), True, ["create", "get"], id="one that is there all the same"),
     ],
 )
-async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, found: bool, verbs: list[str]) -> None:
+async def test_a_pod_is_not_asked_for_twice(error: ApiError | None, exists: bool, verbs: list[str]) -> None:
     """Quota would be charged once more, for a name that is taken."""
     pods, nodes = Kind(PODS), Kind(NODES)
-    pods.lagging, pods.errors["create"] = not found, [error]
+    pods.lagging, pods.errors["create"] = not exists, [error]
     placement = Placement(nodes.cache, Pods(pods.cache))
     unused: Any = None
     creator = Creator(pods.client, placement, Refusals(), Events().recorder, unused, unused)
     with contextlib.suppress(Unreachable):
         await creator.create(BODY, vmi(), None, "launcher pod")
-    if found:
+    if exists:
         pods.given(launcher("p"))
     await creator.create(BODY, vmi(), None, "launcher pod")
     assert [(verb, body["metadata"]["name"] if verb == "create" else key) for verb, key, body in pods.calls] == [
@@ -107,26 +107,26 @@ def wait(refusals: Refusals, key: str, now: float) -> float:
     return 0.0
 
 
-@pytest.mark.parametrize(("refusals", "happens", "waits"), WAITS.values(), ids=WAITS.keys())
-def test_how_long_a_refused_pod_waits(refusals: Refusals, happens: list[ApiError | str], waits: list[float]) -> None:
+@pytest.mark.parametrize(("refusals", "events", "waits"), WAITS.values(), ids=WAITS.keys())
+def test_how_long_a_refused_pod_waits(refusals: Refusals, events: list[ApiError | str], waits: list[float]) -> None:
     """Of "ns/a", after each of what happens, at second 100."""
-    found = []
-    for each in happens:
-        if isinstance(each, str):
+    delays = []
+    for event in events:
+        if isinstance(event, str):
             assert refusals.quota_changed("ns") == ["ns/a"]
         else:
-            refusals.record_refusal("ns/a", each, generation=refusals.generation("ns"), now=100.0)
-        found.append(round(wait(refusals, "ns/a", 100.0), 6))
-    assert found == waits
+            refusals.record_refusal("ns/a", event, generation=refusals.generation("ns"), now=100.0)
+        delays.append(round(wait(refusals, "ns/a", 100.0), 6))
+    assert delays == waits
     assert wait(refusals, "ns/a", 1000.0) == 0.0
 
 
 def test_what_a_refusal_is_about() -> None:
     refusals = Refusals()
-    before = refusals.generation("ns")
+    generation = refusals.generation("ns")
     refusals.quota_changed("ns")
-    told = refusals.record_refusal("ns/a", QUOTA, generation=before, now=0.0)
-    assert (str(told), told.by_quota) == (QUOTA.message, True)
+    refusal = refusals.record_refusal("ns/a", QUOTA, generation=generation, now=0.0)
+    assert (str(refusal), refusal.by_quota) == (QUOTA.message, True)
     assert wait(refusals, "ns/a", 0.0) == 0.0, "the quota changed while the request was under way"
     refusals.record_refusal("other/b", QUOTA, generation=0, now=0.0)
     refusals.quota_changed("ns")

@@ -96,8 +96,8 @@ def test_what_is_completed(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
 
 
 def test_it_is_written_with_the_first_status_and_never_again() -> None:
-    first, later = vmi({}), vmi({}, phase="Pending")
-    written = status_patch(first, [], "2026-01-01T00:00:00Z") or {}
+    new_vmi, pending_vmi = vmi({}), vmi({}, phase="Pending")
+    written = status_patch(new_vmi, [], "2026-01-01T00:00:00Z") or {}
     assert written["status"]["phase"] == "Pending"
-    assert written["spec"] == {**defaults(first)} != {}
-    assert "spec" not in (status_patch(later, [], "2026-01-01T00:00:00Z") or {})
+    assert written["spec"] == {**defaults(new_vmi)} != {}
+    assert "spec" not in (status_patch(pending_vmi, [], "2026-01-01T00:00:00Z") or {})

@@ -36,12 +36,12 @@ PHASES: dict[str, tuple[VirtualMachineInstance, Pod | None, str, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("instance", "pod", "next_", "wanted"), PHASES.values(), ids=PHASES.keys())
+@pytest.mark.parametrize(("instance", "pod", "next_", "needs_pod"), PHASES.values(), ids=PHASES.keys())
 def test_next_phase_and_whether_a_pod_is_wanted(
-    instance: VirtualMachineInstance, pod: Pod | None, next_: str, wanted: bool
+    instance: VirtualMachineInstance, pod: Pod | None, next_: str, needs_pod: bool
 ) -> None:
     assert next_phase(instance, pod) == next_
-    assert wants_pod(instance, [pod] if pod else []) is wanted
+    assert wants_pod(instance, [pod] if pod else []) is needs_pod
 
 
 CURRENT: dict[str, tuple[VirtualMachineInstance, list[Pod], str]] = {
@@ -72,11 +72,11 @@ def test_nothing_is_written_twice() -> None:
     assert status_patch(migrates, [launcher(), TARGET], NOW) is None
     reported = status_patch(running(), [launcher()], NOW, report_overhead=True)
     assert reported == {"status": {"memory": {"memoryOverhead": "442497017"}}}
-    told = running(status={"memory": {"memoryOverhead": 442497017}})
-    assert status_patch(told, [launcher()], NOW, report_overhead=True) is None
+    with_overhead = running(status={"memory": {"memoryOverhead": 442497017}})
+    assert status_patch(with_overhead, [launcher()], NOW, report_overhead=True) is None
 
 
-def moved(**state: Any) -> VirtualMachineInstance:
+def migrated(**state: Any) -> VirtualMachineInstance:
     """A VMI that lives on node-2 since migration m1."""
     return running(state={**DONE, **state}, status={"nodeName": "node-2"})
 
@@ -87,21 +87,21 @@ OLDER, SECOND = launcher("older", job="m0"), launcher("second", job="m2")
 LEFT: dict[str, tuple[VirtualMachineInstance, list[Pod], set[str], dict[str, str]]] = {
     "nothing of a VMI that does not migrate": (running(), [launcher()], set(), {}),
     "not the target of a migration that is under way": (running(), [launcher(), TARGET], {"uid-m1"}, {}),
-    "the source after the migration": (moved(), [launcher(), TARGET], {"uid-m1"}, {"source": "Succeeded"}),
-    "also when the migration object is gone": (moved(), [launcher(), TARGET], set(), {"source": "Succeeded"}),
-    "not a source that has ended": (moved(), [launcher(phase="Succeeded"), TARGET], set(), {}),
-    "not a source that is being deleted": (moved(), [launcher(deletionTimestamp=NOW), TARGET], set(), {}),
+    "the source after the migration": (migrated(), [launcher(), TARGET], {"uid-m1"}, {"source": "Succeeded"}),
+    "also when the migration object is gone": (migrated(), [launcher(), TARGET], set(), {"source": "Succeeded"}),
+    "not a source that has ended": (migrated(), [launcher(phase="Succeeded"), TARGET], set(), {}),
+    "not a source that is being deleted": (migrated(), [launcher(deletionTimestamp=NOW), TARGET], set(), {}),
     "a target whose migration has failed": (FAILED, [launcher(), TARGET], set(), {"target": "Failed"}),
     "a target whose migration never got to the hand-over": (running(), [launcher(), TARGET], set(), {"target": ""}),
-    "also after an earlier migration": (moved(), [TARGET, SECOND], set(), {"second": ""}),
+    "also after an earlier migration": (migrated(), [TARGET, SECOND], set(), {"second": ""}),
     "not the source while the migration is under way": (UNDER_WAY, [launcher(), TARGET], {"uid-m1"}, {}),
-    "a source that was once a target": (moved(sourcePod="older"), [OLDER, TARGET], set(), {"older": "Succeeded"}),
+    "a source that was once a target": (migrated(sourcePod="older"), [OLDER, TARGET], set(), {"older": "Succeeded"}),
 }
 
 
-@pytest.mark.parametrize(("instance", "pods", "under_way", "left"), LEFT.values(), ids=LEFT.keys())
+@pytest.mark.parametrize(("instance", "pods", "under_way", "final_phases"), LEFT.values(), ids=LEFT.keys())
 def test_what_is_left_over_and_how_it_ends(
-    instance: VirtualMachineInstance, pods: list[Pod], under_way: set[str], left: dict[str, str]
+    instance: VirtualMachineInstance, pods: list[Pod], under_way: set[str], final_phases: dict[str, str]
 ) -> None:
-    found = leftovers(instance, pods, under_way.__contains__)
-    assert {pod.name: final_phase_of(instance, pod) for pod in found} == left
+    pods_left = leftovers(instance, pods, under_way.__contains__)
+    assert {pod.name: final_phase_of(instance, pod) for pod in pods_left} == final_phases

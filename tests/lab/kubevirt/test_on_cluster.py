@@ -32,11 +32,11 @@ SEED = {"domain": SEED_DOMAIN}
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        settings = found.client.resource(SETTINGS)
-        made = await settings.create(overhead_setting())
-        yield found
-        await settings.delete(name=made.name)
+    async with admin_of(cluster) as administrator:
+        settings = administrator.client.resource(SETTINGS)
+        setting = await settings.create(overhead_setting())
+        yield administrator
+        await settings.delete(name=setting.name)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def seed(admin: Admin) -> Namespace:
 
 
 @pytest.fixture
-async def free(admin: Admin) -> Namespace:
+async def unlimited(admin: Admin) -> Namespace:
     """One without a quota."""
     return await admin.namespace()
 
@@ -69,72 +69,72 @@ async def test_what_a_migration_leaves_behind(seed: Namespace) -> None:
     assert (await seed.migration(migration)).metadata.finalizers == ["kubevirt.io/migrationJobFinalize"]
     await seed.set_hard(RAISED)
     await seed.succeed(migration)
-    done, vmi = (await seed.get(MIGRATIONS, migration)).status, await instance(seed)
+    status, vmi = (await seed.get(MIGRATIONS, migration)).status, await instance(seed)
     state = vmi.status.migration_state
     assert state is not None
-    assert (done.conditions, done.migration_state, state.completed) == (None, state, True)
+    assert (status.conditions, status.migration_state, state.completed) == (None, state, True)
     assert vmi.status.node_name == state.target_node != state.source_node
     await seed.until_launchers(1)
-    ended, target = [await seed.get(PODS, name or "") for name in (state.source_pod, state.target_pod)]
-    assert (ended.status.phase, target.status.phase) == ("Succeeded", "Running")
+    source, target = [await seed.get(PODS, name or "") for name in (state.source_pod, state.target_pod)]
+    assert (source.status.phase, target.status.phase) == ("Succeeded", "Running")
     assert "kubevirt.io/migration-target-ready-timestamp" in target.annotations
 
 
-async def test_deleting_a_running_migration_aborts_it(free: Namespace) -> None:
-    migration = await free.migrating(spec=SEED)
-    uid = (await free.migration(migration)).uid
-    await free.abort(migration)
-    vmi = await instance(free)
+async def test_deleting_a_running_migration_aborts_it(unlimited: Namespace) -> None:
+    migration = await unlimited.migrating(spec=SEED)
+    uid = (await unlimited.migration(migration)).uid
+    await unlimited.abort(migration)
+    vmi = await instance(unlimited)
     state = vmi.status.migration_state
     assert state is not None
     assert (state.abort_requested, state.abort_status, state.failed) == (True, "Succeeded", True)
     assert (vmi.status.node_name, state.migration_uid) == (state.source_node, uid)
 
     async def target() -> str | None:
-        return (await free.get(PODS, state.target_pod or "")).status.phase
+        return (await unlimited.get(PODS, state.target_pod or "")).status.phase
 
     await becomes(target, "Failed")
-    await free.succeed(await free.migrate())
+    await unlimited.succeed(await unlimited.migrate())
 
 
-async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(free: Namespace) -> None:
+async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(unlimited: Namespace) -> None:
     domain = {**SEED_DOMAIN, "devices": {"tpm": {"persistent": True}}}
-    await free.instances({"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
+    await unlimited.instances({"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
 
     async def claims() -> list[str]:
-        return [claim.name for claim in await free.items(CLAIMS)]
+        return [claim.name for claim in await unlimited.items(CLAIMS)]
 
-    own = await claims()
-    migration = await free.migrate(fail_at_phase="Scheduled")
-    await free.until_phase(migration, "Failed")
-    state = (await free.get(MIGRATIONS, migration)).status.migration_state
+    names = await claims()
+    migration = await unlimited.migrate(fail_at_phase="Scheduled")
+    await unlimited.until_phase(migration, "Failed")
+    state = (await unlimited.get(MIGRATIONS, migration)).status.migration_state
     assert state is not None
-    assert [state.source_persistent_state_claim] == own != [state.target_persistent_state_claim]
-    await becomes(claims, own)
+    assert [state.source_persistent_state_claim] == names != [state.target_persistent_state_claim]
+    await becomes(claims, names)
 
 
-async def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(free: Namespace) -> None:
+async def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(unlimited: Namespace) -> None:
     limits = {"migrations": {"parallelMigrationsPerCluster": 3, "parallelOutboundMigrationsPerNode": 2}}
-    await free.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
+    await unlimited.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
 
     async def deployed() -> str | None:
-        return (await free.get(KUBEVIRTS, "kubevirt")).status.phase
+        return (await unlimited.get(KUBEVIRTS, "kubevirt")).status.phase
 
     await becomes(deployed, "Deployed")
     names = [f"vm{number}" for number in range(8)]
-    await asyncio.gather(*(free.machine(name, spec=SEED) for name in names))
-    migrations = [await free.migrate(name, running=LASTING) for name in names]
+    await asyncio.gather(*(unlimited.machine(name, spec=SEED) for name in names))
+    migrations = [await unlimited.migrate(name, running=LASTING) for name in names]
 
-    async def how_many(*wanted: str) -> int:
-        found = [migration.phase for migration in await free.items(VMIMS)]
-        assert "Failed" not in found
-        assert sum(phase not in ("", "Pending", "Succeeded") for phase in found) <= 3
-        return sum(phase in wanted for phase in found)
+    async def count(*counted_phases: str) -> int:
+        phases = [migration.phase for migration in await unlimited.items(VMIMS)]
+        assert "Failed" not in phases
+        assert sum(phase not in ("", "Pending", "Succeeded") for phase in phases) <= 3
+        return sum(phase in counted_phases for phase in phases)
 
-    await becomes(lambda: how_many("Running"), 3)
-    await free.hurry(*migrations)
-    await becomes(lambda: how_many("Succeeded"), len(names))
-    await free.delete(KUBEVIRTS, "kubevirt")
+    await becomes(lambda: count("Running"), 3)
+    await unlimited.hurry(*migrations)
+    await becomes(lambda: count("Succeeded"), len(names))
+    await unlimited.delete(KUBEVIRTS, "kubevirt")
 
 
 @pytest.mark.parametrize("kill_after", ["Pending", "Scheduling", "PreparingTarget", "Running"])
@@ -165,6 +165,6 @@ def test_sigterm_ends_it(cluster: Cluster) -> None:
 
 def test_a_kubeconfig_that_is_not_there_is_one_line_and_2() -> None:
     argv = [sys.executable, "-m", "lab.kubevirt", "--kubeconfig", "/no/such/file"]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert len(ended.stderr.strip().splitlines()) == 1
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1

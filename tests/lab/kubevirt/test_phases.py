@@ -8,7 +8,7 @@ import pytest
 
 from lab.bodies import stand_in
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.options import PACED_PHASES, MigrationOptions, Options
+from lab.kubevirt.options import PACED_PHASES, MigrationOptions, StandInOptions
 from lab.kubevirt.phases import Step, View, Wait, Write, decide, fail, rejection
 from tests.lab.kubevirt.samples import HOTPLUG_VOLUME, NOW, attachment, launcher, running, vmi, vmim
 
@@ -21,20 +21,22 @@ DELETED: dict[str, Any] = {"deletionTimestamp": NOW}
 REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 
 
-def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **more: Any) -> View:
+def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **changes: Any) -> View:
     """A view in which nothing is missing and every phase has lasted long enough."""
-    migration = more.pop("migration", None) or vmim(phase=phase, **more.pop("vmim", {}))
+    migration = changes.pop("migration", None) or vmim(phase=phase, **changes.pop("vmim", {}))
     started = phase in PACED_PHASES
     defaults: dict[str, Any] = {
-        "vmi": running(state=more.pop("state", None)),
+        "vmi": running(state=changes.pop("state", None)),
         "source": launcher(),
         "target": TARGET if started else None,
         "attachment": None,
         "now": NOW,
         "age": age,
     }
-    values = {**defaults, **more}
-    return View(migration=migration, options=MigrationOptions.of(Options(phase_delay=delay), migration), **values)
+    values = {**defaults, **changes}
+    return View(
+        migration=migration, options=MigrationOptions.of(StandInOptions(phase_delay=delay), migration), **values
+    )
 
 
 def failing(phase: str) -> dict[str, Any]:

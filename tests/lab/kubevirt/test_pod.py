@@ -56,16 +56,16 @@ def rendered(
 
 @pytest.mark.parametrize(("body", "name", "node", "target"), CASES.values(), ids=CASES.keys())
 def test_a_launcher_is_kubevirt_s(body: dict[str, Any], name: str, node: str, target: bool) -> None:
-    ours, theirs = rendered(body, node, target=target), recorded(name)
-    expected = dict(theirs["metadata"]["annotations"])
+    pod_here, kubevirt_pod = rendered(body, node, target=target), recorded(name)
+    expected = dict(kubevirt_pod["metadata"]["annotations"])
     expected.pop("kubevirt.io/migration-target-ready-timestamp", None)  # Written later, by the migration.
-    assert ours["metadata"]["annotations"] == expected
+    assert pod_here["metadata"]["annotations"] == expected
     for field in ("labels", "ownerReferences", "generateName"):
-        assert ours["metadata"][field] == theirs["metadata"][field], field
+        assert pod_here["metadata"][field] == kubevirt_pod["metadata"][field], field
     for field in SPEC.split():
-        assert ours["spec"][field] == theirs["spec"][field], field
-    assert ours["spec"]["nodeSelector"].items() <= theirs["spec"]["nodeSelector"].items()
-    containers, usage = zip(*(counted(pod) for pod in (ours, theirs)), strict=True)
+        assert pod_here["spec"][field] == kubevirt_pod["spec"][field], field
+    assert pod_here["spec"]["nodeSelector"].items() <= kubevirt_pod["spec"]["nodeSelector"].items()
+    containers, usage = zip(*(counted(pod) for pod in (pod_here, kubevirt_pod)), strict=True)
     assert containers[0] == containers[1]
     assert usage[0] == usage[1]
 
@@ -73,14 +73,14 @@ def test_a_launcher_is_kubevirt_s(body: dict[str, Any], name: str, node: str, ta
 def counted(pod: dict[str, Any]) -> tuple[list[tuple[str, Any]], Any]:
     """Its containers, and what quota counts. Without a status: a recorded source has ended, and does not count."""
     groups = (pod["spec"]["containers"], pod["spec"]["initContainers"])
-    containers = [(each["name"], each.get("restartPolicy")) for group in groups for each in group]
+    containers = [(container["name"], container.get("restartPolicy")) for group in groups for container in group]
     return containers, pod_usage(msgspec.convert({**pod, "status": {}}, Pod))
 
 
 def test_the_ratio_raises_the_overhead_as_recorded() -> None:
-    theirs = recorded("pod-t2-virt-launcher-vm2-gcg5l")["metadata"]["annotations"]
-    ours = rendered(BEFORE, "node-1", target=False, ratio="1.5")["metadata"]["annotations"]
-    assert ours["kubevirt.io/memory-overhead-bytes"] == theirs["kubevirt.io/memory-overhead-bytes"]
+    expected = recorded("pod-t2-virt-launcher-vm2-gcg5l")["metadata"]["annotations"]
+    annotations = rendered(BEFORE, "node-1", target=False, ratio="1.5")["metadata"]["annotations"]
+    assert annotations["kubevirt.io/memory-overhead-bytes"] == expected["kubevirt.io/memory-overhead-bytes"]
 
 
 @pytest.mark.parametrize(("ratio", "memory"), [("1.5", "4797464313"), ("4.5", "5682461313")])
@@ -147,8 +147,8 @@ HOTPLUG: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("volume", "claims"), HOTPLUG.values(), ids=HOTPLUG.keys())
 def test_the_claims_of_what_was_plugged_in(volume: dict[str, Any], claims: list[str]) -> None:
-    found = attachment_pod(launcher(), hotplugged(running(spec={"volumes": [volume]})), Rendering())["spec"]["volumes"]
-    assert found == [{"name": volume["name"], "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    body = attachment_pod(launcher(), hotplugged(running(spec={"volumes": [volume]})), Rendering())["spec"]["volumes"]
+    assert body == [{"name": volume["name"], "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
 
 
 # ---- names

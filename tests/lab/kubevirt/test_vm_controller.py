@@ -7,7 +7,7 @@ import pytest
 from lab.kubevirt.lookup import is_owned_by
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
 from lab.kubevirt.vm_controller import Action, instance_body, next_action, printable_status, status_patch
-from tests.lab.kubevirt.samples import NOW, made, running, vm, vmi
+from tests.lab.kubevirt.samples import NOW, build_object, running, vm, vmi
 from tests.objects import SEED_DOMAIN
 
 FAILED, SUCCEEDED = vmi(status={"phase": "Failed"}), vmi(status={"phase": "Succeeded"})
@@ -17,12 +17,12 @@ DELETED = vm(deletionTimestamp=NOW)
 LEAVE, START, STOP = Action
 
 
-def ran(strategy: str, shown: str = "Stopped") -> VirtualMachine:
-    return vm(strategy=strategy, status={"printableStatus": shown})
+def ran(strategy: str, status: str = "Stopped") -> VirtualMachine:
+    return vm(strategy=strategy, status={"printableStatus": status})
 
 
 def flagged(running: bool | None) -> VirtualMachine:
-    return made(VirtualMachine, "vm1", {} if running is None else {"running": running})
+    return build_object(VirtualMachine, "vm1", {} if running is None else {"running": running})
 
 
 CASES: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action, str]] = {
@@ -58,10 +58,10 @@ CASES: dict[str, tuple[VirtualMachine, VirtualMachineInstance | None, Action, st
 }
 
 
-@pytest.mark.parametrize(("machine", "instance", "wanted", "shown"), CASES.values(), ids=CASES.keys())
-def test_a_vm(machine: VirtualMachine, instance: VirtualMachineInstance | None, wanted: Action, shown: str) -> None:
-    assert next_action(machine, instance) is wanted
-    assert printable_status(machine, instance) == shown
+@pytest.mark.parametrize(("machine", "instance", "action", "status"), CASES.values(), ids=CASES.keys())
+def test_a_vm(machine: VirtualMachine, instance: VirtualMachineInstance | None, action: Action, status: str) -> None:
+    assert next_action(machine, instance) is action
+    assert printable_status(machine, instance) == status
 
 
 def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s() -> None:
@@ -69,7 +69,7 @@ def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s()
         "metadata": {"labels": {"harvesterhci.io/vmName": "vm1"}, "annotations": {"harvesterhci.io/a": "[]"}},
         "spec": {"domain": SEED_DOMAIN, "somethingNew": {"kept": True}},
     }
-    machine = made(VirtualMachine, "vm1", {"template": template})
+    machine = build_object(VirtualMachine, "vm1", {"template": template})
     body = instance_body(machine)
     assert body["spec"] == template["spec"]
     assert template["metadata"].items() <= body["metadata"].items()
@@ -78,6 +78,6 @@ def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s()
 
 
 def test_a_status_that_is_right_is_not_written() -> None:
-    first = status_patch(vm(), running())
-    assert first is not None
-    assert status_patch(vm(status=first["status"]), running()) is None
+    patch = status_patch(vm(), running())
+    assert patch is not None
+    assert status_patch(vm(status=patch["status"]), running()) is None

@@ -87,11 +87,11 @@ class RancherInProcess:
 
     def hard(self, namespace: str = "ns1") -> dict[str, Any] | None:
         """spec.hard of the default quota; None: there is none."""
-        found = self.quotas(namespace)
-        return dict(found[0].hard) if found else None
+        quotas = self.quotas(namespace)
+        return dict(quotas[0].hard) if quotas else None
 
     def annotations(self, namespace: str = "ns1") -> Mapping[str, str]:
-        return next(found.annotations for found in self.cluster.all(NAMESPACES) if found.name == namespace)
+        return next(item.annotations for item in self.cluster.all(NAMESPACES) if item.name == namespace)
 
     def requested(self, namespace: str = "ns1") -> dict[str, Any] | None:
         text = self.annotations(namespace).get(ANNOTATION_RANCHER_RESOURCE_QUOTA)
@@ -100,11 +100,11 @@ class RancherInProcess:
     def validated(self, namespace: str = "ns1") -> str | None:
         """Returns "fits", the condition's message, or None without a condition."""
         text = self.annotations(namespace).get(condition.ANNOTATION, "{}")
-        found = [c for c in json.loads(text).get("Conditions", ()) if c["Type"] == condition.VALIDATED]
-        return (found[0]["Message"] or "fits") if found else None
+        conditions = [c for c in json.loads(text).get("Conditions", ()) if c["Type"] == condition.VALIDATED]
+        return (conditions[0]["Message"] or "fits") if conditions else None
 
     def used_limit(self, name: str = "p-1") -> dict[str, Any]:
-        project: Project = next(found for found in self.cluster.all(PROJECTS) if found.name == name)
+        project: Project = next(item for item in self.cluster.all(PROJECTS) if item.name == name)
         return (project.spec.resource_quota and project.spec.resource_quota.used_limit) or {}
 
 

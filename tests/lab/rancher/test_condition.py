@@ -30,9 +30,9 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize(("before", "fits", "after"), WRITTEN.values(), ids=WRITTEN.keys())
-def test_with_condition(before: str, fits: bool, after: str) -> None:
-    assert with_condition(before, VALIDATED, fits, "too much", NOW) == after
+@pytest.mark.parametrize(("old", "fits", "new"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_with_condition(old: str, fits: bool, new: str) -> None:
+    assert with_condition(old, VALIDATED, fits, "too much", NOW) == new
 
 
 def test_the_same_second_changes_nothing() -> None:

@@ -75,9 +75,9 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_cannot_be_rendered_says_why_in_one_line(text: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=rf"\A.*{why}.*\Z"):
+@pytest.mark.parametrize(("text", "reason"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_cannot_be_rendered_says_why_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(Unreadable, match=rf"\A.*{reason}.*\Z"):
         render(text)
 
 
@@ -96,6 +96,6 @@ DIFFERENT: dict[str, tuple[dict[str, Any] | None, dict[str, str], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("hard", "wanted", "expected"), DIFFERENT.values(), ids=DIFFERENT.keys())
-def test_differs(hard: dict[str, Any] | None, wanted: dict[str, str], expected: bool) -> None:
-    assert differs(hard, wanted) is expected
+@pytest.mark.parametrize(("hard", "limits", "expected"), DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_differs(hard: dict[str, Any] | None, limits: dict[str, str], expected: bool) -> None:
+    assert differs(hard, limits) is expected

@@ -23,16 +23,16 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        yield found
+    async with admin_of(cluster) as administrator:
+        yield administrator
 
 
 @pytest.fixture
 async def namespace(admin: Admin) -> Namespace:
     """One whose quota Rancher has written."""
-    made = await admin.namespace(HARD)
-    await made.until_hard(HARD)
-    return made
+    space = await admin.namespace(HARD)
+    await space.until_hard(HARD)
+    return space
 
 
 async def raise_quota(namespace: Namespace) -> None:
@@ -157,7 +157,7 @@ async def delete(namespace: Namespace) -> None:
 
 async def until_gone(namespace: Namespace) -> None:
     async def names() -> list[str]:
-        found = await namespace.client.resource(NAMESPACES).list(field_selector=f"metadata.name={namespace}")
-        return [other.name for other in found]
+        namespaces = await namespace.client.resource(NAMESPACES).list(field_selector=f"metadata.name={namespace}")
+        return [item.name for item in namespaces]
 
     await becomes(names, [])

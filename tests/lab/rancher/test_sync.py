@@ -202,15 +202,15 @@ async def test_each_namespace_is_initialized_once_and_nothing_turns_in_a_circle(
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
     assert '"ResourceQuotaInit","Status":"True"' in project.annotations("plain")["cattle.io/status"]
-    before = (
+    calls = (
         len(project.cluster.asked("patch", NAMESPACES.plural)),
         len(project.cluster.asked("patch", PROJECTS.plural)),
     )
     await asyncio.sleep(1.0)
     project.agent.restart()
     await asyncio.sleep(1.0)
-    after = len(project.cluster.asked("patch", NAMESPACES.plural)), len(project.cluster.asked("patch", PROJECTS.plural))
-    assert after == before
+    later = len(project.cluster.asked("patch", NAMESPACES.plural)), len(project.cluster.asked("patch", PROJECTS.plural))
+    assert later == calls
 
 
 async def test_in_older_releases_the_message_is_another_and_no_namespace_says_where_it_is_counted() -> None:

@@ -57,9 +57,9 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize(("own", "others", "project", "message"), CASES.values(), ids=CASES.keys())
-def test_validate(own: Limit, others: list[Limit], project: Limit, message: str) -> None:
-    verdict = validate(own, others, project)
+@pytest.mark.parametrize(("limit", "other_limits", "project", "message"), CASES.values(), ids=CASES.keys())
+def test_validate(limit: Limit, other_limits: list[Limit], project: Limit, message: str) -> None:
+    verdict = validate(limit, other_limits, project)
     assert verdict.message == message
     assert verdict.fits is (not message)
 
@@ -82,9 +82,9 @@ TOGETHER: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize(("own", "others", "project", "message"), TOGETHER.values(), ids=TOGETHER.keys())
-def test_validate_together(own: Limit, others: list[Limit], project: Limit, message: str) -> None:
-    verdict = validate_together(own, others, project)
+@pytest.mark.parametrize(("limit", "other_limits", "project", "message"), TOGETHER.values(), ids=TOGETHER.keys())
+def test_validate_together(limit: Limit, other_limits: list[Limit], project: Limit, message: str) -> None:
+    verdict = validate_together(limit, other_limits, project)
     assert (verdict.message, verdict.fits) == (message, not message)
 
 
@@ -109,9 +109,9 @@ GRANTED = {
 }
 
 
-@pytest.mark.parametrize(("own", "others", "hard"), GRANTED.values(), ids=GRANTED.keys())
-def test_a_quota_is_created_with(own: Limit, others: list[Limit], hard: dict[str, str]) -> None:
-    assert validate(own, others, PROJECT).granted(own) == parse_resource_list(hard)
+@pytest.mark.parametrize(("limit", "other_limits", "hard"), GRANTED.values(), ids=GRANTED.keys())
+def test_a_quota_is_created_with(limit: Limit, other_limits: list[Limit], hard: dict[str, str]) -> None:
+    assert validate(limit, other_limits, PROJECT).granted(limit) == parse_resource_list(hard)
 
 
 COMPLETED = {

@@ -30,9 +30,9 @@ def of_run(run: str) -> dict[str, str]:
     return {LABEL_RUN: run}
 
 
-def put(cluster: FakeCluster, resource: Resource[Any], name: str, **more: Any) -> None:
-    metadata = {"name": name, **more.pop("metadata", {})}
-    cluster.put(resource, {"metadata": metadata, **more})
+def put(cluster: FakeCluster, resource: Resource[Any], name: str, **fields: Any) -> None:
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    cluster.put(resource, {"metadata": metadata, **fields})
 
 
 def registered(cluster: FakeCluster, namespace: str) -> None:
@@ -43,25 +43,25 @@ def registered(cluster: FakeCluster, namespace: str) -> None:
     put(cluster, MUTATING, PROBE_CONFIGURATION, webhooks=[{"name": "probe", "namespaceSelector": selector}])
 
 
-def left(cluster: FakeCluster, *resources: Resource[Any]) -> set[str]:
+def names_on(cluster: FakeCluster, *resources: Resource[Any]) -> set[str]:
     return {obj["metadata"]["name"] for resource in resources for obj in cluster.raw(resource).values()}
 
 
 @pytest.fixture
 def cluster() -> FakeCluster:
     """Two runs' leftovers beside what is the cluster's own."""
-    made = FakeCluster()
+    fake = FakeCluster()
     for run in (f"{SCALE_NAMESPACES}aaa", f"{SCALE_NAMESPACES}bbb"):
-        put(made, registry.NAMESPACES, f"{run}-001", metadata={"labels": of_run(run)})
-        put(made, registry.NODES, f"{run}-node-001", metadata={"labels": of_run(run)})
-        put(made, VALIDATING, f"lock.{run}-001.com", webhooks=[])
-    put(made, CRDS, "kubevirts.kubevirt.io", metadata={"labels": of_run(f"{SCALE_NAMESPACES}aaa")})
-    put(made, CRDS, "virtualmachines.kubevirt.io", metadata={"labels": of_run(f"{SCALE_NAMESPACES}aaa")})
-    put(made, registry.NAMESPACES, "tenant")
-    put(made, registry.NODES, "metal")
-    put(made, VALIDATING, "lock.tenant.com", webhooks=[])
-    put(made, CRDS, "others.example.org")
-    return made
+        put(fake, registry.NAMESPACES, f"{run}-001", metadata={"labels": of_run(run)})
+        put(fake, registry.NODES, f"{run}-node-001", metadata={"labels": of_run(run)})
+        put(fake, VALIDATING, f"lock.{run}-001.com", webhooks=[])
+    put(fake, CRDS, "kubevirts.kubevirt.io", metadata={"labels": of_run(f"{SCALE_NAMESPACES}aaa")})
+    put(fake, CRDS, "virtualmachines.kubevirt.io", metadata={"labels": of_run(f"{SCALE_NAMESPACES}aaa")})
+    put(fake, registry.NAMESPACES, "tenant")
+    put(fake, registry.NODES, "metal")
+    put(fake, VALIDATING, "lock.tenant.com", webhooks=[])
+    put(fake, CRDS, "others.example.org")
+    return fake
 
 
 KINDS = (registry.NAMESPACES, registry.NODES, VALIDATING, MUTATING, CRDS)
@@ -71,23 +71,23 @@ async def test_one_run_is_removed_and_nothing_else(cluster: FakeCluster) -> None
     run = f"{SCALE_NAMESPACES}aaa"
     registered(cluster, f"{run}-system")
     await Removal(cluster.client(), run).remove(lambda *_: None)
-    other = f"{SCALE_NAMESPACES}bbb"
-    kept = {"tenant", "metal", "lock.tenant.com", "others.example.org"}
-    assert left(cluster, *KINDS) == kept | {f"{other}-001", f"{other}-node-001", f"lock.{other}-001.com"}
+    peer = f"{SCALE_NAMESPACES}bbb"
+    foreign = {"tenant", "metal", "lock.tenant.com", "others.example.org"}
+    assert names_on(cluster, *KINDS) == foreign | {f"{peer}-001", f"{peer}-node-001", f"lock.{peer}-001.com"}
 
 
 async def test_every_run_is_removed_and_nothing_else(cluster: FakeCluster) -> None:
     registered(cluster, f"{SCALE_NAMESPACES}ccc-system")
     await Removal(cluster.client()).remove(lambda *_: None)
-    assert left(cluster, *KINDS) == {"tenant", "metal", "lock.tenant.com", "others.example.org"}
+    assert names_on(cluster, *KINDS) == {"tenant", "metal", "lock.tenant.com", "others.example.org"}
 
 
 async def test_a_definition_that_is_used_by_now_stays(cluster: FakeCluster) -> None:
     """KubeVirt was installed since the run was killed."""
     put(cluster, VIRTUAL_MACHINES, "web", metadata={"namespace": "tenant"})
     await Removal(cluster.client()).remove(lambda *_: None)
-    assert "virtualmachines.kubevirt.io" in left(cluster, CRDS)
-    assert "kubevirts.kubevirt.io" not in left(cluster, CRDS)
+    assert "virtualmachines.kubevirt.io" in names_on(cluster, CRDS)
+    assert "kubevirts.kubevirt.io" not in names_on(cluster, CRDS)
 
 
 @pytest.mark.parametrize("is_readable", [True, False], ids=["another's", "nobody knows whose"])
@@ -101,7 +101,7 @@ async def test_a_registration_that_is_not_a_runs_stays(cluster: FakeCluster, is_
     cluster.reactors.append(fail)
     with contextlib.nullcontext() if is_readable else pytest.raises(ServerError):
         await Removal(cluster.client()).remove(lambda *_: None)
-    assert {WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION} <= left(cluster, VALIDATING, MUTATING)
+    assert {WEBHOOK_CONFIGURATION_NAME, PROBE_CONFIGURATION} <= names_on(cluster, VALIDATING, MUTATING)
 
 
 def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
@@ -115,9 +115,9 @@ async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_i
     account = "system:serviceaccount:harvester-system:kubevirt-controller"
     assert await workload(cluster).virt_controller() == account
     assert await workload(cluster).refusal() == ""
-    for namespace, said in ((f"{RUN}-001", "denied by a policy"), ("another", "another refusal")):
-        about = {"reason": "FailedCreate", "message": said, "lastTimestamp": "2026-01-01T00:00:00Z"}
-        put(cluster, registry.EVENTS, "e", metadata={"namespace": namespace}, **about)
+    for namespace, message in ((f"{RUN}-001", "denied by a policy"), ("another", "another refusal")):
+        event = {"reason": "FailedCreate", "message": message, "lastTimestamp": "2026-01-01T00:00:00Z"}
+        put(cluster, registry.EVENTS, "e", metadata={"namespace": namespace}, **event)
     assert await workload(cluster).refusal() == "denied by a policy"
 
 

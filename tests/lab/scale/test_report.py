@@ -49,38 +49,38 @@ def test_percentiles(values: list[float], share: float, expected: float) -> None
 FULL, RAISED, POD = ("2", "2Gi"), ("3", "3Gi"), ("1", "1Gi")
 
 
-def begun() -> tuple[Measurements, RecordBuilder]:
+def start_measurements() -> tuple[Measurements, RecordBuilder]:
     """Two pods that fill the quota to the brim; counting from second 1, two migrations, of which one is refused."""
-    found, builder = Measurements(), RecordBuilder()
-    found.records[NAMESPACE] = builder.record
+    measurements, builder = Measurements(), RecordBuilder()
+    measurements.records[NAMESPACE] = builder.record
     builder.pod(0, "a", "Running", takes=POD)
     builder.pod(0, "b", "Running", takes=POD)
     builder.quota(0, FULL)
-    found.begin(1)
+    measurements.begin(1)
     for name in ("m1", "m2"):
         builder.migration(1, "", name=name, vm=name)
     builder.migration(2, "Pending", vm="m1", refused=True)
-    builder.event(2, "exceeded quota: default-abc, limited: limits.cpu=2", about="m1", name="e", count=2)
-    return found, builder
+    builder.event(2, "exceeded quota: default-abc, limited: limits.cpu=2", vmi="m1", name="e", count=2)
+    return measurements, builder
 
 
 def measured() -> Measurements:
     """The same, and the quota raised at 3, taken at 4.5, refused once more, and restored at 7."""
-    found, builder = begun()
-    assert (found.pending(), found.is_settled()) == (1, False)
+    measurements, builder = start_measurements()
+    assert (measurements.pending(), measurements.is_settled()) == (1, False)
     builder.quota(3, RAISED, POD, "harvesterhci.io/migrating-m1")
-    assert found.memory() == (3 * GIB, 2 * GIB)
-    builder.pod(4.5, "target", "Pending", vm="m1", of="m1", takes=POD)
-    builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", about="m1", name="e", count=3)
+    assert measurements.memory() == (3 * GIB, 2 * GIB)
+    builder.pod(4.5, "target", "Pending", vm="m1", job="m1", takes=POD)
+    builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", vmi="m1", name="e", count=3)
     builder.migration(5, "Failed", name="m2", vm="m2")
     builder.migration(6, "Succeeded", vm="m1")
-    assert (found.pending(), found.is_settled()) == (0, False), "the quota is still raised"
+    assert (measurements.pending(), measurements.is_settled()) == (0, False), "the quota is still raised"
     builder.pod(6, "a", "Succeeded", takes=POD)
     builder.quota(7, FULL)
-    assert found.is_settled()
-    found.end(9)
+    assert measurements.is_settled()
+    measurements.end(9)
     builder.quota(10, RAISED)
-    return found
+    return measurements
 
 
 def built(costs: Costs | None = None) -> dict[str, object]:
@@ -110,11 +110,11 @@ def test_the_figures() -> None:
 
 
 def test_vms_run_where_their_instances_say() -> None:
-    found, builder = begun()
+    measurements, builder = start_measurements()
     builder.instance("vm1", phase="Running", nodeName="n1")
     builder.instance("vm2", phase="Scheduled", nodeName="n1")
     builder.instance("vm3", phase="Running")
-    assert found.nodes() == {f"{NAMESPACE}/vm1": "n1"}
+    assert measurements.nodes() == {f"{NAMESPACE}/vm1": "n1"}
 
 
 def test_every_key_is_documented() -> None:
@@ -142,10 +142,10 @@ def test_the_page_is_one_file_that_loads_nothing(moments: list[Moment]) -> None:
 
 
 def test_counters_are_added_up_by_verb_and_resource() -> None:
-    before = requests_of_server(SERVER)
-    assert before == {"PATCH resourcequotas": 5.0, "PATCH pods/status": 2.0}
-    after = {"PATCH resourcequotas": 9.0, "PATCH pods/status": 2.0, "GET nodes": 1.0}
-    assert added(before, after) == {"PATCH resourcequotas": 4.0, "GET nodes": 1.0}
+    start = requests_of_server(SERVER)
+    assert start == {"PATCH resourcequotas": 5.0, "PATCH pods/status": 2.0}
+    end = {"PATCH resourcequotas": 9.0, "PATCH pods/status": 2.0, "GET nodes": 1.0}
+    assert added(start, end) == {"PATCH resourcequotas": 4.0, "GET nodes": 1.0}
 
 
 def test_requests_of_headroom_are_counted_by_method() -> None:
@@ -155,10 +155,10 @@ def test_requests_of_headroom_are_counted_by_method() -> None:
 
 
 def test_the_same_seed_gives_the_same_vms() -> None:
-    first, again = (Plan(Settings(vms=40, namespaces=3, seed=7), "run") for _ in range(2))
-    other = Plan(Settings(vms=40, namespaces=3, seed=8), "run")
-    assert first.machines() == again.machines() != other.machines()
-    sizes = {str(body["spec"]["template"]["spec"]["domain"]["cpu"]["cores"]) for body in first.machines()}
+    plan, same_plan = (Plan(Settings(vms=40, namespaces=3, seed=7), "run") for _ in range(2))
+    other_plan = Plan(Settings(vms=40, namespaces=3, seed=8), "run")
+    assert plan.machines() == same_plan.machines() != other_plan.machines()
+    sizes = {str(body["spec"]["template"]["spec"]["domain"]["cpu"]["cores"]) for body in plan.machines()}
     assert len(sizes) > 2
     assert sizes <= {str(cores) for cores, _ in SIZES}
-    assert {body["metadata"]["namespace"] for body in first.machines()} == set(first.namespaces)
+    assert {body["metadata"]["namespace"] for body in plan.machines()} == set(plan.namespaces)

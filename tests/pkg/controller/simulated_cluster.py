@@ -146,7 +146,7 @@ class SimulatedCluster:
 
     @asynccontextmanager
     async def running(
-        self, client: Client, options: Settings, kubevirt: stand_in.Options, *players: Coroutine[Any, Any, None]
+        self, client: Client, options: Settings, kubevirt: stand_in.StandInOptions, *players: Coroutine[Any, Any, None]
     ) -> AsyncIterator[None]:
         """headroom's controllers by this client, KubeVirt's stand-in and the others, once their VMs run."""
         began = time.time()

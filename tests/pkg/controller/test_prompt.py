@@ -23,7 +23,7 @@ async def simulate(seed: int, goal: int) -> SimulatedCluster:
     """Everything together, until so many migrations are done."""
     cluster = SimulatedCluster(seed)
     cluster.build()
-    teeth = stand_in.Options(
+    teeth = stand_in.StandInOptions(
         source_linger=0.3,
         phase_delay=0.05,
         parallel_migrations=100,

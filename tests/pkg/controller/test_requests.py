@@ -100,7 +100,7 @@ async def migrated(
     if webhooks:
         registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
         cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
-    kubevirt = stand_in.Options(
+    kubevirt = stand_in.StandInOptions(
         source_linger=2.0, phase_delay=phase_seconds, parallel_migrations=100, parallel_outbound=100
     )
     async with cluster.running(Client(connection), Settings(POLICY, reserve=True), kubevirt):
