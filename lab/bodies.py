@@ -1,4 +1,4 @@
-"""What the demo, scale runs, benches and tests create on a cluster, as JSON, whatever client sends it."""
+"""Bodies of the objects that the demo, scale runs, benches and tests create on a cluster, for any client."""
 
 from __future__ import annotations
 

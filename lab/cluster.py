@@ -25,7 +25,7 @@ ENVIRONMENT = {"PYTHONPATH": str(_HERE.parent), "PYTHONUNBUFFERED": "1"}
 
 @dataclass(frozen=True)
 class Options:
-    """What runs beside etcd, API server and controller manager. `nodes` counts only with kwok."""
+    """The programs beside etcd, API server and controller manager. `nodes` counts only with kwok."""
 
     kwok: bool = True
     kubevirt: bool = True
@@ -69,13 +69,14 @@ class EmbeddedCluster(cluster.EmbeddedCluster):
 
 
 class RancherAgent:
-    """Of the cluster in `directory`, as others see it: restarted by a signal to its process, known by what it logs."""
+    """The stand-in for Rancher in the cluster of `directory`: restarted by a signal to its process, observed in its
+    log."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def restart(self) -> None:
-        """As if new: it renders every namespace once more. The process stays: that is quick."""
+        """Restarts the agent, which renders every namespace once more. The process stays: that is quick."""
         processes.find(self._directory, "rancher").signal(signal.SIGHUP)
 
     @property
@@ -102,7 +103,7 @@ class RancherAgent:
         return self._count_lines("agent restarted")
 
     def writes(self, namespace: str) -> int:
-        """How often it has written the namespace's base over another limit, and the API server has said yes."""
+        """Counts the agent's successful writes of the namespace's base over another limit."""
         return self._count_lines(f"namespace {namespace}: quota ", " set to ")
 
     def _count_lines(self, *texts: str) -> int:

@@ -230,7 +230,7 @@ def counts(text: str, metric: str, name: Callable[[Mapping[str, str]], str]) -> 
 
 
 def added(start: Counts, end: Counts) -> Counts:
-    """What grew, the most first."""
+    """Returns the growth of each count, the largest first."""
     growths = {key: value - start.get(key, 0.0) for key, value in end.items()}
     return dict(sorted(((k, v) for k, v in growths.items() if v > 0), key=lambda pair: -pair[1]))
 

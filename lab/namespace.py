@@ -61,8 +61,8 @@ async def becomes(read: Callable[[], Awaitable[object]], expected: object, secon
 
 
 class Namespace:
-    """One namespace, for the user of `client`. Every method raises ApiError, every `until…` AssertionError when it is
-    not within `seconds`; a quota's name of "" is the default quota's."""
+    """A namespace, for the user of `client`. Every method raises ApiError, every `until…` AssertionError when it is not
+    within `seconds`; a quota's name of "" is the default quota's."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -110,7 +110,7 @@ class Namespace:
         await self.mark(annotations={constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: text})
 
     async def is_labelled(self) -> bool:
-        """Whether it holds room for migrations."""
+        """Reports whether the namespace has the label about headroom for migrations."""
         labels = (await self.client.resource(NAMESPACES).get(name=self.name)).labels
         return labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
@@ -133,7 +133,7 @@ class Namespace:
             await self.client.resource(NAMESPACES).delete(name=self.name)
 
     async def events(self, reason: str, kind: str = "") -> list[Event]:
-        """Of a reason, about objects of a kind."""
+        """Returns the events of a reason, about objects of a kind."""
         events = await self.items(registry.EVENTS, field_selector=f"reason={reason}")
         return [event for event in events if kind in ("", event.involved_object.kind)]
 
@@ -259,7 +259,7 @@ class Namespace:
         return migration
 
     async def hurry(self, *migrations: str) -> None:
-        """What was to last ends now."""
+        """Ends the present phases of migrations now."""
         marks = {"metadata": {"annotations": bodies.stand_in(phase_seconds=_QUICK)}}
         for migration in migrations:
             await self.patch(VMIMS, migration, marks)
@@ -268,7 +268,7 @@ class Namespace:
         return await self.get(VMIMS, name)
 
     async def enter(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
-        """What virt-controller writes when a migration gets on, where none runs."""
+        """Writes a migration's next phase as virt-controller does, for clusters without one."""
         flags = {constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA: refused, constants.CONDITION_ABORT_REQUESTED: abort}
         conditions = [{"type": kind, "status": "True"} for kind, is_set in flags.items() if is_set]
         await self.patch(VMIMS, migration, {"status": {"phase": phase, "conditions": conditions}}, "status")
@@ -310,7 +310,7 @@ class Namespace:
         await becomes(lambda: self.items(VMIMS, field_selector=f"metadata.name={migration}"), [])
 
     async def launchers(self, *, counting: bool = False) -> list[Pod]:
-        """Of VMs; `counting`: those that have not ended."""
+        """Returns the VMs' launchers; with `counting` only those that have not ended."""
         pods = await self.items(PODS, label_selector=f"{constants.LABEL_APP}={constants.APP_VIRT_LAUNCHER}")
         return [pod for pod in pods if not (counting and pod.terminal)]
 

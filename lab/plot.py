@@ -55,17 +55,17 @@ class Canvas:
                 self._cells[row][offset] = (char, style, self._cells[row][offset][2])
 
     def paint(self, column: int, row: int, colour: str) -> None:
-        """What is behind a cell's character."""
+        """Sets the colour behind a cell's character."""
         if self._inside(column, row):
             self._cells[row][column] = (*self._cells[row][column][:2], colour)
 
     def is_free(self, column: int, row: int, length: int = 1) -> bool:
-        """Whether a run of cells lies inside and shows no character yet."""
+        """Reports whether a run of cells lies inside and shows no character yet."""
         inside = self._inside(column, row) and self._inside(column + length - 1, row)
         return inside and all(char == _BLANK for char, _, _ in self._cells[row][column : column + length])
 
     def is_painted(self, column: int, row: int, length: int, colour: str) -> bool:
-        """Whether all of a run of cells has this colour behind it."""
+        """Reports whether all of a run of cells has this colour behind it."""
         cells = self._cells[row][column : column + length] if self._inside(column, row) else [("", "", "")]
         return all(back == colour for _, _, back in cells)
 
@@ -85,7 +85,7 @@ class Canvas:
 
 
 class Sample(NamedTuple):
-    """What is allowed and what is used from a time on."""
+    """The limit and the usage from a time on."""
 
     time: float
     hard: Quantity
@@ -179,7 +179,7 @@ class _Levels(NamedTuple):
 
 
 def _line(canvas: Canvas, series: Sequence[Column | None], levels: _Levels) -> None:
-    """From column to column; what happened within one is drawn as a stroke down or up."""
+    """Draws the limit from column to column; a change within one column is a stroke down or up."""
     previous_row: int | None = None
     for index, column in enumerate(series):
         if column is None:
@@ -207,7 +207,7 @@ def _label_limit(canvas: Canvas, plateau: _Plateau, row: int) -> None:
 
 
 def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
-    """What is used inside the area, likewise."""
+    """Writes the usage inside the area, where there is room."""
     text = f" {plateau.value}"
     for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
         painted = canvas.is_painted(plateau.start, row, len(text), USED)
@@ -217,7 +217,7 @@ def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
 
 
 def axis(scale: Scale, unit: str = "s") -> Canvas:
-    """Of the time."""
+    """Returns the time axis."""
     canvas = Canvas(scale.columns)
     step = next((tick for tick in _TICKS if scale.seconds / tick <= 8), _TICKS[-1])
     for tick in range(0, int(scale.seconds) + 1, step):

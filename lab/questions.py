@@ -1,4 +1,4 @@
-"""What the record of a run says: the queries behind the demo's checks, scale's figures, benches and audits. Pure."""
+"""Queries of a run's record, for the demo's checks, scale's figures, benches and audits. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a quota allows and what it counts, at one moment."""
+    """The limits and the usage of a quota, at one moment."""
 
     hard: Amounts
     used: Amounts
@@ -92,7 +92,7 @@ def overshoot(record: Record, base: Amounts, since: float, until: float) -> tupl
 
 
 def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
-    """When what is allowed became another, and when what pods take grew or shrank by how much."""
+    """Yields the time of each change, with the new limit or the growth of the pods' usage."""
     yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
     yield from ((moment, None, change) for moment, change in _usage_changes(record.pods.values()))
 
@@ -145,7 +145,7 @@ def refusal_of(record: Record, migration: str) -> str:
 
 
 def refused_after_raise(record: Record, since: float = 0.0) -> int:
-    """How many refusals came from a limit that held the headroom for the very migration, by quota's own words."""
+    """Counts the refusals by a limit that had the headroom for the very migration, by quota's own words."""
     return sum(event.count for event, refusal in refusals(record, since) if _is_after(record, event, refusal))
 
 
@@ -168,7 +168,7 @@ def admission_version(record: Record, event: EventSeen, refusal: Refusal) -> Quo
 
 
 def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
-    """Whether a version of the quota grants headroom for the migration's VM: by its name or its VMI's uid."""
+    """Reports whether a version of the quota grants headroom for the migration's VM: by its name or its VMI's uid."""
     vmi = record.instances.get(migration.vm)
     keys = (migrating_key(migration.vm), migrating_uid_key(vmi.uid if vmi else ""))
     return any(entry.key in keys for entry in version.entries)
@@ -222,7 +222,7 @@ def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
 
 
 def _has_room(version: QuotaVersion, pods: Iterable[Track], requested: ResourceList) -> bool:
-    """Whether a version's entries cover all pods beyond the side that each VM lives in, and one more of that."""
+    """Reports whether a version's entries cover each VM's pods beyond its largest one, and one more of `requested`."""
     by_vm: dict[str, list[Track]] = defaultdict(list)
     for pod in pods:
         if pod.vm:
@@ -277,7 +277,8 @@ def pending_by_quota(record: Record, migration: Track) -> float:
 
 
 def held_until_the_end(record: Record, migration: str) -> str:
-    """Whether the limit was ever below what the pods took, from the migration's success to its source pod's end.
+    """Returns "held" unless the limit was below the pods' usage between the migration's success and its source pod's
+    end.
 
     The pods are asked, not status.used: that follows them only after a moment.
     """
@@ -293,7 +294,7 @@ def held_until_the_end(record: Record, migration: str) -> str:
 
 
 def counted_at(record: Record, version: int) -> Amounts:
-    """What the pods that had not ended at a version took together."""
+    """Returns the usage of the pods that had not ended at a version."""
     alive = (
         pod.usage
         for pod in record.pods.values()
@@ -303,7 +304,8 @@ def counted_at(record: Record, version: int) -> Amounts:
 
 
 def admission_of(record: Record, migration: str, earlier: str) -> str:
-    """Whether the migration's target pod was admitted while the source pod of an earlier migration still counted."""
+    """Tells in a phrase if the migration's target pod was admitted while an earlier migration's source pod still
+    counted."""
     target, source = target_of(record, migration), source_of(record, earlier)
     if target is None or source is None:
         return "not there"

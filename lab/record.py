@@ -1,5 +1,5 @@
-"""What happened to a namespace's quota, pods and migrations in a run, in the order in which the API server showed it.
-Plain data: every view, check and figure of a run reads only this (lab.questions).
+"""A record of a run: changes of a namespace's quota, pods and migrations, in the order in which the API server showed
+them. Plain data: every view, check and figure of a run reads only this (lab.questions).
 
 Times (`at`) are seconds of the record's clock; versions are resourceVersions, which grow with every write of any
 object: they say what came before what, however late a watch tells of it.
@@ -67,7 +67,7 @@ class Amounts(dict[str, Quantity]):
         return Amounts({name: amount - other.get(name, ZERO) for name, amount in self.items()})
 
     def covers(self, other: Mapping[str, Quantity]) -> bool:
-        """Whether a limit of this holds what is counted."""
+        """Reports whether a limit of this has room for the other amounts."""
         return all(amount >= other.get(name, ZERO) for name, amount in self.items())
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Refusal:
 
 
 def _amounts(words: str, label: str) -> ResourceList:
-    """Of "requested: a=1,b=2, used: …, limited: …"."""
+    """Reads the amounts after a label of "requested: a=1,b=2, used: …, limited: …"."""
     match = re.search(rf"{label}: (\S+?=\S+?)(?:, |$)", words)
     try:
         return parse_resource_list(dict(pair.split("=", 1) for pair in match[1].split(","))) if match else {}
@@ -120,12 +120,12 @@ class QuotaVersion:
 
     @cached_property
     def hard(self) -> Amounts:
-        """What was written."""
+        """The limits in spec.hard."""
         return Amounts.within(self.quota.hard)
 
     @cached_property
     def status_hard(self) -> Amounts:
-        """What quota admission goes by: status.hard."""
+        """The limits in status.hard, which quota admission applies."""
         return Amounts.within(self.quota.status.hard)
 
     @cached_property
@@ -134,12 +134,12 @@ class QuotaVersion:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """Of migrating VMs."""
+        """The entries of migrating VMs."""
         return entries(self.quota.annotations)
 
     @property
     def written(self) -> tuple[object, ...]:
-        """What people and controllers write; the rest is the status."""
+        """The part that people and controllers write; the rest is the status."""
         return self.quota.hard, self.quota.annotations, self.quota.labels
 
 
@@ -200,17 +200,17 @@ class Track:
 
     @property
     def ended(self) -> PhaseChange | None:
-        """For a pod: since when quota does not count it. For a migration: its last phase."""
+        """The change after which quota does not count a pod, or a migration's last phase."""
         return next((change for change in self.phases if change.phase in _OVER), None)
 
     def counts_at(self, moment: float) -> bool:
-        """Whether quota counts the pod at a time."""
+        """Reports whether quota counts the pod at a time."""
         return self.began.at <= moment and (self.ended is None or self.ended.at > moment)
 
 
 @dataclass(slots=True)
 class Record:
-    """What was seen of one namespace. Grows while it is watched; `listener` is called for every entry as it comes."""
+    """The history of one namespace. Grows while the namespace is watched; `listener` is called for every new entry."""
 
     clock: Callable[[], float] = time.monotonic
     listener: Callable[[Happening], None] = lambda _: None
@@ -236,7 +236,7 @@ class Record:
 
     @property
     def usage(self) -> Amounts:
-        """What the pods take now."""
+        """The pods' usage now."""
         return sum((pod.usage for pod in self.counted_pods.values()), Amounts())
 
     def mark(self, kind: str, text: str) -> Mark:

@@ -1,4 +1,4 @@
-"""What the stand-ins' programs share: their command line, their account, and a run until SIGTERM or SIGINT."""
+"""The stand-ins' programs: their command line, their account, and a run until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRAIN = 1.0
 
 
 def arguments(name: str, user: str, description: str | None) -> argparse.ArgumentParser:
-    """What each of them takes."""
+    """Returns a parser of the flags that each stand-in takes."""
     parser = argparse.ArgumentParser(prog=f"python -m lab.{name}", description=description)
     parser.add_argument("--kubeconfig", metavar="FILE")
     parser.add_argument("--as-user", default=user, metavar="USER")

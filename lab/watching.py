@@ -21,7 +21,7 @@ _SYNC_TIMEOUT = 120.0
 
 
 def _ignore(_record: Record, _obj: object) -> None:
-    """Of what is gone."""
+    """Ignores a deletion."""
 
 
 _SEEN: Mapping[str, tuple[See, See]] = {

@@ -1,4 +1,4 @@
-"""What `headroom` loads by the entry point group `headroom.commands`: `testcluster`, `demo` and `scale`."""
+"""The commands testcluster, demo and scale: `headroom` loads them by the entry point group `headroom.commands`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SLOWEST, _FASTEST = 0.1, 10.0
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """How the demo runs."""
+    """The flags of `headroom demo`."""
 
     record: Path | None = option(None, "Write a picture of the run.", metavar="FILE.svg")
     speed: float = option(

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class DirectoryOptions:
-    """Which embedded cluster."""
+    """The flag that names an embedded cluster."""
 
     directory: Path = option(
         ..., "The cluster's folder: kubeconfig, logs, pids.", "--dir", metavar="DIR", file_okay=False
@@ -34,7 +34,7 @@ class DirectoryOptions:
 
 @dataclass(frozen=True)
 class ReleaseOptions:
-    """Which Kubernetes."""
+    """The flag that names a release of Kubernetes."""
 
     kubernetes: str = option(
         "",
@@ -53,7 +53,7 @@ def _known_release(text: str) -> str:
 
 @dataclass(frozen=True)
 class UpOptions(ReleaseOptions, DirectoryOptions):
-    """What runs in the cluster."""
+    """The flags that name the programs of a cluster."""
 
     kubevirt: bool = option(True, "Run the stand-in for KubeVirt's controllers.")
     rancher: bool = option(True, "Run the stand-in for Rancher; `--rancher RELEASE` chooses its release too.")

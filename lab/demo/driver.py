@@ -1,4 +1,4 @@
-"""What a step can do: create objects, start and stop headroom, wait for facts and check them."""
+"""The actions of a step: create objects, start and stop headroom, wait for facts and check them."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Stopped(Exception):
 
 @dataclass(eq=False)
 class Driver:
-    """What the steps run with. `speed` divides every pause; what the checks need time for is left alone. `deserted`:
-    whether the output is no longer read."""
+    """The cluster and the record that steps work with. `speed` divides every pause, but no time that a check needs.
+    `deserted` reports whether the output is no longer read."""
 
     cluster: Cluster
     client: Client
@@ -144,7 +144,8 @@ class Driver:
         return times
 
     async def pace_kubevirt(self, *, linger: float) -> None:
-        """From now on a source pod counts for `linger` seconds by speed after a migration that says nothing of it."""
+        """Restarts KubeVirt's stand-in so that a source pod counts for `linger` seconds, divided by the speed, after a
+        migration that has no mark about it."""
         flags = ("--source-linger", f"{max(linger / self.speed, 2.0):g}", "--phase-delay", f"{EARLY_PHASE_SECONDS:g}")
         directory = self.cluster.directory
         argv = [*processes.argv(directory, "kubevirt"), *flags]
@@ -176,7 +177,7 @@ class Driver:
         await nodes.drain(self.client, node)
 
     async def pods_on(self, node: str) -> int:
-        """How many launchers that count are on a node."""
+        """Counts the launchers on a node that quota counts."""
         return sum(pod.spec.node_name == node for pod in await self.namespace.launchers(counting=True))
 
     async def is_guarded(self, hard: Amounts) -> bool:
@@ -192,8 +193,8 @@ class Driver:
         return bool(await self._denial(_BY, registry.RESOURCE_QUOTAS, lower))
 
     async def forge(self) -> str:
-        """What a tenant is told who creates a pod that looks like a VM's, once the API server goes by the policies;
-        "admitted" when it is let in for PATIENCE."""
+        """Returns admission's answer to a tenant who creates a pod that looks like a VM's, once the API server applies
+        the policies; "admitted" when it admits the pod for PATIENCE."""
         message = await self._denial(
             _DENIED, registry.PODS, lambda pods: pods.create(seed.forged_pod(), namespace=seed.NAMESPACE)
         )
@@ -202,8 +203,8 @@ class Driver:
     async def _denial(
         self, words: str, resource: Resource[T], ask: Callable[[ResourceClient[T]], Awaitable[object]]
     ) -> str:
-        """What a person is told who may do everything, once it has these words; "" when it has not within PATIENCE.
-        Nothing is stored (dry run). Raises ApiError."""
+        """Returns admission's answer to a person with all permissions, once it has these words; "" when it has not
+        within PATIENCE. Nothing is stored (dry run). Raises ApiError."""
         deadline = time.monotonic() + PATIENCE
         config = load_config(str(self.cluster.kubeconfig)).impersonate(_PERSON, _EVERYTHING)
         async with Client(config) as client:

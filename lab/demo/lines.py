@@ -1,5 +1,4 @@
-"""What the demo expects and what it saw; all of it as plain lines, as it happens: the same in a terminal, a pipe and
-a log."""
+"""The demo's checks, and its record as plain lines while it happens: the same in a terminal, a pipe and a log."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from lab.record import Amounts, EventSeen, Happening, Mark, PhaseChange, QuotaVe
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One fact of a step: `expected` and `seen` are compared with ==, quantities so by value."""
+    """A fact of a step: `expected` and `actual` are compared with ==, quantities so by value."""
 
     step: str
     name: str
@@ -78,7 +77,7 @@ class Lines:
         report.listener = self.print_check
 
     def print_happening(self, record: Record, happening: Happening) -> None:
-        """One line, or none for what says nothing new."""
+        """Prints one line, or none for a repetition."""
         match happening:
             case Mark(kind="step", text=text):
                 self.say(f"\n== {text} ==")
@@ -117,7 +116,7 @@ class Lines:
 
 
 def describe_phase(record: Record, change: PhaseChange) -> str:
-    """Whose phase changed, in one line."""
+    """Returns a line about a phase of a migration or a pod."""
     if change.subject in record.migrations:
         return f"{'migration':<10}{change.subject} of {change.vm}: {change.phase or 'new'}"
     pod = record.pods[change.subject]
@@ -128,5 +127,5 @@ def describe_phase(record: Record, change: PhaseChange) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether the picture can be shown: never in CI."""
+    """Reports whether the stream can show the picture: never in CI."""
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"

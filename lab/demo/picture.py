@@ -101,7 +101,7 @@ _HEADROOM = ("#3b7d4b", "#4f8f3a")
 
 
 class Span(NamedTuple):
-    """From `start` to `end`, in seconds. The first of `texts` that fits stands in it."""
+    """A bar from `start` to `end`, in seconds. The first of `texts` that fits stands in it."""
 
     start: float
     end: float
@@ -123,7 +123,7 @@ def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
 
 
 def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
-    """When headroom ran, and with what: the whole command line, its flags, its last flag."""
+    """Yields a span for each run of headroom, with its command line, its flags and its last flag as texts."""
     marks = _marks(record, "headroom")
     ends = [mark.at for mark in marks[1:]] + [now]
     colours = cycle(_HEADROOM)
@@ -134,7 +134,7 @@ def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
 
 
 def bar(spans: Iterable[Span], scale: Scale) -> Canvas:
-    """One row. A span is one column wide at least: short phases are seen, too."""
+    """Returns a row with these spans. A span is at least one column wide, so that short phases are seen, too."""
     canvas = Canvas(scale.columns)
     for span in spans:
         start = scale.column(span.start)
@@ -148,7 +148,7 @@ def bar(spans: Iterable[Span], scale: Scale) -> Canvas:
 
 
 def rancher(record: Record, scale: Scale) -> Canvas:
-    """When Rancher's agent restarted, and what came of it."""
+    """Returns a row with the restarts of Rancher's agent and their outcomes."""
     canvas = Canvas(scale.columns)
     restarts = _marks(record, "rancher")
     ends = [scale.column(mark.at) for mark in restarts[1:]] + [scale.columns]
@@ -166,7 +166,7 @@ def rancher(record: Record, scale: Scale) -> Canvas:
 
 
 def _steps(record: Record, scale: Scale) -> Canvas:
-    """Where each step begins, with as much of its title's first words as there is room for."""
+    """Returns a row with the starts of the steps, and as much of each title's first words as there is room for."""
     canvas = Canvas(scale.columns)
     marks = _marks(record, "step")
     starts = [scale.column(mark.at) for mark in marks] + [scale.columns + 1]

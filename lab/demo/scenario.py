@@ -201,7 +201,7 @@ async def _expect_quota(
     since: float | None = None,
     headline: bool = False,
 ) -> None:
-    """What is read of the quota was `wanted` at a moment since the step began, or since another time."""
+    """Expects `expected` to be read of the quota at a moment since the step began, or since `since`."""
     start = driver.began if since is None else since
     await driver.expect(
         name, expected, lambda: questions.value_since(driver.record, start, expected, read), headline=headline

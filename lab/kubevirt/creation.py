@@ -102,7 +102,7 @@ class Placement:
         self._created.pop(pod_key, None)
 
     def expects(self, pod_key: str) -> bool:
-        """Whether the pod was created a moment ago."""
+        """Reports whether the pod was created a moment ago."""
         return pod_key in self._created and loop_time() - self._created[pod_key][1] < _UNSEEN
 
 
@@ -118,7 +118,7 @@ _OTHER_FIRST, _OTHER_MAX = 0.1, 30.0
 
 @dataclass(frozen=True, slots=True)
 class PodRefusal:
-    """What was not created. `not_before` is a loop time; `generation` counts the namespace's quota events."""
+    """The refusal of a pod. `not_before` is a loop time; `generation` counts the namespace's quota events."""
 
     message: str
     by_quota: bool
@@ -182,7 +182,7 @@ class Refusals:
         self._other_backoff.forget(key)
 
     def _next_quick(self, key: str, generation: int) -> int:
-        """Which of the quick tries this was: they begin with the first refusal after a quota changed."""
+        """Returns the number of this quick try: they begin with the first refusal after a quota changed."""
         refusal = self._refusals.get(key)
         if refusal is None or not refusal.by_quota:
             return len(self._quick)
@@ -226,7 +226,7 @@ class Creator:
         await self.create(body, vmi, migration, "vmi migration target pod" if migration else "launcher pod")
 
     def node_for(self, vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration | None) -> str | None:
-        """For a migration's target another than the VMI's own."""
+        """Returns a node for the VMI, for a migration's target another than the VMI's own."""
         extra, avoid = (migration.spec.added_node_selector, vmi.status.node_name) if migration else (None, None)
         selector = {**(vmi.spec.node_selector or {}), **(extra or {})}
         return self.placement.choose(avoid=(avoid,), selector=selector, tolerations=vmi.spec.tolerations or ())
@@ -252,10 +252,10 @@ class Creator:
         migration: VirtualMachineInstanceMigration | None,
         pod_kind: str,
     ) -> None:
-        """When this returns the pod exists. What has to wait when it is refused is the migration whose pod it is, else
-        the VMI, and KubeVirt's Event is about the VMI.
+        """Creates the pod; it exists when this returns. A refusal delays the migration whose pod it is, else the VMI;
+        KubeVirt's Event is about the VMI.
 
-        Raises Refused, and what says nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
+        Raises Refused, and errors that say nothing about this pod: Conflict (quota was busy), ServerError, Unreachable.
         """
         key, name, namespace = (migration or vmi).key, body["metadata"]["name"], vmi.namespace
         pod_key = f"{namespace}/{name}"
@@ -290,7 +290,7 @@ class Creator:
             raise self.refusals.record_refusal(key, error, generation=generation, now=loop_time()) from error
 
     async def _is_there(self, pod_key: str, name: str, namespace: str) -> bool:
-        """Whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
+        """Reports whether an earlier request, whose answer was lost, created the pod after all. Raises ApiError."""
         exists = False
         if pod_key in self._uncertain:
             with contextlib.suppress(NotFound):

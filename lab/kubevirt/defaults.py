@@ -1,4 +1,4 @@
-"""What virt-api's mutating webhook completes of a VMI when it is created, as far as it decides what a launcher costs.
+"""Defaults that virt-api's mutating webhook sets on a new VMI, as far as they decide the size of its launcher.
 
 Source: KubeVirt pkg/defaults (SetDefaultVirtualMachineInstanceSpec), pkg/network/vmispec (SetDefaultNetworkInterface).
 The stand-in writes it with the VMI's first status, before any pod: there is no webhook.
@@ -46,6 +46,6 @@ def _network(vmi: VirtualMachineInstance) -> Patch:
 
 
 def _lacks_network(vmi: VirtualMachineInstance) -> bool:
-    """Whether the VMI gets an interface on the pod's network."""
+    """Reports whether the VMI gets an interface on the pod's network."""
     devices = vmi.spec.domain.devices
     return devices.autoattach_pod_interface is not False and not devices.interfaces and not vmi.spec.networks

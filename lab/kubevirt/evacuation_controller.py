@@ -32,7 +32,7 @@ _BY_NODE = "vmis of a node"
 
 @dataclass(eq=False)
 class EvacuationHandler:
-    """One node at a time."""
+    """Creates migrations for the VMIs of one drained node at a time."""
 
     instances: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
@@ -55,7 +55,7 @@ class EvacuationHandler:
             raise RetryAfter(_FULL, "as many migrate as may")
 
     def _free_places(self, vmis: Iterable[VirtualMachineInstance]) -> int:
-        """How many more may run, of those that leave the node of these VMIs."""
+        """Returns the number of further migrations that the limits allow away from the node of these VMIs."""
         running, limits = self.creator.migrations.running(), self.limits()
         keys = {vmi.key for vmi in vmis}
         leaving = sum(migration.vmi_key in keys for migration in running)

@@ -1,4 +1,4 @@
-"""Who may have a target pod next: KubeVirt's parallel limits over what the caches show and what was just created."""
+"""KubeVirt's parallel limits: the order of target pods, from the caches and from reservations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Gate:
         return reason
 
     def is_waiting(self, key: str) -> bool:
-        """Whether the migration waits for a place: it will be woken."""
+        """Reports whether the migration waits for a place: it will be woken."""
         return key in self._waiting
 
     def leave(self, key: str) -> None:

@@ -30,7 +30,7 @@ def is_launcher(pod: Pod) -> bool:
 
 
 def is_running(pod: Pod | None) -> bool:
-    """Whether the pod runs and is to stay."""
+    """Reports whether the pod runs and is to stay."""
     return pod is not None and pod.status.phase == "Running" and not pod.deleting
 
 
@@ -45,7 +45,7 @@ def current_pod(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Pod | 
 
 
 def wants_pod(vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> bool:
-    """Whether the VMI is to get its first pod. One that was created as Running and never had a pod is started, too."""
+    """Reports whether the VMI is to get its first pod. A VMI created as Running without one is started, too."""
     return not launchers and _stage(vmi) in ("", PENDING)
 
 
@@ -123,7 +123,8 @@ def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_wa
 
 
 def final_phase_of(vmi: VirtualMachineInstance, pod: Pod) -> str:
-    """How a left-over pod ends: a source that was left well Succeeded, a target that was handed over Failed.
+    """Returns the phase in which a leftover pod ends: a source that was left well Succeeded, a target that was handed
+    over Failed.
 
     "" for a target that no virt-handler ever saw: virt-controller deletes it.
     """

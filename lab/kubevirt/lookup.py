@@ -1,4 +1,4 @@
-"""What the caches show: pods, VMIs and migrations by what belongs together, and how KubeVirt is configured now."""
+"""Lookups in the caches: pods, VMIs and migrations by their relations, and KubeVirt's present configuration."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Migrations:
         return self._migrations.get_by_key(key)
 
     def running(self) -> list[VirtualMachineInstanceMigration]:
-        """Those that have left Pending and have not ended."""
+        """Returns the migrations that have left Pending and have not ended."""
         waiting = (None, "", constants.PHASE_PENDING)
         return [m for m in self._migrations.list() if m.status.phase not in waiting and not is_finished(m)]
 
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
-        """Those of a VMI that have not ended."""
+        """Returns the migrations of a VMI that have not ended."""
         return [migration for migration in self._migrations.by_index(_BY_VMI, vmi_key) if not is_finished(migration)]
 
     def by_uid(self, vmi_key: str, uid: str) -> VirtualMachineInstanceMigration | None:
@@ -93,13 +93,13 @@ class Migrations:
         return [*migration_keys(pod), *waiting_keys]
 
     def has_rival(self, migration: VirtualMachineInstanceMigration) -> bool:
-        """Whether another migration of the VMI is under way that came first."""
+        """Reports whether an earlier migration of the VMI is under way."""
         rivals = (candidate for candidate in self.active(migration.vmi_key) if candidate.uid != migration.uid)
         return any(rival.phase or by_creation(rival) < by_creation(migration) for rival in rivals)
 
 
 class Configuration:
-    """What holds at this moment, from the caches: the CR of the KubeVirt that is Deployed, Harvester's setting."""
+    """The present configuration, from the caches: the CR of the KubeVirt that is Deployed, Harvester's setting."""
 
     def __init__(self, management: Management, options: StandInOptions) -> None:
         self._kubevirts = management.kubevirts.cache()
@@ -109,7 +109,7 @@ class Configuration:
         self._options = options
 
     def rendering(self, name: str) -> Rendering:
-        """For pods of the namespace of this name."""
+        """Returns the rendering for pods of the namespace of this name."""
         namespace = self._namespaces.get_by_key(name)
         return rendering(
             self._kubevirts.list(),
@@ -127,7 +127,7 @@ class Configuration:
 
     @property
     def reports_overhead(self) -> bool:
-        """Whether VMIs report the overhead (status.memory.memoryOverhead), as those that were recorded do."""
+        """Reports whether VMIs have the overhead in status.memory.memoryOverhead, as recorded ones do."""
         return self._options.overhead_profile == NEWEST
 
     def limits(self) -> Limits:
@@ -156,7 +156,8 @@ def owner_name(obj: Object, kind: str) -> str:
 
 
 def is_owned_by(obj: Object, owner: Object) -> bool:
-    """Whether it is this owner's: there may be an earlier one of its name, or one of the same name without an owner."""
+    """Reports whether this owner has the object: an earlier owner of the same name does not count, nor does an object
+    of the same name without an owner."""
     return any(ref.uid == owner.uid for ref in obj.metadata.owner_references or ())
 
 

@@ -147,7 +147,7 @@ async def write(client: ResourceClient[Any], obj: Object, patch: Patch, subresou
 
 
 def conditions(old: Sequence[Condition] | None, new: Sequence[Condition]) -> Patch:
-    """Of a status; empty where they stand so already."""
+    """Returns the status patch to these conditions; empty where they are there already."""
     return {} if list(old or ()) == list(new) else {"conditions": msgspec.to_builtins(new) or None}
 
 
@@ -171,7 +171,7 @@ def replacement(old: Mapping[str, Any], new: Mapping[str, Any]) -> Patch:
 
 
 def finalizers(obj: Object, name: str, *, present: bool = True) -> Patch:
-    """Of the metadata, with this finalizer or without; empty where it is so already."""
+    """Returns the metadata patch with this finalizer or without; empty where nothing changes."""
     current = obj.metadata.finalizers or []
     if (name in current) is present:
         return {}

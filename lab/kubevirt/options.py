@@ -1,4 +1,4 @@
-"""What can be asked of the stand-in: on the command line for all, by annotations of a VMIM for that one.
+"""Options of the stand-in: on the command line for all migrations, by annotations of a VMIM for that one.
 
 Annotations (prefix `testcluster.headroom.harvesterhci.io/`):
 `source-linger-seconds`   how long the source pod keeps counting after Succeeded
@@ -81,7 +81,7 @@ class MigrationOptions:
 
     @classmethod
     def of(cls, options: StandInOptions, migration: Object | None) -> Self:
-        """What the migration says, else the command line."""
+        """Returns the migration's own options, with the command line's for the rest."""
         marks = migration.annotations if migration else {}
 
         def mark(name: str) -> str:
@@ -117,7 +117,7 @@ def reported_version(profile: str) -> str:
 
 
 class Ages:
-    """How long things are as they are, by the loop's clock. Forgotten at a restart: only the pace depends on it."""
+    """Ages of states, by the loop's clock. Forgotten at a restart: only the pace depends on them."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[object, float]] = {}

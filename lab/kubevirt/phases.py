@@ -42,7 +42,7 @@ class Write:
 
     @property
     def phase(self) -> str:
-        """Of the migration, that is entered with it."""
+        """The phase that the migration enters with this write, or ""."""
         phase: str = self.patch.get("status", {}).get("phase", "")
         return phase
 
@@ -93,7 +93,7 @@ class View:
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether virt-handler knows of the migration: it stands in the VMI's status."""
+        """Reports whether virt-handler knows of the migration: the VMI's status names it."""
         return self.state.migration_uid is not None
 
     @property
@@ -207,7 +207,7 @@ _WITH_HANDLER: Final = (c.PHASE_PREPARING_TARGET, c.PHASE_TARGET_READY, c.PHASE_
 
 
 def _is_resizing(view: View) -> bool:
-    """Whether the VMI is yet to take what was plugged in: until then its migration stays Running."""
+    """Reports whether the VMI is yet to take a plugged-in CPU or memory: until then its migration stays Running."""
     conditions = view.vmi.status.conditions if view.vmi else None
     changes = (c.CONDITION_MEMORY_CHANGE, objects.CONDITION_MIGRATION_REQUIRED)
     cpu = find_condition(conditions, c.CONDITION_CPU_CHANGE)
@@ -286,7 +286,7 @@ def _finish(view: View) -> Step:
 
 
 def _loss(view: View) -> str:
-    """What is gone that the migration cannot do without, "" when nothing is."""
+    """Returns the loss that the migration cannot survive, or ""."""
     phase = view.migration.phase
     if view.vmi is None:
         return "vmi does not exist."
@@ -326,7 +326,7 @@ def _phase_patch(view: View, phase: str) -> Patch:
 
 
 def _claims(view: View) -> Patch:
-    """What the migration's status says of them; virt-controller writes it with the next change of anything else."""
+    """Returns the migration's status about the claims; virt-controller writes it with the next other change."""
     return {"migrationState": view.claims.state()} if view.claims else {}
 
 

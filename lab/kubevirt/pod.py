@@ -43,8 +43,8 @@ _NOT_FOR_PODS = frozenset(
 
 
 def generated(base: str, uid: str) -> dict[str, str]:
-    """Of an object's metadata: `base` as long as the API server leaves it (apiserver's names/generate.go), and a name
-    of that and five characters that follow from `uid`.
+    """Returns names for an object's metadata: `base` as the API server truncates it (apiserver's names/generate.go),
+    and a name of that and five characters that follow from `uid`.
 
     The API server would draw them; drawn from the uid, a pod that was created just before a crash or a lost answer is
     found again by its name instead of being created twice.

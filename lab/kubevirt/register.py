@@ -71,7 +71,7 @@ COMPONENT = "virtualmachine-controller"
 def creator_of(
     management: Management, options: StandInOptions, configuration: Configuration, placement: Placement
 ) -> Creator:
-    """One for VMIs and one for migrations, each with its own refusals."""
+    """Returns a creator with refusals of its own: VMIs have one, and migrations another."""
     client = management.client
     first_retry, quick = (options.max_retry, ()) if options.drained_bucket else (options.first_retry, QUICK)
     claims, classes = client.resource(PERSISTENT_VOLUME_CLAIMS), client.resource(STORAGE_CLASSES)

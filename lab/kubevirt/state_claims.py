@@ -37,7 +37,7 @@ class ClaimPair:
     target: str = ""
 
     def state(self) -> Patch:
-        """For a migration's state."""
+        """Returns the names for a migration's state."""
         names = {"sourcePersistentStatePVCName": self.source, "targetPersistentStatePVCName": self.target}
         return {name: claim for name, claim in names.items() if claim}
 

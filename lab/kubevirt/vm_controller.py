@@ -22,7 +22,7 @@ from pkg.util import constants
 
 
 class Action(Enum):
-    """What is to be done about a VM's VMI."""
+    """The action on a VM's VMI."""
 
     LEAVE = "leave"
     START = "start"
@@ -43,7 +43,7 @@ def run_strategy(vm: VirtualMachine) -> str:
 
 
 def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Action:
-    """What is to be done about the VMI, which is this VM's own or None. A strategy that is not known does nothing."""
+    """Returns the action on the VMI, which is this VM's own or None. An unknown strategy does nothing."""
     strategy = run_strategy(vm)
     if strategy not in (*STARTING, *_STOPPING) or (vmi is not None and vmi.deleting):
         return Action.LEAVE
@@ -104,7 +104,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class MachineHandler:
-    """One VM at a time: its VMI first, then what its status says."""
+    """Handles one VM at a time: its VMI first, then the VM's status."""
 
     machines: ResourceClient[VirtualMachine]
     instances: Controller[VirtualMachineInstance]

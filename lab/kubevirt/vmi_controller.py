@@ -64,7 +64,7 @@ class Ending:
             raise RetryAfter(min(waits), "a pod lingers")
 
     async def delete(self, pods: Sequence[Pod]) -> None:
-        """Those that are not being deleted yet."""
+        """Deletes the pods that are not being deleted yet."""
         for pod in pods:
             if not pod.deleting:
                 await delete(self.client, pod)
@@ -112,7 +112,7 @@ def completion_patch(pod: Pod, phase: str, now: str) -> Patch:
 
 @dataclass(eq=False)
 class InstanceHandler:
-    """One VMI at a time. Every call writes the VMI once at most; what follows from that comes with its event."""
+    """Handles one VMI at a time. Every call writes the VMI once at most; the rest follows with that write's event."""
 
     instances: ResourceClient[VirtualMachineInstance]
     machines: Controller[VirtualMachine]
@@ -172,7 +172,7 @@ class InstanceHandler:
             await write(self.instances, vmi, {"metadata": metadata})
 
     async def _is_abandoned(self, vmi: VirtualMachineInstance) -> bool:
-        """Whether the VMI's VM is gone. The cache may be behind: the server is asked before anything is deleted."""
+        """Reports whether the VMI's VM is gone. The cache may be stale: a deletion asks the server first."""
         name = owner_name(vmi, "VirtualMachine")
         if not name or self.machines.cache().get(namespace=vmi.namespace, name=name) is not None:
             return False

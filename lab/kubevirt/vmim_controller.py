@@ -31,7 +31,7 @@ _BUSY = 5.0
 
 @dataclass(eq=False)
 class MigrationHandler:
-    """One VMIM at a time, one step a call."""
+    """Handles one VMIM at a time, one step a call."""
 
     migration_client: ResourceClient[VirtualMachineInstanceMigration]
     instances: Controller[VirtualMachineInstance]
@@ -123,7 +123,8 @@ class MigrationHandler:
             await self.creator.state.drop(view.migration)
 
     async def _create_target(self, view: View) -> None:
-        """As soon as the limits and quota let it; the migration says so when quota does not. Raises RetryAfter."""
+        """Creates the target as soon as the limits and quota admit it; the migration's condition shows a refusal by
+        quota. Raises RetryAfter."""
         try:
             await self._launch(view)
         except Refused as refused:

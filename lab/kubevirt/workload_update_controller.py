@@ -31,7 +31,7 @@ _AGAIN: Final = 30.0
 
 @dataclass(eq=False)
 class WorkloadUpdateHandler:
-    """One KubeVirt at a time, some time after an event."""
+    """Handles one KubeVirt at a time, some time after an event."""
 
     instances: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
@@ -79,5 +79,5 @@ class WorkloadUpdateHandler:
         ]
 
     def _places(self) -> int:
-        """How many more migrations the limit for the cluster lets run."""
+        """Returns the number of further migrations that the limit for the cluster allows."""
         return max(0, self.configuration.limits().per_cluster - len(self.creator.migrations.running()))

@@ -1,4 +1,4 @@
-"""What Rancher does for projects: it looks at their namespaces again, adds up what they use, takes their requests away.
+"""Rancher's controllers of projects: they look at a project's namespaces again, sum their usage, remove their requests.
 
 Source: rancher pkg/controllers/managementuser/resourcequota: resource_quota_validate.go,
 resource_quota_calculate_used.go, namespace_quota_reset.go.

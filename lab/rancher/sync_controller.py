@@ -38,7 +38,7 @@ BY_PROJECT: Final = "namespaces by project"
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What the controller reads and writes. `quotas` may be a user's of its own."""
+    """The clients and caches of the controller. `quotas` may belong to a user of its own."""
 
     quotas: ResourceClient[ResourceQuota]
     namespaces: ResourceClient[Namespace]

@@ -1,4 +1,4 @@
-"""Whether the limits that a project's namespaces request fit into the project. Pure.
+"""Rancher's check of the limits that a project's namespaces request against the project's. Pure.
 
 Source: rancher pkg/resourcequota/quota_validate.go (IsQuotaFit) and resource_quota_sync.go.
 """
@@ -15,7 +15,7 @@ from lab.rancher.limits import Limit, resources
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What does not fit, and the condition's message: "" if all fits."""
+    """The amounts that do not fit, and the condition's message: "" if all fits."""
 
     exceeded: ResourceList = field(default_factory=dict)
     """The project's sums that are above its limits."""

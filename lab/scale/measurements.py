@@ -17,7 +17,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Measurements:
-    """What the watches have shown of a run's namespaces; counts from `begin` on."""
+    """The records of a run's namespaces; figures count from `begin` on."""
 
     def __init__(self, namespaces: Collection[str] = ()) -> None:
         self.records = {name: Record() for name in namespaces}
@@ -26,7 +26,7 @@ class Measurements:
         self._end = 0.0
 
     def begin(self, time: float) -> None:
-        """From here on things count; the quotas allow what pods take now."""
+        """Starts the figures; from now on the quotas allow the pods' present usage."""
         self._began, self._bases = time, self.usage()
 
     def end(self, time: float) -> None:
@@ -41,7 +41,7 @@ class Measurements:
         return [track for _, track in self._migrations()]
 
     def nodes(self) -> dict[str, str]:
-        """Where each VM runs that does, by its key."""
+        """Returns the node of each running VM, by the VM's key."""
         return {
             f"{namespace}/{name}": vmi.status.node_name
             for namespace, record in self.records.items()
@@ -55,17 +55,17 @@ class Measurements:
         return sum(allowed, Amounts()).memory.value(), sum(self.usage().values(), Amounts()).memory.value()
 
     def waits(self) -> list[float]:
-        """What each migration waited for quota, in seconds."""
+        """Returns each migration's wait for quota, in seconds."""
         return [questions.pending_by_quota(record, track) for record, track in self._migrations()]
 
     def pending(self) -> int:
-        """How many migrations were refused and have no target pod."""
+        """Counts the migrations that were refused and have no target pod."""
         return sum(
             track.refused is not None and track.uid not in record.targets for record, track in self._migrations()
         )
 
     def is_settled(self) -> bool:
-        """Whether every migration has ended and every quota allows what it did before."""
+        """Reports whether every migration has ended and every quota allows what it did before."""
         return all(track.ended is not None for track in self.tracks) and all(
             record.quota is not None and record.quota.hard == self._bases[name] for name, record in self.records.items()
         )

@@ -1,4 +1,4 @@
-"""What a run is asked for, and the objects that it creates. Pure."""
+"""The flags of a run, and the objects that it creates. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pkg.cmd.flags import option
 
 
 class Strategy(StrEnum):
-    """How headroom makes room: entries in the quota's annotations, or VMMRQ and namespace lock."""
+    """The way in which headroom makes room for migrations: entries in the quota's annotations, or VMMRQ and namespace
+    lock."""
 
     ANNOTATION = "annotation"
     VMMRQ = "vmmrq"
@@ -23,7 +24,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True)
 class Settings:
-    """How large, how fast, and what is measured."""
+    """The size and pace of a run, and the subject of its measurement."""
 
     kubeconfig: Path | None = option(None, "Cluster to run on. Default: an embedded one of its own.", metavar="FILE")
     nodes: int = option(50, "Number of nodes.", metavar="COUNT", min=2)
@@ -44,7 +45,7 @@ class Settings:
 
     @property
     def per_second(self) -> float:
-        """Of `rate`: `5/s` or `5`; 0.0 for anything else."""
+        """The number in `rate`: `5/s` or `5`; 0.0 for anything else."""
         with contextlib.suppress(ValueError):
             rate = float(self.rate.removesuffix("/s"))
             return rate if 0 < rate <= 10000 else 0.0
@@ -71,7 +72,7 @@ class Plan:
 
     @property
     def system_namespace(self) -> str:
-        """Where headroom's own objects and the KubeVirt object are."""
+        """The namespace of headroom's own objects and the KubeVirt object."""
         return f"{self.run}-system"
 
     @property

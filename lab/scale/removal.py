@@ -51,7 +51,7 @@ async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
 
 
 class Removal:
-    """Of one run whose stand-ins still work, or, `run` being "", of all that were killed."""
+    """The removal of one run whose stand-ins still work, or, `run` being "", of all that were killed."""
 
     def __init__(self, client: Client, run: str = "") -> None:
         self._client = client
@@ -68,8 +68,8 @@ class Removal:
         await self._remove_definitions()
 
     async def _remove_webhooks(self) -> None:
-        """With `--strategy vmmrq` headroom writes some: locks, and its registration, which says by the probe whose it
-        is. The probe last: it is what tells."""
+        """Deletes the configurations that headroom writes with `--strategy vmmrq`: locks, and its registration, which
+        belongs to the owner of the probe. The probe last: it tells."""
         is_ours = await self._is_ours()
         for resource in WEBHOOKS:
             for name in [item.name for item in await self._client.resource(resource).list()]:
@@ -80,7 +80,7 @@ class Removal:
             await self._delete(registry.MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
 
     async def _is_ours(self) -> bool:
-        """Whether the registration of headroom is that of a run: it probes in headroom's own namespace."""
+        """Reports whether headroom's registration is that of a run: it probes in headroom's own namespace."""
         probes = self._client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS)
         with contextlib.suppress(NotFound):
             probe = await probes.get(name=PROBE_CONFIGURATION)
@@ -115,14 +115,14 @@ class Removal:
             await asyncio.sleep(_POLL)
 
     async def _remove_definitions(self) -> None:
-        """Those that a run has installed and nothing uses: a definition takes every object of its kind with it."""
+        """Deletes the CRDs that a run has installed and nothing uses: a CRD takes every object of its kind with it."""
         used = [kind for kind in _DEFINED if await list_installed(self._client.resource(kind))]
         for definition in await self._client.resource(_CRDS).list(label_selector=self._selector):
             if all(definition.name != f"{kind.plural}.{kind.group}" for kind in used):
                 await self._delete(_CRDS, definition.name)
 
     async def _end(self, namespaces: Iterable[str]) -> None:
-        """What stand-ins would do: no controller takes the finalizers off, and no kubelet ends the pods."""
+        """Removes finalizers and pods as stand-ins would: no controller and no kubelet does it here."""
         patch = {"metadata": {"finalizers": None}}
         for namespace in namespaces:
             pods = self._client.resource(registry.PODS)

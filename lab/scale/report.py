@@ -40,7 +40,7 @@ _OWN = ("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent")
 
 @dataclass(slots=True)
 class Costs:
-    """What was measured beside the watches. None: not known, as with --external."""
+    """The measurements beside the watches. None: not known, as with --external."""
 
     headroom: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(_OWN))
     """Of its process, as the report has it."""
@@ -152,7 +152,7 @@ _WIDTH, _ROWS = 100, 10
 
 
 def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> str:
-    """One HTML file; nothing is loaded from anywhere."""
+    """Returns one HTML file; nothing is loaded from anywhere."""
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows(report)
     )

@@ -51,7 +51,7 @@ _FOLLOWED = (
 
 
 class Display:
-    """One stage at a time. A pipe that is closed does not end the run: there is something to clean up."""
+    """Shows one stage at a time. A closed pipe does not end the run: there is something to clean up."""
 
     def __init__(self) -> None:
         self._progress = Lines(interval=5.0)
@@ -64,7 +64,7 @@ class Display:
             self._progress.step(self._stage)
 
     def show_progress(self, count: int, total: int) -> None:
-        """So many of the stage's steps are done."""
+        """Shows how many of the stage's steps are done."""
         time_left = f", {(time.monotonic() - self._began) / count * (total - count):.0f} s left" if count else ""
         with contextlib.suppress(BrokenPipeError):
             self._progress.tick(f"{self._stage}: {count} of {total}{time_left}")
@@ -112,7 +112,7 @@ def _client(kubeconfig: Path) -> Client:
 
 
 def _ignore_signals() -> None:
-    """From here on: what still runs is ended, and then the program."""
+    """Ignores further signals: what still runs is ended, and then the program."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -139,7 +139,7 @@ async def _until_signal(site: Site, settings: Settings) -> int:
 
 
 class _Run:
-    """One run on one cluster."""
+    """A run on one cluster."""
 
     def __init__(self, site: Site, settings: Settings) -> None:
         self._site = site

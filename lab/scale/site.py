@@ -1,4 +1,4 @@
-"""Where a run takes place, and the processes that it starts there."""
+"""The place of a run, and the processes that it starts there."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """Of a process on this machine; zeros when it has ended."""
+    """Returns the usage of a process on this machine; zeros when it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")

@@ -98,7 +98,7 @@ class Workload:
         return f"system:serviceaccount:{namespace}:kubevirt-controller"
 
     async def refusal(self) -> str:
-        """What was said last of a pod that could not be created, "" for nothing. Raises ApiError."""
+        """Returns the last message about a pod that could not be created, or "". Raises ApiError."""
         events = await self._client.resource(registry.EVENTS).list(
             field_selector=f"reason={constants.EVENT_FAILED_CREATE}"
         )
@@ -134,7 +134,7 @@ class Workload:
         await in_parallel(partial(tighten, name) for name in hard)
 
     async def counts(self, namespaces: Collection[str]) -> bool:
-        """Whether the quotas of these namespaces are in force. Raises ApiError."""
+        """Reports whether the quotas of these namespaces are in force. Raises ApiError."""
         quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list()
         ready = [q.namespace in namespaces and q.status.hard == q.hard and bool(q.used) for q in quotas]
         return sum(ready) >= len(namespaces)

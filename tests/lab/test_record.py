@@ -1,4 +1,4 @@
-"""What a record keeps of what the API server shows, and what quota admission's words say."""
+"""Records of objects from the API server, and the words of quota admission."""
 
 from __future__ import annotations
 

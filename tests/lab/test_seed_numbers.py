@@ -43,14 +43,14 @@ class Vm:
 
     @property
     def delta(self) -> ResourceList:
-        """What Harvester adds for its migration."""
+        """Harvester's addition for its migration."""
         delta = harvester_delta(self.vmi.spec, LIMITED, self.ratio, profile=self.profile)
         assert delta is not None
         return delta
 
     @property
     def pod(self) -> ResourceList:
-        """What quota counts of its launcher pod."""
+        """The usage of its launcher pod."""
         body = launcher_pod(self.vmi, Rendering(self.ratio, self.profile), "node-1")
         return pod_usage(msgspec.convert(body, Pod))
 

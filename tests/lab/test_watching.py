@@ -1,4 +1,4 @@
-"""What a demo or a measurement follows."""
+"""The namespaces and kinds that a demo or a measurement follows."""
 
 from __future__ import annotations
 

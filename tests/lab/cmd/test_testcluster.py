@@ -23,7 +23,7 @@ from pkg.cmd.main import run
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What `cluster.up` was asked, where it only remembers that."""
+    """The arguments of `cluster.up`, which starts nothing here."""
     arguments: list[dict[str, Any]] = []
 
     def up(directory: Path, options: lab.cluster.Options, _progress: object) -> cluster.Cluster:

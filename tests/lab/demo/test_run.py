@@ -1,4 +1,4 @@
-"""How the steps are run and checked, with a driver that has no cluster."""
+"""Steps and checks, with a driver that has no cluster."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def wait(refusals: Refusals, key: str, now: float) -> float:
 
 @pytest.mark.parametrize(("refusals", "events", "waits"), WAITS.values(), ids=WAITS.keys())
 def test_how_long_a_refused_pod_waits(refusals: Refusals, events: list[ApiError | str], waits: list[float]) -> None:
-    """Of "ns/a", after each of what happens, at second 100."""
+    """Delays of "ns/a" after each event, at second 100."""
     delays = []
     for event in events:
         if isinstance(event, str):

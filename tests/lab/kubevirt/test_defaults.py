@@ -1,4 +1,4 @@
-"""What KubeVirt's webhook completes of a VMI before anything else sees it."""
+"""Defaults that KubeVirt's webhook sets on a VMI before anything else sees it."""
 
 from __future__ import annotations
 

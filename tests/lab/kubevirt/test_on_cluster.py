@@ -49,7 +49,7 @@ async def seed(admin: Admin) -> Namespace:
 
 @pytest.fixture
 async def unlimited(admin: Admin) -> Namespace:
-    """One without a quota."""
+    """A namespace without a quota."""
     return await admin.namespace()
 
 

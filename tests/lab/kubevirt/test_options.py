@@ -1,4 +1,4 @@
-"""What annotations and the command line ask for."""
+"""Options by annotations and by the command line."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ ENTERS = {
 
 @pytest.mark.parametrize(("view", "phase"), ENTERS.values(), ids=ENTERS.keys())
 def test_a_phase_is_entered_with_its_time_when(view: View, phase: str) -> None:
-    """Beside the way that every migration on a cluster goes."""
+    """Steps beside the way that every migration on a cluster goes."""
     written = status(decide(view))
     assert written["phase"] == phase
     assert written["phaseTransitionTimestamps"][-1] == {"phase": phase, "phaseTransitionTimestamp": NOW}

@@ -1,4 +1,4 @@
-"""What a VM needs next, and what its status says; the handler runs on a cluster (test_on_cluster.py)."""
+"""A VM's next action, and its status; the handler runs on a cluster (test_on_cluster.py)."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class RancherInProcess:
 
 
 def locked(cluster: FakeCluster) -> None:
-    """From now on nobody writes the default quotas of a cluster: there, nobody is Rancher."""
+    """Lets nobody write the default quotas of a cluster from now on: there, nobody is Rancher."""
 
     def deny(request: Request) -> None:
         if request.plural == RESOURCE_QUOTAS.plural and request.verb in ("create", "update", "patch", "delete"):

@@ -1,4 +1,4 @@
-"""Who may write a quota that Rancher manages."""
+"""Writers of a quota that Rancher manages."""
 
 from __future__ import annotations
 

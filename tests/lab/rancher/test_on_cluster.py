@@ -29,14 +29,14 @@ async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def namespace(admin: Admin) -> Namespace:
-    """One whose quota Rancher has written."""
+    """A namespace whose quota Rancher has written."""
     space = await admin.namespace(HARD)
     await space.until_hard(HARD)
     return space
 
 
 async def raise_quota(namespace: Namespace) -> None:
-    """As headroom does, with an annotation of its own."""
+    """Raises a quota as headroom does, with an annotation of its own."""
     await namespace.set_hard(RAISED, annotations={"harvesterhci.io/migrating-vm1": "{}"})
 
 

@@ -1,4 +1,4 @@
-"""What a run removes from a cluster, and what it never touches; with what it refuses to begin."""
+"""The objects that a run removes from a cluster, those that it never touches, and the clusters that it refuses."""
 
 from __future__ import annotations
 
