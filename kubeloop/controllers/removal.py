@@ -16,9 +16,6 @@ T = TypeVar("T", bound=Object)
 FINALIZER_PREFIX = "wrangler.cattle.io/"
 """Wire format: wrangler's controllers leave the same finalizers under the same names."""
 
-_TRIES = 5
-"""How often the finalizer is taken off an object that others keep changing, before the key is retried."""
-
 
 def read_for_removal(obj: Object) -> object:
     """The part of an object that matters to a RemovalHandler: once it is being deleted, each change."""
@@ -62,7 +59,7 @@ class RemovalHandler(Generic[T]):
             return await self._patch(now, self._removal(now))
 
         try:
-            return await retry_on_conflict(attempt, tries=_TRIES)
+            return await retry_on_conflict(attempt)
         except NotFound:
             return None
 
