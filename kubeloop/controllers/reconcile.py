@@ -26,8 +26,8 @@ T = TypeVar("T", bound=Object)
 Handler = Callable[[str, T | None], Awaitable[T | None]]
 """`async def handler(key, obj)`; obj is None when the cache does not hold the key.
 
-A handler that wrote the object may return what the server answered: the next handler of the key then gets that, unless
-the cache has something newer by then. Anything else that it returns is ignored."""
+A handler that wrote the object may return what the server answered: handlers of the key then get that, in later calls
+too, until the cache has it or something newer. Anything else that it returns is ignored."""
 
 BLOCKED = 1.0
 """Seconds without an `await` after which a handler has blocked the loop: leases, probes and webhooks wait for it."""
