@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-from kubeloop.api.meta import Object, ObjectMeta, Status, is_older
+from kubeloop.api.meta import Object, ObjectMeta, Status, as_number, is_older
 from kubeloop.api.registry import Resource
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
@@ -53,10 +53,11 @@ async def bring(
     else:
         if only is not None:
             first, _ = await _begun(client, limit, resource_version="0", only=only)
-        if only is None or seen.isdigit():  # of several namespaces the versions are not compared
+        if only is None or "," not in seen:  # a list of several namespaces is whole, whatever its limit
             page = await client.list_page(limit=1, retry=False)
             version, is_there = page.metadata.resource_version, bool(page.items or page.undecodable)
-    if is_older(version, seen) or (first and only and is_older(first.resource_version, only.resource_version)):
+    latest = max(seen.split(","), key=as_number)  # of several namespaces: each knows the kind's version
+    if is_older(version, latest) or (first and only and is_older(first.resource_version, only.resource_version)):
         return None
     if only is not None:
         return first is not None

@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api.meta import ListMeta, Object, ObjectMeta
+from kubeloop.api.meta import ListMeta, Object, ObjectMeta, is_older
 from kubeloop.client.decode import ListPage, WatchEvent
+from kubeloop.client.errors import Gone
 from kubeloop.client.resource_reader import Selection
 
 T = TypeVar("T", bound=Object)
@@ -76,12 +77,15 @@ async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio
 
 
 async def _merged(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
-    """The events of all, until one ends; the initial events have ended where they have in each."""
-    beginning = set(range(len(versions)))
+    """The events of all, until one ends; the initial events have ended where they have in each. Raises Gone where a
+    version goes back: etcd was restored."""
+    beginning, resumed = set(range(len(versions))), versions[0] != ""
     while (item := await came.get())[1] is not None:
         number, event = item
         if isinstance(event, Exception):
             raise event
+        if (resumed or number not in beginning) and is_older(event.resource_version, versions[number]):
+            raise Gone(f"the server's resourceVersion went back from {versions[number]} to {event.resource_version}")
         versions[number] = event.resource_version or versions[number]
         event.resource_version = _joined(versions)
         if event.initial_events_end:

@@ -387,6 +387,24 @@ async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
         assert {seen.query["labelSelector"] for seen in run.server.requests} == {"kubevirt.io=virt-launcher"}
 
 
+@pytest.mark.parametrize("sign", ["a silent watch", "an event", "a bookmark"])
+async def test_a_restore_of_etcd_is_noticed_in_several_namespaces(sign: str) -> None:
+    first, second = PODS.path("first"), PODS.path("second")
+    here, there, back = obj("a", "1", "first"), obj("b", "2", "second"), obj("c", "3", "first")
+    ended, restored = bookmark("901", initial_events_end=True), bookmark("400", initial_events_end=True)
+    comes = {"a silent watch": (), "an event": (modified(obj("b", "400", "second")),), "a bookmark": (bookmark("400"),)}
+    async with running([], of=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])) as run:
+        after = watch(added(there), restored, hang())
+        run.server.script(
+            WATCH, first, watch(added(here), ended, hang()), watch(added(here), added(back), restored, hang())
+        )
+        run.server.script(WATCH, second, watch(added(there), ended, *comes[sign], hang()), after, after)
+        await asyncio.sleep(60 if sign == "a silent watch" else 5)
+        assert run.informer.indexer.list_keys() == ["first/a", "second/b", "first/c"]
+        assert [seen.query.get("sendInitialEvents") for seen in run.server.seen(WATCH, first)] == ["true"] * 2
+        assert run.problems() == []
+
+
 async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_stopped() -> None:
     first, second = PODS.path("first"), PODS.path("second")
     here, there = obj("a", "1", "first"), obj("b", "2", "second")
