@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object
 from kubeloop.client.errors import NotFound
@@ -38,12 +39,14 @@ class RemovalHandler(Generic[T]):
         of the patch."""
         if obj is None:
             return None
-        held = self.finalizer in (obj.metadata.finalizers or ())
+        finalizers = obj.metadata.finalizers or []
+        held = self.finalizer in finalizers
         if obj.deleting and held:
             returned = await self._handler(key, obj)
             return await self._release(same_object(obj, returned) or obj)
         if not obj.deleting and not held:
-            return await self._patch(obj, self._addition(obj))
+            with contextlib.suppress(NotFound):  # gone meanwhile: nothing left to hold
+                return await self._client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})
         return None
 
     async def _release(self, obj: T) -> T | None:
@@ -54,29 +57,12 @@ class RemovalHandler(Generic[T]):
 
         async def attempt(again: bool) -> T | None:
             now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
-            if now.uid != obj.uid or self.finalizer not in (now.metadata.finalizers or ()):
+            left = [each for each in now.metadata.finalizers or () if each != self.finalizer]
+            if now.uid != obj.uid or left == (now.metadata.finalizers or []):
                 return None
-            return await self._patch(now, self._removal(now))
+            return await self._client.patch(now, {"metadata": {"finalizers": left}})
 
         try:
             return await retry_on_conflict(attempt)
         except NotFound:
             return None
-
-    def _addition(self, obj: T) -> dict[str, Any]:
-        if obj.metadata.finalizers:
-            return {"op": "add", "path": "/metadata/finalizers/-", "value": self.finalizer}
-        return {"op": "add", "path": "/metadata/finalizers", "value": [self.finalizer]}
-
-    def _removal(self, obj: T) -> dict[str, Any]:
-        place = (obj.metadata.finalizers or []).index(self.finalizer)
-        return {"op": "remove", "path": f"/metadata/finalizers/{place}"}
-
-    async def _patch(self, obj: T, operation: dict[str, Any]) -> T | None:
-        # Both operations are only right for the list that was seen. A replaced resourceVersion is the server's
-        # precondition: 409 where a JSON patch `test` would give 422, which looks like a bad request.
-        version = {"op": "replace", "path": "/metadata/resourceVersion", "value": obj.metadata.resource_version}
-        try:
-            return await self._client.json_patch([version, operation], name=obj.name, namespace=obj.namespace)
-        except NotFound:
-            return None  # gone meanwhile: nothing left to hold or to release
