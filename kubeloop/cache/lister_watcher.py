@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-from kubeloop.api.meta import Object, ObjectMeta, Status, as_number, is_older
+from kubeloop.api.meta import Object, ObjectMeta, as_number, is_older
 from kubeloop.api.registry import Resource
 from kubeloop.client.decode import ListPage, WatchEvent
-from kubeloop.client.errors import ServerError, Unreachable, error_from_status
+from kubeloop.client.errors import ServerError, Unreachable
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
@@ -74,8 +74,6 @@ async def _begun(client: ListerWatcher[T], limit: float, **options: Any) -> tupl
             client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options) as events,
         ):
             async for event in events:
-                if event.type == "ERROR":
-                    raise error_from_status(event.status or Status())
                 if event.initial_events_end:
                     return first, event.resource_version
                 first = first or (event if event.type == "ADDED" else None)
@@ -113,8 +111,6 @@ class Listing(Generic[T]):
         calls `heard` at each."""
         async for event in events:
             heard()
-            if event.type == "ERROR":
-                raise error_from_status(event.status or Status())
             if event.initial_events_end:
                 self.resource_version = event.resource_version
                 return

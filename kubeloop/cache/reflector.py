@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from kubeloop.api.meta import Object, Status, is_older
+from kubeloop.api.meta import Object, is_older
 from kubeloop.cache.lister_watcher import ListerWatcher, Listing, bring, read_list
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import (
@@ -24,7 +24,7 @@ from kubeloop.cache.recovery import (
     Silent,
 )
 from kubeloop.client.decode import WatchEvent
-from kubeloop.client.errors import STATUS_404, ApiError, Forbidden, Gone, NotInstalled, Unreachable, error_from_status
+from kubeloop.client.errors import STATUS_404, ApiError, Forbidden, Gone, NotInstalled, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -260,8 +260,6 @@ class Reflector(Generic[T]):
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
             self._heard()
-            if event.type == "ERROR":
-                raise error_from_status(event.status or Status())
             self._pass_on(event)
             if event.undecodable is not None and not self._incomplete:
                 self._incomplete = True

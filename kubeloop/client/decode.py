@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
-from kubeloop.client.errors import ServerError, Unreachable
+from kubeloop.client.errors import ServerError, Unreachable, error_from_status
 from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, is_open, shallow, without_nulls
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
@@ -53,7 +53,7 @@ class ListPage(Generic[T]):
 
 @dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
 class WatchEvent(Generic[T]):
-    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), BOOKMARK or ERROR (with `status`).
+    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), or BOOKMARK.
 
     `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends the first
     part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
@@ -63,7 +63,6 @@ class WatchEvent(Generic[T]):
     object: T | None = None
     resource_version: str = ""
     initial_events_end: bool = False
-    status: Status | None = None
     undecodable: ObjectMeta | None = None
 
 
@@ -143,7 +142,8 @@ class Decoder(Generic[T]):
         return ListPage(items, page.metadata, kind=page.kind)
 
     def watch_event(self, line: bytes) -> WatchEvent[T]:
-        """One event; an object that does not decode is reported. Raises ServerError for a line that is not an event."""
+        """One event; an object that does not decode is reported. Raises what an ERROR event says, ServerError
+        for a line that is not an event."""
         if line.startswith(_CHANGES):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
             with contextlib.suppress(*UNDECODABLE, RecursionError):
@@ -155,7 +155,7 @@ class Decoder(Generic[T]):
             if raw.type == "BOOKMARK":
                 return _bookmark(_BOOKMARK.decode(raw.object).metadata)
             if raw.type == "ERROR":
-                return WatchEvent("ERROR", status=_STATUS.decode(raw.object))
+                raise error_from_status(_STATUS.decode(raw.object))
         except UNDECODABLE as err:
             raise ServerError(f"a line of the watch is not an event: {err}") from err
         decoded = self._decoded(raw.object)

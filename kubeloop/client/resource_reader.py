@@ -129,8 +129,8 @@ class ResourceReader(Generic[T]):
         """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
 
         `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after which it
-        counts as dead. An ERROR event is handed out like the others (`error_from_status` makes an exception of it).
-        `only`: of this one object. Raises ApiError on entry, Unreachable or ServerError while reading."""
+        counts as dead. `only`: of this one object. Raises ApiError on entry; while reading what an ERROR event says
+        (Gone), Unreachable or ServerError."""
         if only is not None:
             namespace = only.namespace
             field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))

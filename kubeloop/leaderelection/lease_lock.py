@@ -12,7 +12,6 @@ import msgspec
 from kubeloop.api.core import Lease, LeaseSpec
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
-from kubeloop.client.errors import error_from_status
 
 _WATCH_SECONDS = 300.0
 
@@ -54,7 +53,5 @@ class LeaseLock:
             self._namespace, field_selector=selected, timeout_seconds=_WATCH_SECONDS
         ) as events:
             async for event in events:
-                if event.type == "ERROR" and event.status is not None:
-                    raise error_from_status(event.status)
                 if event.object is not None and event.type != "DELETED":
                     yield event.object

@@ -22,7 +22,7 @@ from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import Object, Struct
 from kubeloop.client import decode
 from kubeloop.client.decode import Decoder, WatchEvent, decoder_for, split_lines
-from kubeloop.client.errors import ServerError, Unreachable
+from kubeloop.client.errors import ApiError, Gone, ServerError, Unreachable
 from kubeloop.client.lenient import CUT, shallow
 from kubeloop.once import Once
 from kubeloop.testing.scripted_steps import obj
@@ -138,10 +138,12 @@ def test_a_bookmark_carries_its_version(
     assert got == WatchEvent("BOOKMARK", resource_version="12", initial_events_end=ended)
 
 
-def test_an_error_carries_its_status(quotas: Decoder[ResourceQuota]) -> None:
-    got = quotas.watch_event(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}))
-    assert got.status is not None
-    assert (got.type, got.object, got.status.code, got.status.reason) == ("ERROR", None, 410, "Expired")
+@pytest.mark.parametrize(
+    ("status", "error"), [({"code": 410, "reason": "Expired", "message": "old"}, Gone), ({}, ApiError)]
+)
+def test_an_error_is_raised(quotas: Decoder[ResourceQuota], status: dict[str, Any], error: type[ApiError]) -> None:
+    with pytest.raises(error, match="old" if status else "the server answered 0"):
+        quotas.watch_event(event("ERROR", {"kind": "Status", **status}))
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"type": 5}', b'{"type":"BOOKMARK","object":5}'])
