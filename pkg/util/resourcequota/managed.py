@@ -1,8 +1,9 @@
-"""Which ResourceQuotas are managed, which are switched off, and which are ours. Pure."""
+"""Which ResourceQuotas are managed, which are switched off, and which are owned. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
@@ -13,40 +14,75 @@ RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
 """Of a quota without Rancher, or one whose limits Rancher has validated; both are there while it is raised."""
 
 
-def is_default(quota: ResourceQuota) -> bool:
-    """Rancher's default ResourceQuota, whose base is the namespace's annotation."""
-    return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
+class Management(Enum):
+    """What headroom does about a ResourceQuota. The first row that fits counts:
+
+    the quota                                                 | management | is managed | is served
+    ----------------------------------------------------------+------------+------------+----------
+    is being deleted                                          | NONE       |            |
+    has headroom's label or annotation "managed": "false"     | OFF        |            |
+    is neither Rancher's default nor has the label "true"     | NONE       |            |
+    has Harvester's skip annotation, without headroom's mark  | SKIPPED    | yes        |
+    is Rancher's default ResourceQuota                        | DEFAULT    | yes        | yes
+    has the label "managed": "true"                           | LABELLED   | yes        | yes
+
+    """
+
+    NONE = "none"
+    """What is headroom's on it goes."""
+    OFF = "off"
+    """A person has switched headroom off: Harvester's controllers go on."""
+    SKIPPED = "skipped"
+    """A person has switched auto-scaling off, Harvester's too: only what is over goes."""
+    DEFAULT = "default"
+    """Its base is the namespace's annotation."""
+    LABELLED = "labelled"
+    """Its base is recorded on it."""
 
 
-def is_labelled(quota: ResourceQuota) -> bool:
-    """A ResourceQuota without Rancher that is managed by label, with a recorded base of its own."""
-    return quota.labels.get(constants.LABEL_MANAGED) == "true" and not is_default(quota)
+def management_of(quota: ResourceQuota) -> Management:
+    """Returns what headroom does about a quota."""
+    is_labelled = quota.labels.get(constants.LABEL_MANAGED) == "true"
+    rows = (
+        (quota.deleting, Management.NONE),
+        (switched_off(quota), Management.OFF),
+        (not (is_default(quota) or is_labelled), Management.NONE),
+        (is_off(quota.annotations), Management.SKIPPED),
+        (is_default(quota), Management.DEFAULT),
+    )
+    return next((management for fits, management in rows if fits), Management.LABELLED)
 
 
 def is_managed(quota: ResourceQuota) -> bool:
-    """Whether headroom scales a ResourceQuota: one of both kinds, and not being deleted."""
-    return not quota.deleting and not switched_off(quota) and (is_default(quota) or is_labelled(quota))
+    """Reports whether headroom raises a quota, unless a person has switched auto-scaling off on it."""
+    return management_of(quota) in (Management.SKIPPED, Management.DEFAULT, Management.LABELLED)
+
+
+def is_served(quota: ResourceQuota) -> bool:
+    """Reports whether headroom raises a quota."""
+    return management_of(quota) in (Management.DEFAULT, Management.LABELLED)
+
+
+def is_default(quota: ResourceQuota) -> bool:
+    """Reports whether a quota is Rancher's default ResourceQuota."""
+    return quota.labels.get(constants.LABEL_DEFAULT_RESOURCE_QUOTA) == "true"
 
 
 def switched_off(obj: Object) -> bool:
-    """Whether a person has switched headroom off, by label or annotation, on a quota or a namespace. "false" in one
-    wins over "true" in the other."""
+    """Reports whether a person has switched headroom off, by label or annotation, on a quota or a namespace. "false" in
+    one wins over "true" in the other."""
     return constants.FALSE in (obj.labels.get(constants.LABEL_MANAGED), obj.annotations.get(constants.LABEL_MANAGED))
 
 
 def is_off(annotations: Mapping[str, str]) -> bool:
-    """Whether a person has switched auto-scaling off there. Our own mark says that the skip is ours."""
+    """Reports whether a person has switched auto-scaling off there. With headroom's mark the skip is headroom's."""
     skipped = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == "true"
     return skipped and constants.ANNOTATION_OWNER not in annotations
 
 
-def is_served(quota: ResourceQuota) -> bool:
-    """Whether headroom scales a ResourceQuota and no one has switched that off on it."""
-    return is_managed(quota) and not is_off(quota.annotations)
-
-
 def is_ours(quota: ResourceQuota) -> bool:
-    """Whether there is anything to give back: our mark on a default quota, one of our records on another."""
+    """Reports whether a quota is owned, so that there is something to give back: headroom's mark on a default one, one
+    of its records on another."""
     return not ({constants.ANNOTATION_OWNER} if is_default(quota) else RECORDS).isdisjoint(quota.annotations)
 
 

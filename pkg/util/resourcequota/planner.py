@@ -10,15 +10,18 @@ spec.hard, the next patch repairs it.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.give_back import give_back
-from pkg.util.resourcequota.managed import is_default, is_labelled, is_off, is_ours, switched_off
+from pkg.util.resourcequota.harvester_rules import HarvesterRules
+from pkg.util.resourcequota.managed import Management, is_default, is_ours, management_of
+from pkg.util.resourcequota.own_rules import OwnRules
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
-from pkg.util.resourcequota.scaling import Scaling
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 
 
@@ -36,18 +39,20 @@ def plan(facts: Facts, policy: Policy) -> Plan:
 
 def _decide(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
+    management = management_of(quota)
     if policy.released:  # without Rancher's leave Harvester could not go on either
         made = give_back(facts, to_harvester=not facts.rancher.asks)
-    elif facts.namespace_off or switched_off(quota):
+    elif facts.namespace_off or management is Management.OFF:
         made = give_back(facts, to_harvester=True)
     elif facts.mtq:
         made = _left_to_mtq(facts, policy)
-    elif not (is_default(quota) or is_labelled(quota)):  # it has lost the label
+    elif management is Management.NONE:  # it has lost the label
         made = give_back(facts)
-    elif is_off(quota.annotations):  # a person's skip, which also stops Harvester: only what is over goes
-        made = Scaling(facts, policy, off=True).plan() if is_default(quota) else Plan()
+    elif management is Management.SKIPPED:
+        made = _run_out(facts, policy) if is_default(quota) else Plan()
     else:
-        made = Scaling(facts, policy).plan()
+        beside_harvester = policy.mode is Mode.ASSIST and management is Management.DEFAULT
+        made = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy).plan()
         if not facts.rancher.asks:  # a touch is a write of the quota
             return with_touch(facts, made)
     return without_touch(quota, made)
@@ -60,4 +65,14 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
     kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, each)]
-    return Scaling(replace(facts, migrations=kept), replace(policy, mode=Mode.ASSIST)).plan()
+    return _as_harvester(replace(facts, migrations=kept), replace(policy, mode=Mode.ASSIST))
+
+
+def _as_harvester(facts: Facts, policy: Policy) -> Plan:
+    base = base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
+    return HarvesterRules(facts, policy, base).plan()
+
+
+def _run_out(facts: Facts, policy: Policy) -> Plan:
+    """Nothing is added; an entry goes once its migrations are over, one that is not explained stays."""
+    return HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).plan()

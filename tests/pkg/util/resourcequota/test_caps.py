@@ -9,10 +9,10 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, idle, refuse
 from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.scaling import MAX_ANNOTATION_BYTES, idle, refuse
 from tests.decisions import EXACT, after, by_value, namespace, sentences
 from tests.kinds import edited
 from tests.objects import (
