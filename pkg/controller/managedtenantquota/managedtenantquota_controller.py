@@ -25,10 +25,11 @@ from pkg.controller.managedtenantquota.observation import Observer
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Observed, Policy, Problem, Timers
+from pkg.util.managedtenantquota.model import Observed, Policy, Timers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
+from pkg.util.problems import Problem
 
 log = logging.getLogger(__name__)
 
@@ -181,4 +182,4 @@ class Handler:
         if problem.reason == EVENT_LOCK_LIMIT:
             _LIMIT_REACHED.inc()
         for obj in problem.about:
-            self._events.event(obj, "Warning", problem.reason, problem.message)
+            self._events.event(obj, problem.kind, problem.reason, problem.message)

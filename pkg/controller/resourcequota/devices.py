@@ -10,14 +10,15 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.entries import keys_of, read, standing
-from pkg.util.resourcequota.errors import EVENT_DEVICE, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_DEVICE
 from pkg.util.resourcequota.facts import Facts
 
 log = logging.getLogger(__name__)
 
 
-async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[ResourceQuotaError]:
+async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[Problem]:
     """For each VM that is refused although it has an entry: the devices that the quota's base lacks, which KubeVirt's
     events tell. Asked for only where a quota is touched once more; no decision goes by the answer, for a tenant may
     write events, too."""
@@ -34,7 +35,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
         said = _said_last(found, name, migration.metadata.creation_timestamp or "")
         if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
-            problems.append(ResourceQuotaError(f"VM {name}: {devices}", EVENT_DEVICE, vm=name))
+            problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))
     return problems
 
 

@@ -34,10 +34,11 @@ from pkg.controller.resourcequota.pace import waits
 from pkg.util import constants
 from pkg.util.amounts import listed
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import entry_keys, parse_resources
-from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.lowering import UNTIL_COUNTED, may_lower_after, waiting_for_target
 from pkg.util.resourcequota.managed import RECORDS
@@ -79,8 +80,8 @@ class _Remembered:
     quota as it was at the last request."""
     namespace: Namespace | None = None
     """The namespace as our last request left it."""
-    said: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """The states of problems that were reported, and when each was last found."""
+    said: Mapping[str, float] = field(default_factory=dict)
+    """The keys of problems that were reported, and when each was last seen."""
     would_write: str = ""
 
 
@@ -303,23 +304,23 @@ class Handler:
             log.info("%s: would write: %s", quota.key, would_write)
         return self.dry_run
 
-    async def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[ResourceQuotaError]) -> None:
+    async def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[Problem]) -> None:
         """An event for what people have to know, about the VM that it concerns or the quota: one for each state."""
         now = self.clock()
         before = {state: at for state, at in kept.said.items() if now - at < _GONE}
-        kept.said = before | {problem.state: now for problem in problems}
+        kept.said = before | {problem.key: now for problem in problems}
         for problem in problems:
-            if problem.state in before:
+            if problem.key in before:
                 continue
-            log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.__cause__)
+            log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
             about = observed.instances.get(problem.vm) or observed.quota
             more = await self._room_of_project(observed) if problem.reason == EVENT_PROJECT_FULL else ""
             self.events.event(about, problem.kind, problem.reason, f"{problem}{more}")
 
-    async def _reverted(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[ResourceQuotaError]:
+    async def _reverted(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[Problem]:
         """Returns what has to be known of another writer that lowered these limits again, once it does so often."""
         manager = await self.reverts.note(quota, lowered)
-        return [ResourceQuotaError(f"field manager {manager} {LOWERS}", EVENT_REVERTED)] if manager else []
+        return [Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")] if manager else []
 
     async def _room_of_project(self, observed: Facts) -> str:
         """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is

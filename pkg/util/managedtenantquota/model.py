@@ -13,6 +13,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import is_finished, migration_of
 from pkg.util.managedtenantquota.lock import Lock, Webhook
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import LOCK_LIMIT
@@ -55,17 +56,6 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is reported by an event; `about` are the objects that it concerns."""
-
-    reason: str
-    message: str
-    about: Sequence[Object]
-    key: str
-    """What makes it the same problem although the numbers in its text differ."""
-
-
-@dataclass(frozen=True, slots=True)
 class Timers:
     """What one decision passes to the next: waiting times only, which a restart may lose."""
 
@@ -103,7 +93,7 @@ class Observed:
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
-        return Problem(reason, message, [*also, *self.budgets], f"{reason}/{key}")
+        return Problem(reason, message, about=[*also, *self.budgets], same=key)
 
 
 def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:

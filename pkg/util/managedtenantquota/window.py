@@ -28,9 +28,10 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import hindrance, limits_of
-from pkg.util.managedtenantquota.model import Observed, Policy, Problem
+from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.policy import EXACT

@@ -20,6 +20,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtra
 from pkg.util import constants
 from pkg.util.amounts import as_written, shown
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
 from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, read
 from pkg.util.resourcequota.errors import (
@@ -210,7 +211,7 @@ class Base:
 
     limits: ResourceList | None
     record: Mapping[str, Quantity] | None = None
-    problems: tuple[ResourceQuotaError, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 def base_of(
@@ -233,7 +234,7 @@ def base_of(
     except ResourceQuotaError as exc:
         # Upstream: the order to compute again is answered where only a quantity is garbage.
         answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
-        return Base({} if answered else None, problems=(exc,))
+        return Base({} if answered else None, problems=(exc.problem,))
     only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
     if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
         return Base({}, record)
@@ -256,7 +257,7 @@ def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -
     return {name: min(limit, granted[name]) for name, limit in limits.items() if name in granted}
 
 
-def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
+def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:
     changed = [
         f"{name} from {shown(before, name)} to {as_written(str(quota.hard.get(name, 'unset')), name)}"
         for name, before in sorted(edits_of(quota).items())
@@ -264,8 +265,8 @@ def _edited(quota: ResourceQuota) -> tuple[ResourceQuotaError, ...]:
     ]
     if not changed:
         return ()
-    said = f"changed while it was raised: {', '.join(changed)}; what was written is the new base"
-    return (ResourceQuotaError(said, EVENT_BASE_CHANGED),)
+    text = f"changed while it was raised: {', '.join(changed)}; what was written is the new base"
+    return (Problem(EVENT_BASE_CHANGED, text, kind="Normal"),)
 
 
 # ---- spec.hard -----------------------------------------------------------------------------------------------

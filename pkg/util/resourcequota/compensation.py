@@ -23,11 +23,12 @@ from pkg.util.kubevirt.evidence import is_running
 from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering, factor_of
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
-from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
+from pkg.util.resourcequota.errors import not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import controlled_pods, rendering_of
@@ -37,7 +38,7 @@ _MARGIN = Quantity.parse("128Mi")
 
 
 def promised(
-    facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[ResourceQuotaError]
+    facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[Problem]
 ) -> ResourceList:
     """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
     what Harvester's estimate leaves out of the refused ones': what each is allowed, and what its entry says.
@@ -73,7 +74,7 @@ def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str |
     return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
 
 
-def overhead_growth(facts: Facts, rendering: Rendering, problems: list[ResourceQuotaError]) -> ResourceList:
+def overhead_growth(facts: Facts, rendering: Rendering, problems: list[Problem]) -> ResourceList:
     """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
     one reason for which pods that were all let in can be more than the base and the entries."""
     if rendering.factor <= factor_of(rendering.usual_ratio):

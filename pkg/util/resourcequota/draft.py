@@ -15,10 +15,11 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, total
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base, difference, hard
 from pkg.util.resourcequota.caps import refuse
 from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, put, read
-from pkg.util.resourcequota.errors import InvalidEntry, ResourceQuotaError
+from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied
@@ -60,7 +61,7 @@ class QuotaDraft:
     limits: ResourceList = field(init=False)
     """The base's; empty: there are none."""
     vms: list[VmUsage] = field(init=False)
-    problems: list[ResourceQuotaError] = field(init=False)
+    problems: list[Problem] = field(init=False)
     entries: dict[str, ResourceList] = field(init=False)
     """What each entry adds, by key; one that is removed is neither here nor in `invalid`."""
     compensation: ResourceList = field(init=False)
@@ -148,7 +149,7 @@ class QuotaDraft:
             self.invalid.pop(key, None)
             add_to(added, value)
 
-    def refusal(self, what: str, added: Mapping[str, Quantity], size: int = 0) -> ResourceQuotaError | None:
+    def refusal(self, what: str, added: Mapping[str, Quantity], size: int = 0) -> Problem | None:
         """Returns why `added` altogether, with `what` in it, may not be: a cap, or Rancher; None where it may."""
         caps = self.facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), self.facts.max_extra
         return refuse(caps, what, added, size) or denied(self.facts, what, added)

@@ -1,8 +1,8 @@
-"""Why a ResourceQuota is left as it is: each is something an administrator can fix, said in one line."""
+"""Why a ResourceQuota is left as it is: reasons of Events, and what is raised where an object cannot be read."""
 
 from __future__ import annotations
 
-from kubeloop.api.core import EventType
+from pkg.util.problems import Problem
 
 EVENT_NOT_SCALED = "MigrationNotScaled"
 EVENT_TOO_LARGE = "PodExceedsVirtualMachine"
@@ -19,38 +19,25 @@ EVENT_NO_ANSWER = "RancherDoesNotAnswer"
 EVENT_REVERTED = "ResourceQuotaReverted"
 
 
-class ResourceQuotaError(Exception):
-    """`reason` is the Event's reason (docs/reference.md), `str(self)` its message. It is about the VM named `vm`, or
-    about the quota."""
-
-    reason = ""
-
-    def __init__(self, message: str, reason: str = "", *, vm: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or self.reason
-        self.vm = vm
-
-    @property
-    def kind(self) -> EventType:
-        """The Event's type."""
-        return "Normal" if self.reason == EVENT_BASE_CHANGED else "Warning"
-
-    @property
-    def state(self) -> tuple[str, str]:
-        """What stays the same while the amounts in the message change: it is one event."""
-        return self.reason, self.vm or str(self).partition(":")[0]
-
-
 _LONGEST = 250
 """Characters of what is said about a VM that is not understood."""
 
 
-def not_understood(vm: str, error: Exception) -> ResourceQuotaError:
-    """A VM whose objects the formulas, which were made for KubeVirt's, do not follow. The error is its cause: it may be
-    a mistake of ours, and the log shows where."""
-    problem = ResourceQuotaError(f"VM {vm}: {type(error).__name__}: {error}"[:_LONGEST], EVENT_NOT_SCALED, vm=vm)
-    problem.__cause__ = error
-    return problem
+def not_understood(vm: str, error: Exception) -> Problem:
+    """Returns the problem of a VM whose objects the formulas, which were made for KubeVirt's, do not follow."""
+    text = f"VM {vm}: {type(error).__name__}: {error}"[:_LONGEST]
+    return Problem(EVENT_NOT_SCALED, text, vm=vm, cause=error)
+
+
+class ResourceQuotaError(Exception):
+    """What is written on a quota or a namespace is garbage, or not enough."""
+
+    reason = ""
+    """The Event's."""
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.reason, str(self))
 
 
 class InvalidNamespaceAnnotation(ResourceQuotaError):

@@ -16,9 +16,9 @@ from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.problems import Problem
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import counted, pod_usage
-from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Plan:
     """The changes of the namespace's annotations: a request to Rancher, or its end."""
     raised: Mapping[str, Quantity] | None = None
     """The limits that the quota shall have; None where the decision leaves them as they are."""
-    problems: Sequence[ResourceQuotaError] = ()
+    problems: Sequence[Problem] = ()
     timers: Timers = field(default_factory=Timers)
     recheck_after: float | None = None
     asks: bool = False

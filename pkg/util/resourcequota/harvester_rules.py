@@ -47,7 +47,7 @@ class HarvesterRules:
         compensate_as_harvester(draft.facts.quota, draft.limits, draft.vms, draft.annotations)
         entries = read(draft.annotations)  # with the compensation
         if entries.invalid:
-            draft.problems += [*entries.invalid.values()][:1]
+            draft.problems += [error.problem for error in entries.invalid.values()][:1]
             return draft.plan()
         return draft.plan(add(added, entries.compensation))
 

@@ -12,13 +12,14 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resourcequota.base import base_of, hard, quantity_of
 from pkg.util.resourcequota.caps import idle
 from pkg.util.resourcequota.compensation import lack, promised
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry, turn
 from pkg.util.resourcequota.entries import entry_keys, is_by_uid, migrating_key, put, read, remove, standing
-from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.give_back import lowered
 from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
@@ -55,7 +56,7 @@ class OwnRules:
             self._retire()
             return draft.plan()
         if draft.invalid:  # spec.hard is left alone
-            draft.problems += [*draft.invalid.values()][:1]
+            draft.problems += [error.problem for error in draft.invalid.values()][:1]
             return draft.plan()
         if growth:
             compensation = self._compensation(refused, added, growth, compensation)
@@ -81,7 +82,7 @@ class OwnRules:
                 draft.vms[index] = replace(vm, old_sides=held_sides, old_claims=held_claims)
                 names = ", ".join(left.name for left in released)
                 text = f"VM {vm.name}: {names} still counts {limit:g} s after the migration"
-                draft.problems.append(ResourceQuotaError(text, EVENT_HOLD_LIMIT, vm=vm.name))
+                draft.problems.append(Problem(EVENT_HOLD_LIMIT, text, vm=vm.name))
 
     def _wanted(self) -> Iterator[WantedEntry]:
         draft, limits = self.draft, self.draft.limits

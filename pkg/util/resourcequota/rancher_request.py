@@ -19,6 +19,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList
 from pkg.util import constants
 from pkg.util.amounts import shown
+from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import read
 from pkg.util.resourcequota.errors import (
@@ -27,7 +28,6 @@ from pkg.util.resourcequota.errors import (
     EVENT_PROJECT_FULL,
     EVENT_STUCK,
     InvalidNamespaceAnnotation,
-    ResourceQuotaError,
 )
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_served
@@ -98,7 +98,7 @@ def as_request(facts: Facts, made: Plan) -> Plan:
         asked = _raised(facts, made.raised or {}, base) if entries else base
         text = with_limits(facts.limits, {name: str(limit) for name, limit in asked.items()})
     except InvalidNamespaceAnnotation as exc:
-        return replace(made, annotations={}, hard={}, asks=True, problems=[*made.problems, exc])
+        return replace(made, annotations={}, hard={}, asks=True, problems=[*made.problems, exc.problem])
     is_recorded = asked or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
     record = _record(facts, text, base, entries) if is_recorded else None
     return _with_look(facts, replace(made, annotations={}, asks=True, namespace=_changes(facts, text, record)))
@@ -196,17 +196,17 @@ def _with_look(facts: Facts, made: Plan) -> Plan:
         left = request.at + SILENCE - facts.now
         due = min(due, left if left > 0 else SILENCE)
         if left <= 0:
-            problems.append(ResourceQuotaError(_silence(facts, namespace_name=namespace.name), EVENT_NO_ANSWER))
+            problems.append(Problem(EVENT_NO_ANSWER, _silence(facts, namespace_name=namespace.name)))
     return replace(made, problems=problems, recheck_after=due if due < math.inf else None)
 
 
-def _stuck(facts: Facts) -> ResourceQuotaError:
+def _stuck(facts: Facts) -> Problem:
     keys = ", ".join(facts.rancher.stuck)
-    return ResourceQuotaError(
+    return Problem(
+        EVENT_STUCK,
         f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
         f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
         f"annotation. An administrator removes them: {removal_command(facts.quota, facts.rancher.stuck)}",
-        EVENT_STUCK,
     )
 
 
@@ -223,7 +223,7 @@ def _silence(facts: Facts, namespace_name: str) -> str:
     )
 
 
-def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError | None:
+def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem | None:
     """Returns why `added` altogether, with `what` in it, is not requested of Rancher; None if it may be."""
     denial = facts.timers.denial
     if denial is None or not facts.rancher.asks or facts.now >= denial.until:
@@ -234,15 +234,14 @@ def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> ResourceQu
     return None
 
 
-def project_full(facts: Facts, what: str, added: Mapping[str, Quantity]) -> ResourceQuotaError:
+def project_full(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem:
     """Returns the problem of a request that Rancher's project has no room for."""
     needed = ", ".join(f"{shown(amount, name)} of {name}" for name, amount in sorted(added.items()) if amount > ZERO)
     validation = validation_of(facts.rancher.namespace)
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
-    return ResourceQuotaError(
-        f"{what} waits: Rancher's project {project} has no room for {needed} more{says}", EVENT_PROJECT_FULL
-    )
+    text = f"{what} waits: Rancher's project {project} has no room for {needed} more{says}"
+    return Problem(EVENT_PROJECT_FULL, text)
 
 
 def with_grant(facts: Facts, made: Plan) -> Plan:
@@ -259,10 +258,10 @@ def with_grant(facts: Facts, made: Plan) -> Plan:
     return replace(made, problems=[not_granted(facts, beyond), *made.problems])
 
 
-def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> ResourceQuotaError:
+def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
     """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
     validation = validation_of(facts.rancher.namespace)
     amounts = ", ".join(f"{n} {shown(asked, n)} of which {shown(g, n)} are granted" for n, (asked, g) in beyond.items())
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
-    return ResourceQuotaError(text, EVENT_NOT_GRANTED)
+    return Problem(EVENT_NOT_GRANTED, text)

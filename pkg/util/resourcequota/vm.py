@@ -24,9 +24,10 @@ from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.entries import migrating_keys
-from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, ResourceQuotaError
+from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind
 from pkg.util.resourcequota.side_usage import pods_usage
@@ -83,7 +84,7 @@ class VmUsage:
     """When quota ceases to count its pods that are being deleted (seconds since the epoch)."""
     limits_since: frozenset[str]
     """The quota's limits that are younger than its source."""
-    problems: Sequence[ResourceQuotaError]
+    problems: Sequence[Problem]
 
     @cached_property
     def granted(self) -> ResourceList:
@@ -208,7 +209,7 @@ def assess(
         ended=Quantity.of(len(ended)),
         charged_until=pods.charged_until,
         limits_since=pods.limits_since,
-        problems=[ResourceQuotaError(f"VM {name} {text}", reason, vm=name) for reason, text in problems],
+        problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
     )
 
 

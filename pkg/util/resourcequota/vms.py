@@ -12,23 +12,24 @@ from pkg.util.kubevirt.claims import Move, labelled_claims, moves, state_claims_
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.rendering import Rendering, limited_by
 from pkg.util.kubevirt.sides import ControlledPods
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import has_scopes, is_live
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.errors import ResourceQuotaError, not_understood
+from pkg.util.resourcequota.errors import not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import Namespace, VmUsage, assess
 
 
-def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[ResourceQuotaError]]:
+def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[Problem]]:
     """Every VM that migrates or has an old side left, by name, and what is to be said about them.
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
     """
     vms: list[VmUsage] = []
-    problems: list[ResourceQuotaError] = []
+    problems: list[Problem] = []
     for vm in vms_one_by_one(facts, policy, base):
-        if isinstance(vm, ResourceQuotaError):
+        if isinstance(vm, Problem):
             problems.append(vm)
         else:
             vms.append(vm)
@@ -36,7 +37,7 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], lis
     return vms, problems
 
 
-def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | ResourceQuotaError]:
+def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
     """What `vms_of` gives. Each is worked out once as long as its objects are the same: of a namespace's VMs few change
     from one decision to the next, which finds the others in the facts' cache."""
     quota, instances = facts.quota, facts.instances if facts.claims is not None else {}

@@ -126,7 +126,7 @@ def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -
     found = idle(on_quota, on_namespace, HARD_HAS)
     assert [str(problem) for problem in found] == [f"max-extra of {text}" for text in said]
     assert {problem.reason for problem in found} <= {"MaxExtraCapsNothing"}
-    assert len({problem.state for problem in found}) == len(found)
+    assert len({problem.key for problem in found}) == len(found)
 
 
 # ---- which migrations get headroom ---------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monke
     assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(GROWTH)}
     (problem,) = made.problems
     assert (problem.vm, str(problem)) == ("b", "VM b: KeyError: 'limits.memory'")
-    assert isinstance(problem.__cause__, KeyError)
+    assert isinstance(problem.cause, KeyError)
 
 
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:

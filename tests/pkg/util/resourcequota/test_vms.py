@@ -12,10 +12,10 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota import vms
 from pkg.util.resourcequota.base import base_of
-from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import VmUsage
@@ -27,7 +27,7 @@ PLUGGED = plugged()
 SOURCE = launcher()
 
 
-def asked(seen: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[ResourceQuotaError]]:
+def asked(seen: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[Problem]]:
     found, problems = vms.vms_of(seen, policy, base_of(seen.quota, seen.limits, policy))
     return {vm.name: vm for vm in found}, problems
 
@@ -48,8 +48,8 @@ def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_ca
     monkeypatch.setattr(vms, "assess", broken)
     _found, (problem,) = asked(namespace(quota(), [vmim()], [SOURCE], [HERE]), EXACT)
     assert (str(problem), problem.vm, problem.reason) == ("VM vm1: KeyError: 'limits.cpu'", "vm1", "MigrationNotScaled")
-    assert isinstance(problem.__cause__, KeyError)
-    assert problem.__cause__.__traceback__ is not None
+    assert isinstance(problem.cause, KeyError)
+    assert problem.cause.__traceback__ is not None
 
 
 STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
