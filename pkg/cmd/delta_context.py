@@ -10,23 +10,16 @@ import msgspec
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, RuntimeClass
 from kubeloop.api.meta import Object
-from kubeloop.api.objects import by_creation
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.cmd.manifests import group_of
 from pkg.report.collect import AROUND_VMIS
-from pkg.util.constants import (
-    ANNOTATION_NETWORK_RESOURCE,
-    KUBEVIRT_PHASE_DEPLOYED,
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    VMI_PHASE_RUNNING,
-)
-from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version
+from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.resourcequota.observe import Source
@@ -111,22 +104,14 @@ class Context:
         return {claim.name: claim for claim in self._of(PersistentVolumeClaim).list(namespace)}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
-        """The launcher pod that a running VMI lives in, the newest that it controls on its node, and the attachment
-        pods of that one."""
-        status = trusted_status(vmi)
-        node = status.node_name
-        if status.phase != VMI_PHASE_RUNNING or not node:
-            return None
-        pods = [pod for pod in self._controlled_by(vmi) if pod.spec.node_name == node]
-        if not pods:
-            return None
-        launcher = max(pods, key=by_creation)
-        return Side(launcher, tuple(self._controlled_by(launcher)))
+        """Returns the side in which a VM runs, of several the newest."""
+        launchers = self._controlled_by(vmi)
+        attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
+        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).home), None)
 
     def _controlled_by(self, owner: Object) -> list[Pod]:
-        """Its pods that are not over; none of an object without a uid."""
-        found = self._of(Pod).by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
-        return [pod for pod in found if not pod.terminal]
+        """Returns its pods; none of an object without a uid."""
+        return self._of(Pod).by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
 
     def _of(self, kind: type[T]) -> CacheReader[T]:
         return CacheReader(self._kept[kind])

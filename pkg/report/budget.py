@@ -13,10 +13,10 @@ from pkg.report.explain import Explanation, Verdict, explain
 from pkg.report.fit import asked_for, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.kubevirt.sides import target_launchers
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
-from pkg.util.managedtenantquota.targets import target_pods
 from pkg.util.managedtenantquota.window import Window
 
 _AT_ONCE = Policy(shortage=0.0)
@@ -81,7 +81,7 @@ def why_it_waits(observed: Observed, migration: str) -> list[str]:
     vmi = observed.facts.instances.get(found.spec.vmi_name)
     if vmi is None:
         return [f"VM {found.spec.vmi_name} does not run"]
-    if target_pods(found, vmi, observed.facts.pods):
+    if target_launchers(found, vmi, observed.facts.pods):
         return []
     window = Window(observed, _AT_ONCE)
     said = [

@@ -15,8 +15,8 @@ from kubeloop.api.core import Pod
 from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status
-from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
+from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status, vm_of
+from pkg.util.kubevirt.migration import MigrationPods, pods_of, pods_of_migrations
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
@@ -114,6 +114,15 @@ def ended_launchers(
     return [
         p for p in ended if any((each.source == p.name and each.fits_source(p)) or each.is_target(p) for each in told)
     ]
+
+
+def target_launchers(
+    migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
+) -> list[Pod]:
+    """Returns the migration's target launcher, if it was created, whatever became of it."""
+    launchers = [Side(pod) for pod in pods if vm_of(pod) and controller_of(pod, VMI).uid == vmi.uid]
+    told = pods_of(migration, trusted_status(vmi).migration_state)
+    return [side.launcher for side in _targets(launchers, [told])]
 
 
 # ---- which side is which -------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.claims import Claims, labelled_claims, state_claims
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
-from pkg.util.kubevirt.migration import abort_requested, is_refused, migration_of
+from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import ControlledPods, sides_of
+from pkg.util.kubevirt.sides import ControlledPods, sides_of, target_launchers
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quotacount.usage import has_scopes
@@ -146,7 +146,7 @@ def missing_targets(facts: Facts) -> list[Missing]:
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
         source = next(iter(sides_of(vmi, [migration], pods).home), None)
-        targets = target_pods(migration, vmi, facts.pods)
+        targets = target_launchers(migration, vmi, facts.pods)
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
         else:
@@ -156,14 +156,6 @@ def missing_targets(facts: Facts) -> list[Missing]:
         if is_missing:
             found.append(Missing(migration, vmi, source, launcher=not targets))
     return found
-
-
-def target_pods(
-    migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
-) -> list[Pod]:
-    """The migration's target launcher, if it was created, whatever became of it."""
-    labels = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABEL_CREATED_BY: vmi.uid}
-    return [pod for pod in pods if migration_of(pod) == migration.uid and labels.items() <= pod.labels.items()]
 
 
 def with_largest_defaults(rendering: Rendering) -> Rendering:

@@ -57,10 +57,14 @@ def vmi(name: str = "vm1", namespace: str = "ns", limits: bool = True, **spec: A
 
 
 def pod(name: str = "p", *, node: str = "node1", cpu: str = "7", **more: Any) -> Document:
-    """A pod with one container of `cpu`; vm1 controls it unless another `owner` (a uid) or no `controller` is given."""
+    """A launcher with one container of `cpu`; vm1 controls it unless another `owner` (a uid) or no `controller` is
+    given. One of a pod is an attachment pod."""
     owner, controller = more.pop("owner", "uid-vm1"), more.pop("controller", True)
+    is_attachment = owner == "uid-p"
+    kind = "Pod" if is_attachment else "VirtualMachineInstance"
     body = document("Pod", name, spec={"nodeName": node}, status={"phase": more.pop("phase", "Running")})
-    body["metadata"]["ownerReferences"] = [{"kind": "Some", "name": "x", "uid": owner, "controller": controller}]
+    body["metadata"]["ownerReferences"] = [{"kind": kind, "name": "x", "uid": owner, "controller": controller}]
+    body["metadata"]["labels"] = {"kubevirt.io": "hotplug-disk" if is_attachment else "virt-launcher"}
     body["metadata"].update(more)
     container = {"name": "injected", "resources": {"limits": {"cpu": cpu}, "requests": {"cpu": "1"}}}
     body["spec"]["containers"] = [container]
