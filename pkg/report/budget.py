@@ -87,7 +87,7 @@ def why_it_waits(observed: Observed, migration: str) -> list[str]:
     said = [
         problem.message
         for problem in window.problems
-        if found in problem.about or not any(obj in observed.facts.migrations for obj in problem.about)
+        if found in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
     ]
     missing = next((each for each in window.missing if each.migration.uid == found.uid), None)
     if missing and missing in window.wanted:

@@ -1,4 +1,4 @@
-"""What people have to know of a quota or a VM, as a value: from a decision to event, log, metric and report. Pure."""
+"""Problems of quotas and VMs as values: one type from a decision to event, log, metric and report. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubeloop.api.meta import Object
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What keeps a quota or a VM from being served, or has changed its base. An administrator can do something about
+    """A reason why a quota or a VM is not served, or its base has changed. An administrator can do something about
     it, and the message says in one line what it is."""
 
     reason: str
@@ -19,9 +19,9 @@ class Problem:
     message: str
     vm: str = ""
     """The name of the VM that it is about; "": it is about the quota, or about other objects."""
-    about: Sequence[Object] = ()
+    objects: Sequence[Object] = ()
     """The objects that it is about, where a namespace has a migration budget."""
-    same: str = ""
+    identity: str = ""
     """What stays the same while the amounts in the message change; "": the VM, or the message up to its colon."""
     kind: EventType = "Warning"
     cause: Exception | None = field(default=None, compare=False)
@@ -29,8 +29,8 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What makes it the same problem: it is one event."""
-        return f"{self.reason}/{self.same or self.vm or self.message.partition(':')[0]}"
+        """The same for the same problem: it is one event."""
+        return f"{self.reason}/{self.identity or self.vm or self.message.partition(':')[0]}"
 
     def __str__(self) -> str:
         return self.message

@@ -181,5 +181,5 @@ class Handler:
         log.warning("%s: %s", namespace, problem.message)
         if problem.reason == EVENT_LOCK_LIMIT:
             _LIMIT_REACHED.inc()
-        for obj in problem.about:
+        for obj in problem.objects:
             self._events.event(obj, problem.kind, problem.reason, problem.message)

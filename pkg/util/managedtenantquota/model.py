@@ -93,7 +93,7 @@ class Observed:
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
-        return Problem(reason, message, about=[*also, *self.budgets], same=key)
+        return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
 
 def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:

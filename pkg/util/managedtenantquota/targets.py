@@ -91,7 +91,7 @@ class Room:
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
         self._granted = {vm.name: vm.granted for vm in vms}
-        self._wanted = {vm.name: vm.wanted for vm in vms}
+        self._wanted = {vm.name: vm.wanted_entry for vm in vms}
         self._let_in: dict[str, ResourceList] = {}
         self._needed: ResourceList = {}
 

@@ -7,19 +7,20 @@ A migration that a cap leaves out waits; the first in line is served first: by K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, total
 from pkg.util import constants
+from pkg.util.amounts import as_written, shown
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import Problem
-from pkg.util.resourcequota.base import Base, difference, hard
-from pkg.util.resourcequota.caps import refuse
-from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, put, read
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.base import Base, difference, hard, is_added
+from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, parse_resources, put, read
+from pkg.util.resourcequota.errors import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied
@@ -27,6 +28,8 @@ from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
+MAX_ANNOTATION_BYTES = 200 * 1024
+"""An object's annotations may take 256 KiB; what is left is for others."""
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
@@ -42,7 +45,7 @@ class WantedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaDraft:
-    """What a quota shall say, and what keeps it from that: each step of a rule set changes it."""
+    """The quota as it shall be, and what keeps it from that: each step of a rule set changes it."""
 
     facts: Facts
     policy: Policy
@@ -109,7 +112,7 @@ class QuotaDraft:
 
     def enter(
         self,
-        wanted: Sequence[WantedEntry],
+        wanted_entries: Sequence[WantedEntry],
         stays: Callable[[VmUsage], bool],
         compensation: Mapping[str, Quantity],
         *,
@@ -118,28 +121,30 @@ class QuotaDraft:
         """Writes the wanted entries and removes others; returns what all entries add up to. `stays`: a VM's entry stays
         as it was written, though none is wanted; `may_be_unknown`: one under a uid may be that of a VMI that is not
         known."""
-        keys = {entry.key for entry in wanted}
+        keys = {entry.key for entry in wanted_entries}
         self._drop(keys, stays, may_be_unknown=may_be_unknown)
-        others = (entry for key, entry in self.entries.items() if key not in keys)
-        added = total({name: entry[name] for name in self.limits if name in entry} for entry in others)
-        self._write(sorted(wanted, key=turn), added, compensation)
-        return added
+        other_entries = (entry for key, entry in self.entries.items() if key not in keys)
+        entered = total({name: entry[name] for name in self.limits if name in entry} for entry in other_entries)
+        self._write(sorted(wanted_entries, key=turn), entered, compensation)
+        return entered
 
-    def _write(self, wanted: Sequence[WantedEntry], added: ResourceList, compensation: Mapping[str, Quantity]) -> None:
-        """Writes entries and adds them to `added`, as long as the caps and the annotations have room beside the
+    def _write(
+        self, wanted_entries: Sequence[WantedEntry], entered: ResourceList, compensation: Mapping[str, Quantity]
+    ) -> None:
+        """Writes entries and adds them to `entered`, as long as the caps and the annotations have room beside the
         compensation."""
         sizes = {key: len(key.encode()) + len(text.encode()) for key, text in self.annotations.items()}
         size = sum(sizes.values())
-        for vm, key, wanted_value, present in wanted:
-            value: ResourceList | None = wanted_value
+        for vm, key, wanted, present in wanted_entries:
+            value: ResourceList | None = wanted
             size -= sizes.get(key, 0)
-            if present is None or any(amount > present.get(name, ZERO) for name, amount in wanted_value.items()):
-                then = size + len(key + marshal(wanted_value)) if present is None else 0
-                most = total([added, wanted_value, compensation])
-                if refusal := self.refusal(f"migration of VM {vm.name}", most, then):
+            if present is None or any(amount > present.get(name, ZERO) for name, amount in wanted.items()):
+                size_then = size + len(key + marshal(wanted)) if present is None else 0
+                most = total([entered, wanted, compensation])
+                if refusal := self.refusal(f"migration of VM {vm.name}", most, size_then):
                     if vm.stage > Stage.ANNOUNCED and not vm.target:  # else nothing waits for it any more
                         self.problems.append(refusal)
-                    value = minimum(wanted_value, present) if present is not None else None
+                    value = minimum(wanted, present) if present is not None else None
             if value is None:
                 self._remove(key)
                 continue
@@ -147,23 +152,23 @@ class QuotaDraft:
                 self.annotations[key] = marshal(value)
             size += len(key + self.annotations[key])
             self.invalid.pop(key, None)
-            add_to(added, value)
+            add_to(entered, value)
 
-    def refusal(self, what: str, added: Mapping[str, Quantity], size: int = 0) -> Problem | None:
-        """Returns why `added` altogether, with `what` in it, may not be: a cap, or Rancher; None where it may."""
+    def refusal(self, subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:
+        """Returns why `headroom` altogether, with `subject` in it, may not be: a cap, or Rancher; None where it may."""
         caps = self.facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), self.facts.max_extra
-        return refuse(caps, what, added, size) or denied(self.facts, what, added)
+        return refuse(caps, subject, headroom, size) or denied(self.facts, subject, headroom)
 
     # ---- spec.hard -------------------------------------------------------------------------------------------
 
-    def plan(self, added: Mapping[str, Quantity] | None = None) -> Plan:
-        """Returns the plan that is drafted, with spec.hard at the base and what is `added`, None: as it is."""
+    def plan(self, headroom: Mapping[str, Quantity] | None = None) -> Plan:
+        """Returns the plan that is drafted, with spec.hard at the base and `headroom`, None: as it is."""
         facts, policy, now = self.facts, self.policy, self.facts.now
-        raised = None if added is None else self._raise(added)
-        graces = [at + policy.foreign_grace for key, at in self.unexplained.items() if key in self.annotations]
-        holds = [at + policy.hold_limit for at in self.held_since.values()]
-        charged = [max(now, at + _AFTER_GRACE) for vm in self.vms for at in vm.charged_until]
-        due = min((*charged, *(at for at in (*graces, *holds) if at > now)), default=float("inf"))
+        raised = None if headroom is None else self._raise(headroom)
+        graces = [since + policy.foreign_grace for key, since in self.unexplained.items() if key in self.annotations]
+        hold_ends = [since + policy.hold_limit for since in self.held_since.values()]
+        charged = [max(now, end + _AFTER_GRACE) for vm in self.vms for end in vm.charged_until]
+        due = min((*charged, *(end for end in (*graces, *hold_ends) if end > now)), default=float("inf"))
         return Plan(
             annotations=changes(facts.quota.annotations, self.annotations),
             hard=self.hard,
@@ -173,10 +178,10 @@ class QuotaDraft:
             recheck_after=due - now if due < float("inf") else None,
         )
 
-    def _raise(self, added: Mapping[str, Quantity]) -> ResourceList:
+    def _raise(self, headroom: Mapping[str, Quantity]) -> ResourceList:
         """Returns the limits that the quota shall have, and records them where a limit that Rancher wrote could not be
         told from headroom's otherwise."""
-        rancher, raised = self.facts.rancher, hard(self.limits, added)
+        rancher, raised = self.facts.rancher, hard(self.limits, headroom)
         if not self.default or (rancher.granted is not None and not rancher.asks):
             is_raised = raised != self.limits
             put(self.annotations, constants.ANNOTATION_APPLIED, raised if is_raised else None)
@@ -189,3 +194,39 @@ class QuotaDraft:
 def turn(entry: WantedEntry) -> tuple[bool, int, str]:
     """Orders what waits behind what is there."""
     return entry.present is None, -entry.vm.priority, entry.vm.since
+
+
+# ---- how much may be added -----------------------------------------------------------------------------------
+
+
+def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:
+    """Returns why `headroom` altogether, or annotations of this size, are too much with `subject` in them, None when
+    not. A cap that is garbage allows nothing: better to wait than to overrun it."""
+    try:
+        limits = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in caps if text]
+    except InvalidEntry as exc:
+        return Problem(EVENT_CAP_REACHED, f"{exc}: nothing is added")
+    for cap in limits:
+        for name, limit in sorted(cap.items()):
+            if headroom.get(name, ZERO) > limit:
+                raised, most = shown(headroom[name], name), as_written(str(limit), name)
+                text = f"{subject} waits: {name} would be raised by {raised}, max-extra is {most}"
+                return Problem(EVENT_CAP_REACHED, text)
+    if size <= MAX_ANNOTATION_BYTES:
+        return None
+    text = f"{subject} waits: the annotations would take {size} of {MAX_ANNOTATION_BYTES} bytes"
+    return Problem(EVENT_TOO_MANY, text)
+
+
+def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Problem]:
+    """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
+    whose quotas may limit different things, those that are no resource that headroom adds."""
+    absent = [(name, "spec.hard does not have it") for name in _capped(on_quota) if name not in hard]
+    never = [(name, "quotas do not count it of pods or claims") for name in _capped(on_namespace) if not is_added(name)]
+    return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in absent + never]
+
+
+def _capped(text: str) -> list[str]:
+    with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
+        return sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) if text else []
+    return []

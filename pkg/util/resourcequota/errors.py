@@ -1,4 +1,4 @@
-"""Why a ResourceQuota is left as it is: reasons of Events, and what is raised where an object cannot be read."""
+"""The reasons of Events about ResourceQuotas, and the errors that are raised where an object cannot be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def not_understood(vm: str, error: Exception) -> Problem:
 
 
 class ResourceQuotaError(Exception):
-    """What is written on a quota or a namespace is garbage, or not enough."""
+    """Something that is written on a quota or a namespace is garbage, or not enough."""
 
     reason = ""
     """The Event's."""

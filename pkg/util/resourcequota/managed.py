@@ -1,4 +1,4 @@
-"""Which ResourceQuotas are managed, which are switched off, and which are owned. Pure."""
+"""The management of ResourceQuotas: managed, switched off, owned. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
 
 
 class Management(Enum):
-    """What headroom does about a ResourceQuota. The first row that fits counts:
+    """The way in which headroom manages a ResourceQuota. The first row that fits counts:
 
     the quota                                                 | management | is managed | is served
     ----------------------------------------------------------+------------+------------+----------

@@ -17,11 +17,10 @@ from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.give_back import give_back
-from pkg.util.resourcequota.harvester_rules import HarvesterRules
 from pkg.util.resourcequota.managed import Management, is_default, is_ours, management_of
-from pkg.util.resourcequota.own_rules import OwnRules
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
+from pkg.util.resourcequota.rules import HarvesterRules, OwnRules
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 
 
@@ -33,29 +32,29 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     if rancher is NO_RANCHER:
         return _decide(facts, policy)
     facts = with_answer(facts)
-    made = _decide(facts, policy)
-    return with_grant(facts, as_request(facts, made) if rancher.asks else without_request(facts, made))
+    decided = _decide(facts, policy)
+    return with_grant(facts, as_request(facts, decided) if rancher.asks else without_request(facts, decided))
 
 
 def _decide(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     management = management_of(quota)
     if policy.released:  # without Rancher's leave Harvester could not go on either
-        made = give_back(facts, to_harvester=not facts.rancher.asks)
+        decided = give_back(facts, to_harvester=not facts.rancher.asks)
     elif facts.namespace_off or management is Management.OFF:
-        made = give_back(facts, to_harvester=True)
+        decided = give_back(facts, to_harvester=True)
     elif facts.mtq:
-        made = _left_to_mtq(facts, policy)
+        decided = _left_to_mtq(facts, policy)
     elif management is Management.NONE:  # it has lost the label
-        made = give_back(facts)
+        decided = give_back(facts)
     elif management is Management.SKIPPED:
-        made = _run_out(facts, policy) if is_default(quota) else Plan()
+        decided = _run_out(facts, policy) if is_default(quota) else Plan()
     else:
         beside_harvester = policy.mode is Mode.ASSIST and management is Management.DEFAULT
-        made = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy).plan()
+        decided = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy).plan()
         if not facts.rancher.asks:  # a touch is a write of the quota
-            return with_touch(facts, made)
-    return without_touch(quota, made)
+            return with_touch(facts, decided)
+    return without_touch(quota, decided)
 
 
 def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
@@ -64,8 +63,8 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
     if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
-    kept = [each for each in facts.migrations if is_finished(each) or has_entry(facts, each)]
-    return _as_harvester(replace(facts, migrations=kept), replace(policy, mode=Mode.ASSIST))
+    migrations = [vmim for vmim in facts.migrations if is_finished(vmim) or has_entry(facts, vmim)]
+    return _as_harvester(replace(facts, migrations=migrations), replace(policy, mode=Mode.ASSIST))
 
 
 def _as_harvester(facts: Facts, policy: Policy) -> Plan:

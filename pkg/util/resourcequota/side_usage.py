@@ -1,4 +1,4 @@
-"""What a ResourceQuota counts of one VM's sides, and of the side that KubeVirt would render next. Pure.
+"""The usage of one VM's sides, and of the side that KubeVirt would render next. Pure.
 
 A pod counts as far as the VM's spec goes: a tenant may have written it, unless deploy/policy.yaml is in force.
 """
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class PodsUsage(NamedTuple):
-    """What quota counts of one VM's pods; `target`, `allowed` and `to_come` are VmUsage's without claims."""
+    """The usage of one VM's pods; `target`, `allowed` and `to_come` are VmUsage's without claims."""
 
     target: ResourceList
     allowed: ResourceList
@@ -60,17 +60,17 @@ def pods_usage(
     """Returns the usage of these sides; `migrations` are all of the VM's, `active` those that may go on. `rendering`
     has the limits that the facts' quota asks for. Without a VMI nothing bounds what a pod counts."""
     pods = [pod for side in (*sides.home, *sides.target, *sides.old) for pod in side.pods]
-    ends = [at for at in map(charged_until, pods) if at is not None]
+    ends = [end for end in map(charged_until, pods) if end is not None]
     if not (active or sides.old):
         return PodsUsage({}, {}, {}, (), ends, frozenset(), ())
     is_bounded = vmi is not None and not rendering.policy_in_force
     usage = _SideUsage(facts, rendering, vmi or VirtualMachineInstance(), sides, is_bounded)
-    source, target = usage.of(sides.home), usage.of(sides.target) if active else {}
-    left = [(side.launcher, usage.of((side,))) for side in sides.old]
+    source, target = usage.usage_of(sides.home), usage.usage_of(sides.target) if active else {}
+    old_usages = [(side.launcher, usage.usage_of((side,))) for side in sides.old]
     leftovers = [
         # It is beyond the base as far as it is not larger than the side in which the VM runs.
         Leftover(pod.uid, f"pod {pod.name}", minimum(old, source) if source else old, left_at(pod.name, migrations))
-        for pod, old in left
+        for pod, old in old_usages
     ]
     attaching = any(map(may_attach, active))
     allowed, to_come = usage.to_come(source, target, attaching=attaching) if active else ({}, {})
@@ -90,18 +90,18 @@ class _SideUsage:
     is_bounded: bool
     """Whether a side counts as far as the VM's spec goes: not under deploy/policy.yaml, nor where no VMI is known."""
 
-    def of(self, sides: Sequence[Side]) -> ResourceList:
+    def usage_of(self, sides: Sequence[Side]) -> ResourceList:
         """Returns what counts of a side, launcher and attachment pod each by itself; of several that qualify for the
         same side the smallest."""
         pairs = (self._counted[side.launcher.uid] for side in sides)
-        return smallest(add(self._launcher_within(one), self._attachment_within(two)) for one, two in pairs)
+        return smallest(add(self._launcher_within(launcher), self._attachment_within(pod)) for launcher, pod in pairs)
 
     def excess(self, sides: Sequence[Side]) -> str:
         """Returns for people what quota counts of a side beyond the VM's spec; "" where nothing is."""
         counted = smallest(add(*self._counted[side.launcher.uid]) for side in sides)
-        more = sorted(positive(subtract(counted, self.of(sides))).items())
-        what = ", ".join(f"{name} by {shown(amount, name)}" for name, amount in more)
-        return what and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {what}"
+        excess = sorted(positive(subtract(counted, self.usage_of(sides))).items())
+        amounts = ", ".join(f"{name} by {shown(amount, name)}" for name, amount in excess)
+        return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
     def to_come(
         self, source: ResourceList, target: ResourceList, *, attaching: bool
@@ -113,7 +113,7 @@ class _SideUsage:
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
         that: it counts as far as the source that runs.
         """
-        has_changed = self.rendering.limit_ranges or self.limits_since or self._made_of.resized
+        has_changed = self.rendering.limit_ranges or self.limits_since or self._inputs.resized
         today = self._rendered_today(side_as_it_was if has_changed else target_usage)
         source = maximum(source, today)
         if not self.sides.target:
@@ -132,7 +132,7 @@ class _SideUsage:
 
     @cached_property
     def _counted(self) -> Mapping[str, tuple[ResourceList, ResourceList]]:
-        """What quota counts of each side's launcher and attachment pod, by the launcher's uid."""
+        """The usage of each side's launcher and attachment pod, by the launcher's uid."""
         charge = self._charge
         return {
             s.launcher.uid: (charge(s.launcher), total(map(charge, s.attachments)))
@@ -140,7 +140,7 @@ class _SideUsage:
         }
 
     def _attachment_to_come(self) -> ResourceList:
-        if not self._made_of.hotplugged or any(side.attachments for side in self.sides.target):
+        if not self._inputs.hotplugged or any(side.attachments for side in self.sides.target):
             return {}
         source = self._as_pattern(self.sides.home[0])
         return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
@@ -159,15 +159,15 @@ class _SideUsage:
 
     def _rendered_today(self, render: _Render) -> ResourceList:
         """Renders a side from each that qualifies as the source, and returns the smallest usage."""
-        made_of, usages = self._made_of, list[ResourceList]()
-        changed = self.rendering.limit_ranges or self.limits_since or made_of.resized or made_of.hotplugged
+        inputs, usages = self._inputs, list[ResourceList]()
+        changed = self.rendering.limit_ranges or self.limits_since or inputs.resized or inputs.hotplugged
         for number, side in enumerate(self.sides.home):
             if not changed and self._counted[side.launcher.uid] == (self._plain, {}):
                 usages.append(self._plain)  # as most are: nothing has changed since
                 continue
             pattern = self._as_pattern(side)
             rendered = partial(render, self.vmi, pattern, self.rendering, self.facts.quota.spec)
-            usage = self._once((render.__name__, number), pattern.pods, rendered)
+            usage = self._rendered((render.__name__, number), pattern.pods, rendered)
             if self.is_bounded:
                 usage = within(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
             usages.append(usage)
@@ -183,22 +183,22 @@ class _SideUsage:
         """The usage of a launcher that the installed release renders from the VM's spec, without what a LimitRange,
         perhaps a tenant's, or another's webhook would add. A pod that counts no more is trusted without its bound."""
         plain = replace(self.rendering, limit_ranges=()) if self.rendering.limit_ranges else self.rendering
-        return self._once("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
+        return self._rendered("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
 
     @cached_property
     def _bound(self) -> Bound:
         """The most that a side counts."""
         launcher = self.sides.home[0].launcher
         bound = partial(bound_of, self.vmi, self.rendering, self.facts.quota.spec, launcher)
-        return self._once("bound", [launcher], bound)
+        return self._rendered("bound", [launcher], bound)
 
     @cached_property
-    def _made_of(self) -> RenderedFrom:
+    def _inputs(self) -> RenderedFrom:
         return rendered_from(self.vmi)
 
-    def _once(self, what: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
+    def _rendered(self, rendering_of: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
         """Renders once as long as all that it is made of is equal: most changes of a VMI are of its state."""
         quota, vmi = self.facts.quota, self.vmi
         scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
-        key = what, vmi.namespace, vmi.name, scopes[0]
-        return self.facts.cache.made(key, (self.rendering, self._made_of, *scopes[1:], *pods), render)
+        key = rendering_of, vmi.namespace, vmi.name, scopes[0]
+        return self.facts.cache.made(key, (self.rendering, self._inputs, *scopes[1:], *pods), render)

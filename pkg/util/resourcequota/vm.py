@@ -1,4 +1,4 @@
-"""What one VM may have of a ResourceQuota beyond the base. Pure.
+"""One VM's usage of a ResourceQuota, and what it may have beyond the base. Pure.
 
 The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one, so the same
 sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has grown by,
@@ -35,7 +35,7 @@ from pkg.util.resourcequota.side_usage import pods_usage
 # What each amount of a VmUsage is, by the state that its VM's migration is in. S: the source side, the larger of what
 # quota counts and what KubeVirt would render today. T: the target side. A claim of the VM's state is part of T.
 #
-#                 | target            | to_come             | allowed   | need               | wanted
+#                 | target            | to_come             | allowed   | need               | wanted entry
 #   --------------+-------------------+---------------------+-----------+--------------------+-----------------------
 #   not migrating | nothing           | nothing             | nothing   | nothing            | what is left over
 #   announced     | T, if it is there | what of T is not    | min(S, T) | of the migration   | granted: no target comes
@@ -50,7 +50,7 @@ from pkg.util.resourcequota.side_usage import pods_usage
 
 @dataclass(frozen=True)
 class VmUsage:
-    """One VM at one moment. Amounts are by every name that quota counts them under."""
+    """A VM at one moment. Amounts are by every name that quota counts them under."""
 
     name: str
     vmi: VirtualMachineInstance | None
@@ -77,7 +77,7 @@ class VmUsage:
     """What quota will count of the claims that they move to."""
     old_sides: Sequence[Leftover]
     old_claims: Sequence[Leftover]
-    ended: Quantity
+    ended_pods: Quantity
     """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
     count."""
     charged_until: Sequence[float]
@@ -88,11 +88,11 @@ class VmUsage:
 
     @cached_property
     def granted(self) -> ResourceList:
-        """What its pods and claims use of what is granted to them."""
+        """The part of what is granted to its pods and claims that they use."""
         return self._with_leftovers(minimum(self.target, self.allowed))
 
     @cached_property
-    def wanted(self) -> ResourceList:
+    def wanted_entry(self) -> ResourceList:
         """The wanted entry where there is none yet."""
         if self.stage > Stage.ANNOUNCED:
             return self._with_leftovers(self.need or {})
@@ -102,9 +102,9 @@ class VmUsage:
         """Returns the wanted entry. A present one stays as far as the pods that it was granted for use it, or as the
         migration would be granted today if it goes on after all."""
         if not present:
-            return self.wanted
+            return self.wanted_entry
         most = self._with_leftovers(maximum(self.target, maximum(self.allowed, self.need or {})))
-        return maximum(self.wanted, minimum(present, most))
+        return maximum(self.wanted_entry, minimum(present, most))
 
     def _with_leftovers(self, target: ResourceList) -> ResourceList:
         if not self.leftovers:
@@ -114,7 +114,7 @@ class VmUsage:
 
     @property
     def leftovers(self) -> Sequence[Leftover]:
-        """What ended migrations left behind and quota still counts."""
+        """All that ended migrations left behind and quota still counts."""
         return (*self.old_sides, *self.old_claims)
 
 
@@ -135,7 +135,7 @@ def harvester_need(vmi: VirtualMachineInstance, _allowed: ResourceList, renderin
 
 
 class _Estimate(NamedTuple):
-    """How a need is computed, and when there is one."""
+    """A way to compute a need, and when there is one."""
 
     need: Callable[[VirtualMachineInstance, ResourceList, Rendering], ResourceList | None]
     since: Stage
@@ -159,7 +159,7 @@ _ESTIMATES: Mapping[EstimateKind, _Estimate] = {
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What is the same for all VMs of a namespace in one decision."""
+    """All that is the same for all VMs of a namespace in one decision."""
 
     facts: Facts
     rendering: Rendering
@@ -180,12 +180,12 @@ def assess(
     sides = sides_of(vmi, migrations, namespace.pods)
     can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
     stage = _stage(max((stage for stage, _ in stages), default=Stage.FINISHED), sides, estimate, can_migrate)
-    moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.home)
-    pods = pods_usage(facts, rendering, vmi, sides, migrations, active if moving else ())
-    claims, volumes = _claims(namespace, vmi, migrations, moves, sides, moving=moving)
+    is_moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.home)
+    pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
+    claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     allowed = total([pods.allowed, claims.there, claims.to_come])
     need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.ANNOUNCED else None
-    ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended else ()
+    ended_pods = ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended else ()
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
     if need is None and stage >= Stage.WANTED:
         problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
@@ -206,7 +206,7 @@ def assess(
         volumes_to_come=volumes.to_come,
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
-        ended=Quantity.of(len(ended)),
+        ended_pods=Quantity.of(len(ended_pods)),
         charged_until=pods.charged_until,
         limits_since=pods.limits_since,
         problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
@@ -230,12 +230,12 @@ def _claims(
     moves: Sequence[Move],
     sides: Sides,
     *,
-    moving: bool,
+    is_moving: bool,
 ) -> tuple[SecondClaims, SecondClaims]:
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
     claims, rendering = namespace.facts.claims, namespace.rendering
     if claims is None or has_scopes(namespace.facts.quota.spec):
         return NOTHING, NOTHING
     home, labelled = [side.launcher.name for side in sides.home], namespace.labelled
-    state = state_claims(vmi, migrations, claims, rendering, labelled=labelled, home=home, moving=moving)
+    state = state_claims(vmi, migrations, claims, rendering, labelled=labelled, home=home, moving=is_moving)
     return state, doubled(moves, claims, rendering.kubernetes)

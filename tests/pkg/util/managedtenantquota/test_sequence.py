@@ -400,7 +400,7 @@ def test_what_people_are_told(case: Said) -> None:
     made = window(case.seen)
     (problem,) = made.problems
     assert (problem.reason, problem.message) == (case.reason, case.message)
-    assert [obj.name for obj in problem.about] == case.about.split()
+    assert [obj.name for obj in problem.objects] == case.about.split()
     assert made.recheck_after == case.again
     assert not made.wanted
 

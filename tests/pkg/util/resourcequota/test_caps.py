@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.caps import MAX_ANNOTATION_BYTES, idle, refuse
+from pkg.util.resourcequota.draft import MAX_ANNOTATION_BYTES, idle, refuse
 from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan

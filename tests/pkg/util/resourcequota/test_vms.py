@@ -86,7 +86,7 @@ def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: 
     broken, other = vmi(limits={"memory": text}, nodeName="node-1"), vmi("vm2", nodeName="node-1")
     seen = namespace(quota(), [vmim(), vmim(vm="vm2")], [launcher(HERE), launcher(other)], [broken, other])
     found, problems = asked(seen, policy)
-    assert found["vm2"].wanted["limits.cpu"] > Quantity.of(1)
+    assert found["vm2"].wanted_entry["limits.cpu"] > Quantity.of(1)
     (problem,) = problems
     assert problem.vm == "vm1"
     assert "VM vm1" in str(problem)
