@@ -3,18 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.base import base_of, hard
+from pkg.util import constants
+from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard
 from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key, read
-from pkg.util.resourcequota.managed import is_default, is_off
+from pkg.util.resourcequota.facts import pointer
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.policy import Policy
+from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of
+
+
+def lowered_too_far(
+    old: ResourceQuota,
+    new: ResourceQuota,
+    policy: Policy,
+    namespace: Namespace | None,
+    *,
+    of_status: bool = False,
+    grants: bool = False,
+) -> ResourceList:
+    """Returns the limits that a write lowers too far, with the lowest allowed values. `of_status`: it is one of the
+    status; `grants`: it is Rancher's, and its limits are a new grant.
+
+    While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are let
+    through."""
+    if not is_managed(old) or switched_off(new):
+        return {}
+    if namespace is not None and (switched_off(namespace) or request_of(namespace)):
+        return {}
+    if of_status:
+        return status_too_low(old, new)
+    granted = granted_to(old, namespace)
+    if granted is not None and grants:
+        with suppress(QuantityError):
+            granted = {**granted, **parse_resource_list(new.hard)}
+    return too_low(old, new, annotation_of(namespace), policy, granted)
+
+
+def after_the_migrations(old: ResourceQuota, new: ResourceQuota) -> str:
+    """What a write does to the marks and records of a managed quota that has to wait; "": nothing."""
+    if is_managed(old) and not is_managed(new):
+        return "its label can be removed"
+    if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
+        return f"{constants.ANNOTATION_OWNER} can be removed"
+    base = old.annotations.get(constants.ANNOTATION_BASE)
+    if base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
+        return f"{constants.ANNOTATION_BASE} can be changed"
+    return ""
+
+
+def records_of_correction(
+    old: ResourceQuota, new: ResourceQuota, corrected: Mapping[str, Quantity]
+) -> list[dict[str, str]]:
+    """Returns the patch by which a corrected write of Rancher's is recorded as its grant, on a quota that has
+    records."""
+    if not is_default(old) or constants.ANNOTATION_BASE not in old.annotations:
+        return []
+    records = {
+        constants.ANNOTATION_BASE: marshal({**granted_by_record(old), **parse_resource_list(new.hard)}),
+        constants.ANNOTATION_APPLIED: marshal({**applied_to(old), **corrected}),
+    }
+    return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
 
 
 def too_low(

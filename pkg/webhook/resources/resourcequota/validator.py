@@ -6,20 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from kubeloop.api.core import EventType, Namespace, ResourceQuota
-from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
+from kubeloop.api.core import EventType, ResourceQuota
+from kubeloop.api.quantity import Quantity
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.config.settings import QuotaGuard, Settings
 from pkg.util import constants
-from pkg.util.resourcequota.base import applied_to, granted_by_record
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import pointer
-from pkg.util.resourcequota.guard import status_too_low, too_low
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_served, switched_off
-from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of, with_request
+from pkg.util.resourcequota.guard import after_the_migrations, lowered_too_far, records_of_correction
+from pkg.util.resourcequota.managed import is_served, switched_off
+from pkg.util.resourcequota.rancher import with_request
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.view import NoAnswer, View
 
@@ -66,19 +65,8 @@ class Guard:
                 f"{name} can't be {limits[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
             )
             return self._denied(quota, f"{', '.join(wants)} until they are done")
-        later = self._after_the_migrations(old, quota)
+        later = after_the_migrations(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
-
-    def _after_the_migrations(self, old: ResourceQuota, new: ResourceQuota) -> str:
-        """What the write does to the marks and records of a managed quota that has to wait; "": nothing."""
-        if is_managed(old) and not is_managed(new):
-            return "its label can be removed"
-        if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
-            return f"{constants.ANNOTATION_OWNER} can be removed"
-        base = old.annotations.get(constants.ANNOTATION_BASE)
-        if base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
-            return f"{constants.ANNOTATION_BASE} can be changed"
-        return ""
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """UPDATE by Rancher: the write goes through with the limits that it may have."""
@@ -96,7 +84,7 @@ class Guard:
         return Decision(
             patch=[
                 *({"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()),
-                *_records(old, quota, lowest),
+                *records_of_correction(old, quota, lowest),
             ],
             warnings=[f"{self._holds(quota)}, corrected: {wants}"],
             audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
@@ -114,29 +102,12 @@ class Guard:
     async def _too_low(
         self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
     ) -> Mapping[str, Quantity]:
-        """The limits that a write lowers too far, with the lowest allowed values. `of_status`: it is one of the status;
-        `grants`: it is Rancher's, and its limits are a new grant.
-
-        While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are
-        let through."""
-        if not is_managed(old) or switched_off(new):
-            return {}
-
-        def lowest(namespace: Namespace | None) -> ResourceList:
-            if namespace is not None and (switched_off(namespace) or request_of(namespace)):
-                return {}
-            if of_status:
-                return status_too_low(old, new)
-            granted = granted_to(old, namespace)
-            if granted is not None and grants:
-                with suppress(QuantityError):
-                    granted = {**granted, **parse_resource_list(new.hard)}
-            return too_low(old, new, annotation_of(namespace), self.settings.policy, granted)
-
-        suggested = lowest(self.view.namespace(new.namespace))
+        """The limits that a write lowers too far (see `lowered_too_far`)."""
+        decide = partial(lowered_too_far, old, new, self.settings.policy, of_status=of_status, grants=grants)
+        suggested = decide(self.view.namespace(new.namespace))
         with suppress(NoAnswer):
             if suggested and (live := await self.view.namespace_live(new.namespace)) is not None:
-                return lowest(live)
+                return decide(live)
         return suggested
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
@@ -164,17 +135,6 @@ def _is_written_as_rancher(request: AdmissionRequest) -> bool:
     if request.user_info.username != constants.RANCHER_SUDO_USER or request.operation != "UPDATE":
         return False
     return request.old(ResourceQuota).annotations != request.new(ResourceQuota).annotations
-
-
-def _records(old: ResourceQuota, new: ResourceQuota, corrected: Mapping[str, Quantity]) -> list[dict[str, str]]:
-    """The patch by which a corrected write of Rancher's is recorded as its grant, on a quota that has records."""
-    if not is_default(old) or constants.ANNOTATION_BASE not in old.annotations:
-        return []
-    records = {
-        constants.ANNOTATION_BASE: marshal({**granted_by_record(old), **parse_resource_list(new.hard)}),
-        constants.ANNOTATION_APPLIED: marshal({**applied_to(old), **corrected}),
-    }
-    return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:
