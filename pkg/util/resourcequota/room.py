@@ -169,19 +169,32 @@ class Room:
         granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
         return positive(subtract(add(granted, entries.compensation), vm.target))
 
-    def refusal(self, candidate: Candidate, pending: Sequence[Usages] | None) -> str:
-        """Why a pod does not fit into the base, and whose the rest of the quota is; "" where it does. `pending` None:
-        beside the pods that are there."""
-        quota, need = self.facts.quota, self.need_of(candidate)
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
+        """Why a pod does not fit into the base; None where it does. `pending` None: beside the pods that are there."""
+        name, need = self.facts.quota.name, self.need_of(candidate)
         if pending is None:
             balance = self.beside_pods()
         else:
-            balance = self.beside_all(each[quota.name] for each in pending if quota.name in each)
-        if not (short := balance.short(need)):
-            return ""
+            balance = self.beside_all(each[name] for each in pending if name in each)
+        short = balance.short(need)
+        return Shortage(self.facts, need, short) if short else None
+
+
+class Shortage(NamedTuple):
+    """Why a pod does not fit into the base of a quota."""
+
+    facts: Facts
+    need: ResourceList
+    short: ResourceList
+    """What is left of each resource that is short."""
+
+    def __str__(self) -> str:
+        quota = self.facts.quota
         names = migrating_vms(quota, self.facts.migrations, self.facts.instances.values())
         whose = f" ({', '.join(names[:10])})" if names else ""
-        return f"{exceeded(quota, need, short)}; what headroom added to it is reserved for migrating VMs{whose}"
+        return (
+            f"{exceeded(quota, self.need, self.short)}; what headroom added to it is reserved for migrating VMs{whose}"
+        )
 
 
 class Rooms(NamedTuple):
@@ -216,9 +229,9 @@ class Rooms(NamedTuple):
         """Whether a pod needs anything but what was added for its own VM."""
         return any(not room.base.keys().isdisjoint(room.need_of(candidate)) for room in self.counting(candidate))
 
-    def refusal(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> str:
-        """Why a pod does not fit; "" where it does. See Room."""
-        return next(filter(None, (room.refusal(candidate, pending) for room in self.counting(candidate))), "")
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> Shortage | None:
+        """Why a pod does not fit; None where it does. See Room."""
+        return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
 
 def is_raised(quota: ResourceQuota) -> bool:

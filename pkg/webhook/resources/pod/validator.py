@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from pkg.util.kubevirt.migration import migration_of
 from pkg.util.quotacount.usage import pod_usage, resize_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.room import Candidate, Pods, Rooms, is_raised, refused_by_quota
+from pkg.util.resourcequota.room import Candidate, Pods, Rooms, Shortage, is_raised, refused_by_quota
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.view import NoAnswer, View, in_time
 
@@ -33,12 +34,12 @@ PAUSE: Final = 0.1
 
 
 class Look(NamedTuple):
-    """The rooms at one moment, why a pod does not fit beside the pods that are there, and why it does not fit at all
-    ("" where it does)."""
+    """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
+    that is known of."""
 
-    rooms: Rooms = Rooms()
-    beside_pods: str = ""
-    refusal: str = ""
+    rooms: Rooms
+    fits: bool
+    shortage: Shortage | None
 
 
 class Validator:
@@ -61,10 +62,13 @@ class Validator:
         candidate = self._candidate(request)
         if candidate.migration and not (await self._cached(candidate)).takes_of_a_base(candidate):
             return ALLOW  # KubeVirt's own is not held up because the API server is slow
-        rooms, _, refusal = await self._wait_for_room(candidate)
-        if not refusal and not request.dry_run:
-            # Between the last read and this nothing is awaited: no two pods are given the same room.
-            self._ledger.remember(candidate, rooms.usages(candidate))
+        refusal = await self._refused_by_quota(candidate)
+        if not refusal:
+            rooms, _, shortage = await self._wait_for_room(candidate)
+            refusal = str(shortage or "")
+            if not shortage and not request.dry_run:
+                # Between the last read and this nothing is awaited: no two pods are given the same room.
+                self._ledger.remember(candidate, rooms.usages(candidate))
         if refusal and candidate.migration:
             refusal = f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
         return deny(refusal, reason="no-room") if refusal else ALLOW
@@ -84,36 +88,35 @@ class Validator:
         return Candidate(request.namespace, pod, releases, need, pod.uid or request.uid, migration=migration)
 
     async def _refused_by_quota(self, candidate: Candidate) -> str:
-        """Why quota itself will refuse the pod, by live status; "": it will not. Let through here, the pod would never
-        come, and hold its place for as long as it is remembered. Raises NoAnswer."""
-        namespace = self._view.namespace(candidate.namespace)
+        """Why quota itself will refuse the pod, by live status; "": it will not, or there is no answer. Let through
+        here, the pod would never come, and hold its place for as long as it is remembered."""
+        namespace, policy = self._view.namespace(candidate.namespace), self._settings.policy
         for quota in filter(candidate.is_counted_by, self._view.quotas(candidate.namespace) if candidate.need else ()):
-            if refused_by_quota(quota, candidate, namespace, self._settings.policy):
-                quota = await self._view.quota_live(quota)
-                if refusal := refused_by_quota(quota, candidate, namespace, self._settings.policy):
-                    return refusal
+            if refused_by_quota(quota, candidate, namespace, policy):
+                with suppress(NoAnswer):
+                    live = await self._view.quota_live(quota)
+                    if refusal := refused_by_quota(live, candidate, namespace, policy):
+                        return refusal
         return ""
 
     async def _wait_for_room(self, candidate: Candidate) -> Look:
         """The look that decides: the first one that finds room, or the last one."""
-        look, until = Look(), loop_time() + PATIENCE
+        look, until = None, loop_time() + PATIENCE
         try:
-            if refusal := await self._refused_by_quota(candidate):
-                return Look(refusal=refusal)
             while True:
                 last = loop_time() >= until
                 look = await self._look(self._by_watch, candidate)
-                if look.refusal or look.rooms.is_behind:
+                if look.shortage or look.rooms.is_behind:
                     # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
                     # up to status.used.
                     seen, look = look, await self._look(self._by_list, candidate)
-                    last = last or bool(seen.beside_pods and look.beside_pods)
-                if not look.refusal or last:
+                    last = last or not (seen.fits or look.fits)
+                if not look.shortage or last:
                     return look
                 await asyncio.sleep(PAUSE)
         except NoAnswer:
             self._ledger.suspend()
-            if look.refusal:  # what stood in its way at the last look still does
+            if look and look.shortage:  # what stood in its way at the last look still does
                 return look
             return self._judge(await self._cached(candidate, self._view.pods(candidate.namespace)), candidate)
 
@@ -127,8 +130,8 @@ class Validator:
     def _judge(self, rooms: Rooms, candidate: Candidate) -> Look:
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
         pending = 2 * self._ledger.unseen(candidate.namespace, rooms.seen)
-        beside_pods = rooms.refusal(candidate)
-        return Look(rooms, beside_pods, beside_pods or rooms.refusal(candidate, pending))
+        shortage = rooms.shortage(candidate)
+        return Look(rooms, not shortage, shortage or rooms.shortage(candidate, pending))
 
     async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> Rooms:
         """Without a request: what the caches have, and `pods` as a watch has brought them."""

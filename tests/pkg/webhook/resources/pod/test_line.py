@@ -1,0 +1,43 @@
+"""How often a reader who follows one review comes back to a module."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from kubeloop.webhook.admission import AdmissionRequest
+from pkg.util.resourcequota.facts import Cache, Facts
+from tests.objects import pod
+from tests.pkg.util.resourcequota.test_line import returns
+from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
+from tests.pkg.webhook.resources.pod.test_validator import OF_MIGRATION, state, validator
+from tests.program import ROOT
+
+
+class Namespace(State):
+    """Whose objects have been worked out before, as an observer has them."""
+
+    cache = Cache()
+
+    def observe(self, *given: object) -> Facts:
+        return replace(super().observe(*given), cache=self.cache)  # type: ignore[arg-type]
+
+
+async def review(asked: AdmissionRequest, there: State) -> None:
+    await validator(FakeView(there, there)).validate(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        pytest.param(request(pod("1001m")), 81, id="a pod that is refused, by the watch and by the API server"),
+        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 18, id="a target"),
+    ],
+)
+def test_it_gets_no_longer(asked: AdmissionRequest, most: int) -> None:
+    there = state()
+    there.__class__ = Namespace
+    asyncio.run(review(asked, there))
+    assert returns(lambda: asyncio.run(review(asked, there)), (f"{ROOT}/pkg/",)) <= most
