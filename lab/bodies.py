@@ -42,8 +42,8 @@ def limit(hard: Mapping[str, Any]) -> Raw:
     """Rancher's ResourceQuotaLimit for limits by the ResourceQuota's names."""
     by_resource = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
     extended = {name: str(amount) for name, amount in hard.items() if name not in by_resource}
-    granted = {by_resource[name]: str(amount) for name, amount in hard.items() if name in by_resource}
-    return granted | ({"extended": extended} if extended else {})
+    fields = {by_resource[name]: str(amount) for name, amount in hard.items() if name in by_resource}
+    return fields | ({"extended": extended} if extended else {})
 
 
 def granting(hard: Mapping[str, Any]) -> str:

@@ -229,7 +229,7 @@ def counts(text: str, metric: str, name: Callable[[Mapping[str, str]], str]) -> 
     return sums
 
 
-def added(start: Counts, end: Counts) -> Counts:
+def growth(start: Counts, end: Counts) -> Counts:
     """Returns the growth of each count, the largest first."""
     growths = {key: value - start.get(key, 0.0) for key, value in end.items()}
     return dict(sorted(((k, v) for k, v in growths.items() if v > 0), key=lambda pair: -pair[1]))

@@ -210,8 +210,8 @@ def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
     """Writes the usage inside the area, where there is room."""
     text = f" {plateau.value}"
     for row in (top, top + 1, top + 2) if len(text) < plateau.length else ():
-        painted = canvas.is_painted(plateau.start, row, len(text), USED)
-        if painted and canvas.is_free(plateau.start, row, len(text)):
+        is_painted = canvas.is_painted(plateau.start, row, len(text), USED)
+        if is_painted and canvas.is_free(plateau.start, row, len(text)):
             canvas.write(plateau.start, row, text, ON_BAR)
             return
 

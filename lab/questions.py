@@ -73,7 +73,7 @@ def first_version(record: Record, start: float, fits: Callable[[QuotaVersion], b
 def writes(record: Record, since: float = 0.0, until: float = _FOREVER) -> list[QuotaVersion]:
     """The versions that a change of spec.hard, annotations or labels has made: those of status alone, which the API
     server and its controller manager write, are left out."""
-    changes = (new for old, new in pairwise(record.quotas) if old.written != new.written)
+    changes = (new for old, new in pairwise(record.quotas) if old.written_fields != new.written_fields)
     return [version for version in changes if since <= version.at <= until]
 
 
@@ -116,11 +116,11 @@ def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
 def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
     """The versions whose spec.hard was below the base and their entries; those of a request once it is granted."""
     low: list[QuotaVersion] = []
-    granted: list[Entry] = []
+    granted_entries: list[Entry] = []
     for version in record.quotas:
         if version.hard.covers(needed(version, base)):
-            granted = version.entries
-        elif version.entries and (version.entries == granted or not version.is_requested):
+            granted_entries = version.entries
+        elif version.entries and (version.entries == granted_entries or not version.is_requested):
             low.append(version)
     return low
 
@@ -169,7 +169,7 @@ def admission_version(record: Record, event: EventSeen, refusal: Refusal) -> Quo
 
 def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
     """Reports whether a version of the quota grants headroom for the migration's VM: by its name or its VMI's uid."""
-    vmi = record.instances.get(migration.vm)
+    vmi = record.vmis.get(migration.vm)
     keys = (migrating_key(migration.vm), migrating_uid_key(vmi.uid if vmi else ""))
     return any(entry.key in keys for entry in version.entries)
 
@@ -216,8 +216,8 @@ def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
         if version.at <= moment:
-            granted = version.entries if version.status_hard.covers(needed(version, base)) else []
-            since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted)}
+            granted_entries = version.entries if version.status_hard.covers(needed(version, base)) else []
+            since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted_entries)}
     return {vm: began for (vm, _), began in since.items()}
 
 
@@ -309,5 +309,5 @@ def admission_of(record: Record, migration: str, earlier: str) -> str:
     target, source = target_of(record, migration), source_of(record, earlier)
     if target is None or source is None:
         return "not there"
-    counted = source.ended is None or target.began.version < source.ended.version
-    return f"admitted {'while' if counted else 'after'} {earlier}'s old pod count{'s' if counted else 'ed'}"
+    is_counted = source.ended is None or target.began.version < source.ended.version
+    return f"admitted {'while' if is_counted else 'after'} {earlier}'s old pod count{'s' if is_counted else 'ed'}"

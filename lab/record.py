@@ -138,7 +138,7 @@ class QuotaVersion:
         return entries(self.quota.annotations)
 
     @property
-    def written(self) -> tuple[object, ...]:
+    def written_fields(self) -> tuple[object, ...]:
         """The part that people and controllers write; the rest is the status."""
         return self.quota.hard, self.quota.annotations, self.quota.labels
 
@@ -221,8 +221,8 @@ class Record:
     """The pods that quota counts now."""
     targets: dict[str, Track] = field(default_factory=dict)
     """The pod that was made for a migration, by the migration's uid."""
-    machines: dict[str, VirtualMachine] = field(default_factory=dict)
-    instances: dict[str, VirtualMachineInstance] = field(default_factory=dict)
+    vms: dict[str, VirtualMachine] = field(default_factory=dict)
+    vmis: dict[str, VirtualMachineInstance] = field(default_factory=dict)
     events: list[EventSeen] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     namespace: Namespace | None = None
@@ -245,8 +245,8 @@ class Record:
         return self.marks[-1]
 
     def see_quota(self, quota: ResourceQuota) -> None:
-        requested = request_of(self.namespace) is not None
-        self.quotas.append(QuotaVersion(self.clock(), with_request(quota, self.namespace), requested))
+        is_requested = request_of(self.namespace) is not None
+        self.quotas.append(QuotaVersion(self.clock(), with_request(quota, self.namespace), is_requested))
         self.listener(self.quotas[-1])
 
     def see_namespace(self, namespace: Namespace) -> None:

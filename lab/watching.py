@@ -24,12 +24,12 @@ def _ignore(_record: Record, _obj: object) -> None:
     """Ignores a deletion."""
 
 
-_SEEN: Mapping[str, tuple[See, See]] = {
+_METHODS: Mapping[str, tuple[See, See]] = {
     NAMESPACES.kind: (Record.see_namespace, _ignore),
     RESOURCE_QUOTAS.kind: (Record.see_quota, _ignore),
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind: (Record.see_migration, Record.lose_migration),
-    VIRTUAL_MACHINES.kind: (lambda record, vm: record.machines.update({vm.name: vm}), _ignore),
-    VIRTUAL_MACHINE_INSTANCES.kind: (lambda record, vmi: record.instances.update({vmi.name: vmi}), _ignore),
+    VIRTUAL_MACHINES.kind: (lambda record, vm: record.vms.update({vm.name: vm}), _ignore),
+    VIRTUAL_MACHINE_INSTANCES.kind: (lambda record, vmi: record.vmis.update({vmi.name: vmi}), _ignore),
     PODS.kind: (Record.see_pod, Record.lose_pod),
     EVENTS.kind: (Record.see_event, _ignore),
 }
@@ -47,11 +47,11 @@ class Watching:
         self.records = records
         self._sync_timeout = sync_timeout
         self._changed = asyncio.Event()
-        self._failed: Exception | None = None
+        self._error: Exception | None = None
         self._informers = [self._informer(client, kind) for kind in kinds]
 
     def _informer(self, client: Client, resource: Resource[Any]) -> SharedIndexInformer[Any]:
-        see, lose = _SEEN[resource.kind]
+        see, lose = _METHODS[resource.kind]
 
         def tell(method: See, obj: Any) -> None:
             record = self.records.get(obj.namespace or obj.name)
@@ -60,7 +60,7 @@ class Watching:
             try:
                 method(record, obj)
             except Exception as error:
-                self._failed = self._failed or error
+                self._error = self._error or error
                 raise
             self._changed.set()
 
@@ -96,5 +96,5 @@ class Watching:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.gather(*(informer.stop() for informer in self._informers))
-        if error is None and self._failed is not None:
-            raise self._failed
+        if error is None and self._error is not None:
+            raise self._error

@@ -91,8 +91,8 @@ def up(options: UpOptions) -> None:
         options.kubernetes,
         rancher_version=options.rancher_version,
     )
-    started = cluster.up(options.directory, cluster_options, Lines())
-    typer.echo(f"export KUBECONFIG={started.kubeconfig}")
+    handle = cluster.up(options.directory, cluster_options, Lines())
+    typer.echo(f"export KUBECONFIG={handle.kubeconfig}")
 
 
 def down(options: DirectoryOptions) -> None:
@@ -123,16 +123,16 @@ def status(options: DirectoryOptions, printed: OutputOptions) -> None:
 
 def with_rancher_version(words: Sequence[str]) -> list[str]:
     """Returns the command line with `--rancher RELEASE` spelled as the two flags that it stands for."""
-    spelled: list[str] = []
+    result: list[str] = []
     for number, word in enumerate(words):
         flag, separator, release = word.partition("=")
         if flag == "--rancher" and separator:
-            spelled += [flag, "--rancher-version", release]
+            result += [flag, "--rancher-version", release]
         elif number and words[number - 1] == "--rancher" and not word.startswith("-"):
-            spelled += ["--rancher-version", word]
+            result += ["--rancher-version", word]
         else:
-            spelled.append(word)
-    return spelled
+            result.append(word)
+    return result
 
 
 class _Up(Command):

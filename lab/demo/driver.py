@@ -31,10 +31,10 @@ from lab.watching import Watching
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 
 _PERSON = "person"
-_EVERYTHING = ("system:masters",)
+_ALL_RIGHTS = ("system:masters",)
 """By their rights they might: what they are told is what admission says."""
-_BY = "admission webhook"
-_DENIED = "denied request: "
+_WEBHOOK_WORDS = "admission webhook"
+_DENIAL_WORDS = "denied request: "
 T = TypeVar("T", bound=Object)
 
 PATIENCE = 60.0
@@ -63,7 +63,7 @@ class Driver:
     watching: Watching
     report: Report
     speed: float = 1.0
-    deserted: Callable[[], bool] = lambda: False
+    is_deserted: Callable[[], bool] = lambda: False
     step: str = field(default="", init=False)
     began: float = field(default=0.0, init=False)
     _headroom: Headroom | None = field(default=None, init=False)
@@ -87,19 +87,19 @@ class Driver:
         """A fact that comes true within PATIENCE. Raises Stopped when it does not."""
         actual: object = None
 
-        def is_so() -> bool:
+        def is_equal() -> bool:
             nonlocal actual
             actual = poll()
             return actual == expected
 
-        came = await self._until(is_so)
+        is_met = await self._until(is_equal)
         self.check(name, expected, actual, headline=headline)
-        if not came:
+        if not is_met:
             raise Stopped(f"({self.step}) {name}: not within {PATIENCE:g} s")
 
     def go_on(self) -> None:
         """Raises Stopped when the output is closed, StartError when headroom has ended by itself."""
-        if self.deserted():
+        if self.is_deserted():
             raise Stopped("the output is closed")
         if self._headroom is not None:
             self._headroom.check()
@@ -136,11 +136,11 @@ class Driver:
         """
         self.record.mark("rancher", f"agent restarts ×{times}")
         agent = RancherAgent(self.cluster.directory)
-        for answered in range(times):
+        for restarts in range(times):
             count = agent.writes(seed.NAMESPACE)
             agent.restart()
             if not await self._until(partial(lambda count: agent.writes(seed.NAMESPACE) > count, count)):
-                return answered
+                return restarts
         return times
 
     async def pace_kubevirt(self, *, linger: float) -> None:
@@ -168,7 +168,7 @@ class Driver:
 
     def status_of(self, vm: str) -> str:
         """The printable status of a VM."""
-        machine = self.record.machines.get(vm)
+        machine = self.record.vms.get(vm)
         return machine.status.printable_status or "" if machine else "not there"
 
     async def drain(self, node: str) -> None:
@@ -190,15 +190,15 @@ class Driver:
         def lower(quotas: ResourceClient[ResourceQuota]) -> Awaitable[object]:
             return quotas.merge_patch(patch, name=name, namespace=seed.NAMESPACE)
 
-        return bool(await self._denial(_BY, registry.RESOURCE_QUOTAS, lower))
+        return bool(await self._denial(_WEBHOOK_WORDS, registry.RESOURCE_QUOTAS, lower))
 
     async def forge(self) -> str:
         """Returns admission's answer to a tenant who creates a pod that looks like a VM's, once the API server applies
         the policies; "admitted" when it admits the pod for PATIENCE."""
         message = await self._denial(
-            _DENIED, registry.PODS, lambda pods: pods.create(seed.forged_pod(), namespace=seed.NAMESPACE)
+            _DENIAL_WORDS, registry.PODS, lambda pods: pods.create(seed.forged_pod(), namespace=seed.NAMESPACE)
         )
-        return message.partition(_DENIED)[2] or "admitted"
+        return message.partition(_DENIAL_WORDS)[2] or "admitted"
 
     async def _denial(
         self, words: str, resource: Resource[T], ask: Callable[[ResourceClient[T]], Awaitable[object]]
@@ -206,7 +206,7 @@ class Driver:
         """Returns admission's answer to a person with all permissions, once it has these words; "" when it has not
         within PATIENCE. Nothing is stored (dry run). Raises ApiError."""
         deadline = time.monotonic() + PATIENCE
-        config = load_config(str(self.cluster.kubeconfig)).impersonate(_PERSON, _EVERYTHING)
+        config = load_config(str(self.cluster.kubeconfig)).impersonate(_PERSON, _ALL_RIGHTS)
         async with Client(config) as client:
             person = client.resource(resource).dry_run()
             while time.monotonic() < deadline:

@@ -45,21 +45,21 @@ class Report:
         return check
 
     @property
-    def failed(self) -> int:
+    def failed_count(self) -> int:
         return sum(not check.ok for check in self.checks)
 
     @property
-    def passed(self) -> int:
-        return len(self.checks) - self.failed
+    def passed_count(self) -> int:
+        return len(self.checks) - self.failed_count
 
     @property
     def exit_code(self) -> int:
         """0 only when there were checks and every one of them passed."""
-        return 0 if self.checks and not self.failed else 1
+        return 0 if self.checks and not self.failed_count else 1
 
     @property
     def last_line(self) -> str:
-        return f"demo: {self.passed} passed, {self.failed} failed"
+        return f"demo: {self.passed_count} passed, {self.failed_count} failed"
 
 
 class Lines:
@@ -67,7 +67,7 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.broken = False
+        self.is_broken = False
         self._last_amounts: tuple[Amounts, Amounts] | None = None
         self._events: set[tuple[str, str]] = set()
 
@@ -98,10 +98,10 @@ class Lines:
     def say(self, text: str) -> None:
         """A line as it is."""
         try:
-            if not self.broken:
+            if not self.is_broken:
                 print(text, file=self._stream, flush=True)
         except BrokenPipeError:
-            self.broken = True
+            self.is_broken = True
 
     def _print_at(self, moment: float, text: str) -> None:
         self.say(f"{moment:6.1f} s  {text}")

@@ -46,7 +46,7 @@ def view(record: Record, report: Report, *, now: float, width: int, rows: int) -
     """The whole demo, `width` columns wide; each chart has `rows` rows."""
     scale = Scale(now, width - GUTTER - 1)
     title = Text("A namespace's quota while its VMs migrate, as the API server shows it", TITLE)
-    title.append(f"   {report.last_line}", BAD if report.failed else GOOD)
+    title.append(f"   {report.last_line}", BAD if report.failed_count else GOOD)
     charts = [row for name, read in _CHARTS.items() for row in _chart(name, read, record, scale, now, rows)]
     bands = {
         "": plot.axis(scale),
@@ -118,8 +118,8 @@ def spans_of(record: Record, track: Track, now: float) -> Iterator[Span]:
             yield Span(change.at, end, *(_REFUSED if look is PENDING and track.refused is not None else look))
     source, final_change = questions.source_of(record, track.name), track.ended
     if source is not None and final_change is not None:
-        gone = source.ended.at if source.ended else now
-        yield Span(final_change.at, max(gone, final_change.at), *LINGERING)
+        source_end = source.ended.at if source.ended else now
+        yield Span(final_change.at, max(source_end, final_change.at), *LINGERING)
 
 
 def runs_of_headroom(record: Record, now: float) -> Iterator[Span]:
@@ -170,8 +170,8 @@ def _steps(record: Record, scale: Scale) -> Canvas:
     canvas = Canvas(scale.columns)
     marks = _marks(record, "step")
     starts = [scale.column(mark.at) for mark in marks] + [scale.columns + 1]
-    for mark, start, following in zip(marks, starts, starts[1:], strict=False):
-        room, title = following - start - 1, mark.text.partition(":")[0]
+    for mark, start, next_start in zip(marks, starts, starts[1:], strict=False):
+        room, title = next_start - start - 1, mark.text.partition(":")[0]
         canvas.write(start, 0, title if len(title) <= room else title[:3], TITLE)
     return canvas
 

@@ -31,7 +31,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 
 _TAIL = 15
 """Lines of headroom's log that are shown when a check has failed."""
-_FOLLOWED = (
+_KINDS = (
     registry.RESOURCE_QUOTAS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINES,
@@ -59,17 +59,17 @@ async def _run(cluster: Cluster, speed: float, picture_path: Path | None) -> int
     lines.say(f"namespace {seed.NAMESPACE}; every number is what the API server at {cluster.url} shows")
     async with (
         Client(load_config(str(cluster.kubeconfig)), user_agent="headroom-demo") as client,
-        Watching(client, {seed.NAMESPACE: record}, *_FOLLOWED) as watching,
+        Watching(client, {seed.NAMESPACE: record}, *_KINDS) as watching,
     ):
-        await run_steps(Driver(cluster, client, record, watching, report, speed, lambda: lines.broken), SCENARIO)
-    if lines.broken:
+        await run_steps(Driver(cluster, client, record, watching, report, speed, lambda: lines.is_broken), SCENARIO)
+    if lines.is_broken:
         raise BrokenPipeError
     if is_terminal(sys.stdout):
         show(sys.stdout, record, report, record.clock())
     if picture_path is not None:
         write(picture_path, record, report, record.clock())
         lines.say(f"picture: {picture_path}")
-    if report.failed:
+    if report.failed_count:
         log = processes.log_path(cluster.directory, "headroom")
         for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
             print(f"headroom's log: {line}", file=sys.stderr)

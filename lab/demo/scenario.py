@@ -85,11 +85,11 @@ async def show_revert(driver: Driver) -> None:
     await _expect_hard(driver, "the quota is raised for it", seed.SECOND_RAISED)
     await driver.expect("m2 is under way", constants.PHASE_RUNNING, lambda: _phase(driver, "m2"))
     await driver.pause(1.0)
-    restarted = driver.record.clock()
+    restart_time = driver.record.clock()
     await driver.restart_rancher()
-    await _expect_hard(driver, "Rancher's agent reverts the quota", seed.BASE, since=restarted)
-    revert = questions.first_version(driver.record, restarted, _has_hard(seed.BASE))
-    repaired_since = revert.at if revert else restarted
+    await _expect_hard(driver, "Rancher's agent reverts the quota", seed.BASE, since=restart_time)
+    revert = questions.first_version(driver.record, restart_time, _has_hard(seed.BASE))
+    repaired_since = revert.at if revert else restart_time
     await _expect_hard(driver, "headroom repairs it", seed.SECOND_RAISED, since=repaired_since, headline=True)
     _note_repair_time(driver, repaired_since)
     await driver.stop_headroom()

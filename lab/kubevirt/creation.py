@@ -19,7 +19,7 @@ from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from lab.kubevirt.lookup import Configuration, Pods
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.pod import attachment_pod, hotplugged, launcher_pod
+from lab.kubevirt.pod import attachment_pod, hotplugged_volumes, launcher_pod
 from lab.kubevirt.state_claims import StateClaims
 from pkg.util.kubevirt.claims import keeps_state
 
@@ -40,8 +40,8 @@ def pick_node(
     tolerations: Sequence[Mapping[str, Any]] = (),
 ) -> str | None:
     """The least loaded node that may be used, the first by name among equals; None when there is none."""
-    fitting = [node.name for node in nodes if node.name not in avoid and _usable(node, selector or {}, tolerations)]
-    return min(fitting, key=lambda name: (load.get(name, 0), name), default=None)
+    candidates = [node.name for node in nodes if node.name not in avoid and _usable(node, selector or {}, tolerations)]
+    return min(candidates, key=lambda name: (load.get(name, 0), name), default=None)
 
 
 def _usable(node: Node, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, Any]]) -> bool:
@@ -242,7 +242,7 @@ class Creator:
     ) -> None:
         """The launcher's attachment pod. As `create`."""
         self.check((migration or vmi).key)
-        body = attachment_pod(launcher, hotplugged(vmi), self.configuration.rendering(vmi.namespace), migration)
+        body = attachment_pod(launcher, hotplugged_volumes(vmi), self.configuration.rendering(vmi.namespace), migration)
         await self.create(body, vmi, migration, ATTACHMENT)
 
     async def create(

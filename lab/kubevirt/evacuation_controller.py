@@ -34,18 +34,18 @@ _BY_NODE = "vmis of a node"
 class EvacuationHandler:
     """Creates migrations for the VMIs of one drained node at a time."""
 
-    instances: CacheReader[VirtualMachineInstance]
+    vmis: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
     limits: Callable[[], Limits]
 
     def __post_init__(self) -> None:
-        self.instances.add_indexer(_BY_NODE, nodes_of)
+        self.vmis.add_indexer(_BY_NODE, nodes_of)
 
     async def on_node_changed(self, key: str, node: Node | None) -> None:
         """Raises ApiError; RetryAfter while no more may be created."""
         if node is None or not is_drained(node):
             return
-        vmis = self.instances.by_index(_BY_NODE, node.name)
+        vmis = self.vmis.by_index(_BY_NODE, node.name)
         candidates = [vmi for vmi in vmis if migrates_on_eviction(vmi) and self.creator.is_free(vmi)]
         selected = candidates if self.creator.has_priorities else candidates[: self._free_places(vmis)]
         if candidates:
@@ -58,12 +58,12 @@ class EvacuationHandler:
         """Returns the number of further migrations that the limits allow away from the node of these VMIs."""
         running, limits = self.creator.migrations.running(), self.limits()
         keys = {vmi.key for vmi in vmis}
-        leaving = sum(migration.vmi_key in keys for migration in running)
-        return max(0, min(limits.per_cluster - len(running), limits.per_node - leaving))
+        leaving_count = sum(migration.vmi_key in keys for migration in running)
+        return max(0, min(limits.per_cluster - len(running), limits.per_node - leaving_count))
 
     def nodes_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
         """Returns the node that a migration leaves."""
-        vmi = self.instances.get_by_key(migration.vmi_key)
+        vmi = self.vmis.get_by_key(migration.vmi_key)
         return nodes_of(vmi) if vmi else []
 
 

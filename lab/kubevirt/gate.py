@@ -21,53 +21,53 @@ class Gate:
     """
 
     migrations: Migrations
-    instances: CacheReader[VirtualMachineInstance]
+    vmis: CacheReader[VirtualMachineInstance]
     pods: Pods
     limits: Callable[[], Limits]
     enqueue: Callable[[str], None]
-    _reserved: set[str] = field(default_factory=set, init=False)
-    _waiting: dict[str, None] = field(default_factory=dict, init=False)
+    _reservations: set[str] = field(default_factory=set, init=False)
+    _queue: dict[str, None] = field(default_factory=dict, init=False)
 
     def enter(self, key: str, node: str) -> str:
         """Reserve a place for a migration away from `node`: "" when it has one, else why it waits."""
-        reason = hindrance([self._sources(k) for k in self._running() if k != key], node, self.limits())
+        reason = hindrance([self._sources(k) for k in self._running_keys() if k != key], node, self.limits())
         if reason:
-            self._waiting[key] = None
+            self._queue[key] = None
         else:
-            self._waiting.pop(key, None)
-            self._reserved.add(key)
+            self._queue.pop(key, None)
+            self._reservations.add(key)
         return reason
 
     def is_waiting(self, key: str) -> bool:
         """Reports whether the migration waits for a place: it will be woken."""
-        return key in self._waiting
+        return key in self._queue
 
     def leave(self, key: str) -> None:
         """The place is free again, or its pod is in the cache and counts there; the next in line may enter."""
-        self._waiting.pop(key, None)
-        if key in self._reserved:
-            self._reserved.discard(key)
+        self._queue.pop(key, None)
+        if key in self._reservations:
+            self._reservations.discard(key)
             self.wake()
 
     def wake(self) -> None:
         """Enqueue as many of the waiting as there is room for."""
-        if not self._waiting:
+        if not self._queue:
             return
-        running = [self._sources(key) for key in self._running()]
+        running_sources = [self._sources(key) for key in self._running_keys()]
         limits = self.limits()
-        for key in list(self._waiting):
-            if len(running) >= limits.per_cluster:
+        for key in list(self._queue):
+            if len(running_sources) >= limits.per_cluster:
                 return
             vmi = self._vmi_of(key)
             node = (vmi.status.node_name or "") if vmi else ""
-            if not hindrance(running, node, limits):
-                del self._waiting[key]
-                running.append(frozenset({node}))
+            if not hindrance(running_sources, node, limits):
+                del self._queue[key]
+                running_sources.append(frozenset({node}))
                 self.enqueue(key)
 
-    def _running(self) -> set[str]:
+    def _running_keys(self) -> set[str]:
         """The migrations that have a target pod, or are about to."""
-        keys = set(self._reserved)
+        keys = set(self._reservations)
         for pod in self.pods.targets():
             for key in migration_keys(pod):
                 migration = self.migrations.get(key)
@@ -83,4 +83,4 @@ class Gate:
 
     def _vmi_of(self, key: str) -> VirtualMachineInstance | None:
         migration = self.migrations.get(key)
-        return self.instances.get_by_key(migration.vmi_key) if migration else None
+        return self.vmis.get_by_key(migration.vmi_key) if migration else None

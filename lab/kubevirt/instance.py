@@ -13,7 +13,7 @@ from kubeloop.api.objects import set_condition
 from lab.kubevirt import objects
 from lab.kubevirt.defaults import defaults
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, conditions_without, replacement, transitions
-from lab.kubevirt.pod import COMPUTE, hotplugged
+from lab.kubevirt.pod import COMPUTE, hotplugged_volumes
 from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
 from pkg.util import constants
 
@@ -38,10 +38,10 @@ def current_pod(vmi: VirtualMachineInstance, launchers: Iterable[Pod]) -> Pod | 
     """The pod that the guest runs in: on the VMI's node, the newest of those that live (KubeVirt's CurrentVMIPod)."""
     node = vmi.status.node_name
     if node:
-        fitting = [pod for pod in launchers if pod.spec.node_name == node]
+        candidates = [pod for pod in launchers if pod.spec.node_name == node]
     else:
-        fitting = [pod for pod in launchers if constants.LABEL_MIGRATION_JOB_UID not in pod.labels]
-    return max(fitting, key=lambda pod: (not pod.terminal, pod.metadata.creation_timestamp or ""), default=None)
+        candidates = [pod for pod in launchers if constants.LABEL_MIGRATION_JOB_UID not in pod.labels]
+    return max(candidates, key=lambda pod: (not pod.terminal, pod.metadata.creation_timestamp or ""), default=None)
 
 
 def wants_pod(vmi: VirtualMachineInstance, launchers: Sequence[Pod]) -> bool:
@@ -56,8 +56,8 @@ def next_phase(vmi: VirtualMachineInstance, pod: Pod | None) -> str:
     if pod is None:
         return PENDING if _stage(vmi) in ("", PENDING) else FAILED
     if pod.terminal:
-        succeeded = pod.status.phase == "Succeeded" and vmi.phase == RUNNING
-        return SUCCEEDED if succeeded else FAILED
+        has_succeeded = pod.status.phase == "Succeeded" and vmi.phase == RUNNING
+        return SUCCEEDED if has_succeeded else FAILED
     return RUNNING if is_running(pod) or vmi.phase == RUNNING else SCHEDULING
 
 
@@ -90,7 +90,7 @@ def refused_patch(vmi: VirtualMachineInstance, message: str, now: str) -> Patch 
 def volumes_patch(vmi: VirtualMachineInstance, attachments: Sequence[Pod], claim: str) -> Patch | None:
     """The merge patch of the VMI's volumeStatus, None when it is right: `claim` is the one of its state ("": it has
     none), and what is plugged in is as its launcher's attachment pod is."""
-    names, old = sorted(volume.name for volume in hotplugged(vmi)), vmi.status.volume_status or []
+    names, old = sorted(volume.name for volume in hotplugged_volumes(vmi)), vmi.status.volume_status or []
     state = VolumeStatus(name=_STATE, persistent_volume_claim_info=ClaimInfo(claim_name=claim))
     phase, reference = "Pending", None
     for pod in attachments[:1]:
@@ -153,8 +153,8 @@ def _placement_patch(vmi: VirtualMachineInstance, pod: Pod, report_overhead: boo
     if not vmi.status.node_name and pod.spec.node_name:
         patch = {"nodeName": pod.spec.node_name, "migrationMethod": "LiveMigration", "migrationTransport": "Unix"}
     overhead = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD)
-    reported = vmi.status.memory.memory_overhead if vmi.status.memory else None
-    if report_overhead and overhead and str(reported) != overhead:
+    reported_overhead = vmi.status.memory.memory_overhead if vmi.status.memory else None
+    if report_overhead and overhead and str(reported_overhead) != overhead:
         patch["memory"] = {"memoryOverhead": overhead}
     image = next((container.image for container in pod.spec.containers if container.name == COMPUTE), None)
     if image and vmi.status.launcher_container_image_version != image:
@@ -172,7 +172,7 @@ def _conditions(vmi: VirtualMachineInstance, pod: Pod | None, phase: str, now: s
 
 
 def _metadata(vmi: VirtualMachineInstance, pod: Pod | None) -> Patch:
-    metadata = objects.finalizers(vmi, objects.FINALIZER_INSTANCE)
+    metadata = objects.finalizers(vmi, objects.FINALIZER_VMI)
     node = vmi.status.node_name or (pod.spec.node_name if pod else None)
     if pod is not None and node and vmi.labels.get(constants.LABEL_NODE_NAME) != node:
         metadata["labels"] = {constants.LABEL_NODE_NAME: node}

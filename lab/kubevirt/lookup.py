@@ -32,7 +32,7 @@ class Pods:
 
     def __init__(self, pods: CacheReader[Pod]) -> None:
         self._pods = pods
-        pods.add_indexer(_BY_INSTANCE, instance_keys)
+        pods.add_indexer(_BY_INSTANCE, vmi_keys)
         pods.add_indexer(_BY_JOB, _job_uids)
         pods.add_indexer(_BY_OWNER, _owning_launchers)
         pods.add_indexer(_BY_NODE, _nodes)
@@ -55,11 +55,11 @@ class Pods:
     def attachments(self, launcher: Pod | None) -> list[Pod]:
         return self._pods.by_index(_BY_OWNER, launcher.uid) if launcher else []
 
-    def instances_of(self, pod: Pod) -> list[str]:
+    def vmis_of(self, pod: Pod) -> list[str]:
         """The VMI of a launcher, or of the launcher that an attachment pod belongs to, while that is known."""
         owner = owner_name(pod, "Pod")
         launcher = self._pods.get(namespace=pod.namespace, name=owner) if owner else pod
-        return instance_keys(launcher) if launcher else []
+        return vmi_keys(launcher) if launcher else []
 
     def load(self, node_names: Iterable[str]) -> Counter[str]:
         """Living launchers by node."""
@@ -76,8 +76,8 @@ class Migrations:
 
     def running(self) -> list[VirtualMachineInstanceMigration]:
         """Returns the migrations that have left Pending and have not ended."""
-        waiting = (None, "", constants.PHASE_PENDING)
-        return [m for m in self._migrations.list() if m.status.phase not in waiting and not is_finished(m)]
+        waiting_phases = (None, "", constants.PHASE_PENDING)
+        return [m for m in self._migrations.list() if m.status.phase not in waiting_phases and not is_finished(m)]
 
     def active(self, vmi_key: str) -> list[VirtualMachineInstanceMigration]:
         """Returns the migrations of a VMI that have not ended."""
@@ -89,7 +89,7 @@ class Migrations:
 
     def of_pod(self, pod: Pod) -> list[str]:
         """The migration that a pod was created for, and those that wait for a pod of their VMI to end."""
-        waiting_keys = [migration.key for vmi_key in instance_keys(pod) for migration in self.active(vmi_key)]
+        waiting_keys = [migration.key for vmi_key in vmi_keys(pod) for migration in self.active(vmi_key)]
         return [*migration_keys(pod), *waiting_keys]
 
     def has_rival(self, migration: VirtualMachineInstanceMigration) -> bool:
@@ -137,7 +137,7 @@ class Configuration:
         return limits_of(kubevirt.spec.configuration, defaults) if kubevirt else defaults
 
 
-def instance_keys(pod: Pod) -> list[str]:
+def vmi_keys(pod: Pod) -> list[str]:
     """The key of the VMI that a launcher belongs to; none for other pods."""
     owner = owner_name(pod, "VirtualMachineInstance") if is_launcher(pod) else ""
     return [f"{pod.namespace}/{owner}"] if owner else []

@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Object)
 Patch = dict[str, Any]
 
 FINALIZER_MIGRATION: Final = "kubevirt.io/migrationJobFinalize"
-FINALIZER_INSTANCE: Final = "kubevirt.io/virtualMachineControllerFinalize"
+FINALIZER_VMI: Final = "kubevirt.io/virtualMachineControllerFinalize"
 LABEL_VMI_NAME: Final = "kubevirt.io/vmi-name"
 """On a VMIM: what `kubectl get vmim -l` selects by."""
 LABEL_MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
@@ -45,14 +45,14 @@ class MigrationState(kubevirt.MigrationState):
     failure_reason: str | None = None
 
 
-class InstanceStatus(kubevirt.VirtualMachineInstanceStatus):
+class VMIStatus(kubevirt.VirtualMachineInstanceStatus):
     active_pods: dict[str, str] | None = None
     launcher_container_image_version: str | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[PhaseTransition] | None = None
 
 
-class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
+class VMISpec(kubevirt.VirtualMachineInstanceSpec):
     """kubevirt.io/v1 VirtualMachineInstanceSpec, with what goes into the launcher pod as it stands."""
 
     hostname: str | None = None
@@ -64,8 +64,8 @@ class InstanceSpec(kubevirt.VirtualMachineInstanceSpec):
 
 
 class VirtualMachineInstance(kubevirt.VirtualMachineInstance):
-    spec: InstanceSpec = InstanceSpec()
-    status: InstanceStatus = InstanceStatus()
+    spec: VMISpec = VMISpec()
+    status: VMIStatus = VMIStatus()
 
     @property
     def phase(self) -> str:
@@ -126,9 +126,9 @@ def _extended_resource(base: Resource[Any], kind: type[T]) -> Resource[T]:
     return Resource(base.group, base.version, base.plural, base.kind, kind, status_subresource=base.status_subresource)
 
 
-MACHINES = _extended_resource(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
-INSTANCES = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
-INSTALLATIONS = _extended_resource(kubevirt.KUBEVIRTS, KubeVirt)
+VMS = _extended_resource(kubevirt.VIRTUAL_MACHINES, VirtualMachine)
+VMIS = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance)
+INSTALLED_KUBEVIRTS = _extended_resource(kubevirt.KUBEVIRTS, KubeVirt)
 MIGRATIONS = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration)
 
 

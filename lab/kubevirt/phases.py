@@ -22,7 +22,7 @@ from lab.kubevirt import objects
 from lab.kubevirt.instance import is_running
 from lab.kubevirt.objects import MigrationState, Patch, VirtualMachineInstance, VirtualMachineInstanceMigration
 from lab.kubevirt.options import PACED_PHASES, MigrationOptions
-from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.pod import hotplugged_volumes
 from lab.kubevirt.state_claims import ClaimPair
 from pkg.util import constants as c
 
@@ -161,7 +161,7 @@ def _unset(view: View) -> Step:
 def _pending(view: View) -> Step:
     if view.target is None:
         return Create.TARGET
-    if view.attachment is None and view.vmi is not None and hotplugged(view.vmi):
+    if view.attachment is None and view.vmi is not None and hotplugged_volumes(view.vmi):
         return Create.ATTACHMENT if is_running(view.target) else Wait()
     return Wait() if view.attachment is not None and view.attachment.status.phase != "Running" else _enter(view)
 

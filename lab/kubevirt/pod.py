@@ -42,7 +42,7 @@ _NOT_FOR_PODS = frozenset(
 )
 
 
-def generated(base: str, uid: str) -> dict[str, str]:
+def generated_names(base: str, uid: str) -> dict[str, str]:
     """Returns names for an object's metadata: `base` as the API server truncates it (apiserver's names/generate.go),
     and a name of that and five characters that follow from `uid`.
 
@@ -57,7 +57,7 @@ def generated(base: str, uid: str) -> dict[str, str]:
     return {"generateName": base, "name": base + suffix}
 
 
-def instance_id(name: str) -> str:
+def vmi_id(name: str) -> str:
     """A VMI's name as a label value: names longer than 63 characters end in a hash (KubeVirt 1.7)."""
     if len(name) <= _MAX_LABEL:
         return name
@@ -123,7 +123,7 @@ def attachment_pod(
     """The body of the pod that plugs `volumes` into `launcher`, on its node and owned by it."""
     marks = {constants.LABEL_MIGRATION_JOB_UID: migration.uid} if migration else {}
     metadata = {
-        **generated("hp-volume-", launcher.uid),
+        **generated_names("hp-volume-", launcher.uid),
         "namespace": launcher.namespace,
         "labels": {constants.LABEL_APP: constants.APP_HOTPLUG_DISK, **marks},
         "annotations": {ANNOTATION_MIGRATION_JOB_NAME: migration.name} if migration else {},
@@ -141,7 +141,7 @@ def attachment_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def hotplugged(vmi: VirtualMachineInstance) -> list[Volume]:
+def hotplugged_volumes(vmi: VirtualMachineInstance) -> list[Volume]:
     """The volumes that were plugged into the running VM."""
     return [
         volume
@@ -159,7 +159,7 @@ def _metadata(
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,
         constants.LABEL_VM_NAME: host_name(vmi.spec.hostname or vmi.name),
-        constants.LABEL_VMI_ID: instance_id(vmi.name),
+        constants.LABEL_VMI_ID: vmi_id(vmi.name),
         **({constants.LABEL_NODE_NAME: node} if node else {}),
         **({constants.LABEL_MIGRATION_JOB_UID: migration.uid} if migration else {}),
     }
@@ -180,7 +180,7 @@ def _metadata(
         **({ANNOTATION_MIGRATION_JOB_NAME: migration.name} if migration else {}),
     }
     return {
-        **generated(f"virt-launcher-{vmi.name}-", (migration or vmi).uid),
+        **generated_names(f"virt-launcher-{vmi.name}-", (migration or vmi).uid),
         "namespace": vmi.namespace,
         "labels": labels,
         "annotations": annotations,
@@ -193,8 +193,8 @@ def _freezer(vmi: VirtualMachineInstance, action: str) -> str:
 
 
 def _container(container: Any, image: str = _IMAGE) -> Body:
-    built: Body = msgspec.to_builtins(container)
-    return {"image": image, **built}
+    body: Body = msgspec.to_builtins(container)
+    return {"image": image, **body}
 
 
 def _claim(volume: Volume) -> Body:

@@ -16,11 +16,11 @@ from lab.kubevirt.creation import QUICK, Creator, Placement, Refusals
 from lab.kubevirt.evacuation_controller import EvacuationHandler, nodes_of
 from lab.kubevirt.gate import Gate
 from lab.kubevirt.lookup import Configuration, Migrations, Pods
-from lab.kubevirt.objects import INSTALLATIONS, INSTANCES, MACHINES, MIGRATIONS, write
+from lab.kubevirt.objects import INSTALLED_KUBEVIRTS, MIGRATIONS, VMIS, VMS, write
 from lab.kubevirt.options import StandInOptions, reported_version
 from lab.kubevirt.state_claims import StateClaims
-from lab.kubevirt.vm_controller import MachineHandler
-from lab.kubevirt.vmi_controller import Ending, InstanceHandler
+from lab.kubevirt.vm_controller import VMHandler
+from lab.kubevirt.vmi_controller import Ending, VMIHandler
 from lab.kubevirt.vmim_controller import MigrationHandler
 from lab.kubevirt.workload_update_controller import WorkloadUpdateHandler
 from pkg.api.kubevirt import KubeVirt
@@ -87,34 +87,34 @@ def creator_of(
 
 def register(management: Management, options: StandInOptions) -> None:
     """Give the management its handlers; start it afterwards."""
-    machines, instances = management.controller(MACHINES), management.controller(INSTANCES)
+    vms, vmis = management.controller(VMS), management.controller(VMIS)
     migrations, quotas = management.controller(MIGRATIONS), management.resource_quotas
     configuration = Configuration(management, options)
     pods, lookup = Pods(management.pods.cache()), Migrations(migrations.cache())
     placement = Placement(management.controller(NODES).cache(), pods)
     enqueue = partial(migrations.enqueue, immediately=True)
-    gate = Gate(lookup, instances.cache(), pods, configuration.limits, enqueue)
+    gate = Gate(lookup, vmis.cache(), pods, configuration.limits, enqueue)
     creator = partial(creator_of, management, options, configuration, placement)
 
-    machine = MachineHandler(machines.client, instances)
-    machines.on_change("vm-controller", machine.on_machine_changed)
-    machines.watch_related(instances, own_key)
+    vm_handler = VMHandler(vms.client, vmis)
+    vms.on_change("vm-controller", vm_handler.on_vm_changed)
+    vms.watch_related(vmis, own_key)
 
-    operator = OperatorHandler(management.kubevirts.client, gate, reported_version(options.overhead_profile))
-    management.kubevirts.on_change("virt-operator", operator.on_kubevirt_changed)
+    operator_handler = OperatorHandler(management.kubevirts.client, gate, reported_version(options.overhead_profile))
+    management.kubevirts.on_change("virt-operator", operator_handler.on_kubevirt_changed)
 
     ending = Ending(management.pods.client, pods, lookup, options)
-    instance = InstanceHandler(instances.client, machines, pods, creator(), ending)
-    instances.on_change("vmi-controller", instance.on_instance_changed)
-    instances.watch_related(machines, own_key)
-    instances.watch_related(management.pods, pods.instances_of)
-    instances.watch_related(migrations, lambda migration: [migration.vmi_key])
-    instances.watch_related(quotas, retry_refused(instance.creator.refusals))
+    vmi_handler = VMIHandler(vmis.client, vms, pods, creator(), ending)
+    vmis.on_change("vmi-controller", vmi_handler.on_vmi_changed)
+    vmis.watch_related(vms, own_key)
+    vmis.watch_related(management.pods, pods.vmis_of)
+    vmis.watch_related(migrations, lambda migration: [migration.vmi_key])
+    vmis.watch_related(quotas, retry_refused(vmi_handler.creator.refusals))
 
-    migration = MigrationHandler(migrations.client, instances, lookup, pods, creator(), gate, options)
+    migration = MigrationHandler(migrations.client, vmis, lookup, pods, creator(), gate, options)
     migrations.on_change("migration-controller", migration.on_migration_changed)
     migrations.watch_related(management.pods, lookup.of_pod)
-    migrations.watch_related(instances, lambda vmi: [migration.key for migration in lookup.active(vmi.key)])
+    migrations.watch_related(vmis, lambda vmi: [migration.key for migration in lookup.active(vmi.key)])
     migrations.watch_related(quotas, retry_refused(migration.creator.refusals, gate.is_waiting))
 
     register_automatic(management, options, lookup, pods, configuration)
@@ -124,17 +124,17 @@ def register_automatic(
     management: Management, options: StandInOptions, lookup: Migrations, pods: Pods, configuration: Configuration
 ) -> None:
     """Registers what creates migrations that nobody asked for."""
-    instances, migrations = management.controller(INSTANCES), management.controller(MIGRATIONS)
+    vmis, migrations = management.controller(VMIS), management.controller(MIGRATIONS)
     automatic = MigrationCreator(
         migrations.client, lookup, pods, management.recorder(COMPONENT), options.selects, options.has_priority_queue
     )
     nodes = management.controller(NODES)
-    evacuation = EvacuationHandler(instances.cache(), automatic, configuration.limits)
+    evacuation = EvacuationHandler(vmis.cache(), automatic, configuration.limits)
     nodes.on_change("evacuation-controller", evacuation.on_node_changed)
-    nodes.watch_related(instances, nodes_of)
+    nodes.watch_related(vmis, nodes_of)
     nodes.watch_related(migrations, evacuation.nodes_of_migration)
 
-    installations = management.controller(INSTALLATIONS)
-    updater = WorkloadUpdateHandler(instances.cache(), automatic, configuration, options.workload_update_delay)
+    installations = management.controller(INSTALLED_KUBEVIRTS)
+    updater = WorkloadUpdateHandler(vmis.cache(), automatic, configuration, options.workload_update_delay)
     installations.on_change("workload-update-controller", updater.on_kubevirt_changed)
     installations.watch_related(migrations, updater.hurry)

@@ -19,7 +19,7 @@ from kubeloop.api.workloads import StorageClass
 from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.resource_client import ResourceClient
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, VirtualMachineInstanceMigration, delete
-from lab.kubevirt.pod import generated
+from lab.kubevirt.pod import generated_names
 from pkg.util.constants import LABEL_MIGRATION_NAME
 from pkg.util.kubevirt.claims import state_size
 from pkg.util.kubevirt.rendering import Rendering
@@ -95,7 +95,7 @@ class StateClaims:
         rendering = self.rendering(vmi.namespace)
         configured_class = rendering.kubevirt.vm_state_storage_class
         modes = [_SHARED if configured_class else _SINGLE]
-        metadata = generated(f"persistent-state-for-{vmi.name}-", uid)
+        metadata = generated_names(f"persistent-state-for-{vmi.name}-", uid)
         owners = vmi.metadata.owner_references or [owner_reference(vmi, controller=True)]
         body = {
             "metadata": {

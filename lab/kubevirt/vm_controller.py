@@ -54,7 +54,7 @@ def next_action(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> Actio
     return Action.STOP if stops else Action.LEAVE
 
 
-def instance_body(vm: VirtualMachine) -> dict[str, Any]:
+def vmi_body(vm: VirtualMachine) -> dict[str, Any]:
     meta = vm.spec.template.metadata
     return {
         "apiVersion": "kubevirt.io/v1",
@@ -64,7 +64,7 @@ def instance_body(vm: VirtualMachine) -> dict[str, Any]:
             "namespace": vm.namespace,
             "labels": dict(meta.labels or {}),
             "annotations": dict(meta.annotations or {}),
-            "finalizers": [objects.FINALIZER_INSTANCE],
+            "finalizers": [objects.FINALIZER_VMI],
             "ownerReferences": [msgspec.to_builtins(owner_reference(vm, controller=True))],
         },
         "spec": vm.spec.template.spec,
@@ -95,36 +95,36 @@ def printable_status(vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> 
         return "Migrating" if state and state.start_timestamp and not state.completed else "Running"
     if vmi.phase in constants.FINAL_PHASES:
         return "Stopped"
-    synchronized = find_condition(vmi.status.conditions, objects.CONDITION_SYNCHRONIZED)
-    return "ErrorUnschedulable" if synchronized and synchronized.status == "False" else "Starting"
+    condition = find_condition(vmi.status.conditions, objects.CONDITION_SYNCHRONIZED)
+    return "ErrorUnschedulable" if condition and condition.status == "False" else "Starting"
 
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class MachineHandler:
+class VMHandler:
     """Handles one VM at a time: its VMI first, then the VM's status."""
 
-    machines: ResourceClient[VirtualMachine]
-    instances: Controller[VirtualMachineInstance]
+    vms: ResourceClient[VirtualMachine]
+    vmis: Controller[VirtualMachineInstance]
 
-    async def on_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
+    async def on_vm_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Raises ApiError."""
         if vm is None:
             return
-        vmi = self.instances.cache().get_by_key(key)
+        vmi = self.vmis.cache().get_by_key(key)
         if vmi is not None and not is_owned_by(vmi, vm):
             return  # A VMI of the same name that is not this VM's: KubeVirt leaves both alone.
         action = next_action(vm, vmi)
         if action is Action.START:
             # The cache does not show it yet, or an earlier one is still going.
             with contextlib.suppress(AlreadyExists):
-                await self.instances.client.create(instance_body(vm))
+                await self.vmis.client.create(vmi_body(vm))
                 logger.info("started %s", key)
         elif action is Action.STOP and vmi is not None:
             with contextlib.suppress(Conflict):  # Another one by now.
-                await delete(self.instances.client, vmi)
+                await delete(self.vmis.client, vmi)
                 logger.info("stopped %s", key)
         if patch := status_patch(vm, vmi):
-            await write(self.machines, vm, patch, "status")
+            await write(self.vms, vm, patch, "status")

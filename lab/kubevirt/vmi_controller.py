@@ -21,7 +21,7 @@ from lab.kubevirt.creation import Creator, Refused
 from lab.kubevirt.lookup import Migrations, Pods, is_owned_by, owner_name
 from lab.kubevirt.objects import Patch, VirtualMachine, VirtualMachineInstance, delete, write
 from lab.kubevirt.options import Ages, MigrationOptions, StandInOptions
-from lab.kubevirt.pod import hotplugged
+from lab.kubevirt.pod import hotplugged_volumes
 from pkg.util.kubevirt.claims import keeps_state
 from pkg.util.kubevirt.migration import is_finished
 
@@ -111,16 +111,16 @@ def completion_patch(pod: Pod, phase: str, now: str) -> Patch:
 
 
 @dataclass(eq=False)
-class InstanceHandler:
+class VMIHandler:
     """Handles one VMI at a time. Every call writes the VMI once at most; the rest follows with that write's event."""
 
-    instances: ResourceClient[VirtualMachineInstance]
-    machines: Controller[VirtualMachine]
+    vmis: ResourceClient[VirtualMachineInstance]
+    vms: Controller[VirtualMachine]
     pods: Pods
     creator: Creator
     ending: Ending
 
-    async def on_instance_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
+    async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> None:
         """Raises ApiError; RetryAfter where time has to pass."""
         all_launchers = self.pods.launchers(key)
         launchers = [pod for pod in all_launchers if vmi and is_owned_by(pod, vmi)]
@@ -130,7 +130,7 @@ class InstanceHandler:
         elif vmi.deleting:
             await self._tear_down(vmi, launchers)
         elif await self._is_abandoned(vmi):
-            await delete(self.instances, vmi)
+            await delete(self.vmis, vmi)
         else:
             await self._advance(vmi, launchers)
 
@@ -144,16 +144,16 @@ class InstanceHandler:
             has_state = keeps_state(vmi, self.creator.configuration.rendering(vmi.namespace).profile)
             patch = instance.volumes_patch(vmi, attachments, await self.creator.claim(vmi) if has_state else "")
         if patch is not None:
-            await write(self.instances, vmi, patch)
+            await write(self.vmis, vmi, patch)
             return
         if instance.wants_pod(vmi, launchers):
             await self._launch(vmi)
             return
         if current is not None and instance.is_running(current):
             # A migration's target gets its attachment pod from the migration.
-            if hotplugged(vmi) and not attachments:
+            if hotplugged_volumes(vmi) and not attachments:
                 await self.creator.attach(current, vmi)
-            elif not hotplugged(vmi):
+            elif not hotplugged_volumes(vmi):
                 await self.ending.delete(attachments)
         await self.ending.reconcile(vmi, launchers)
 
@@ -162,22 +162,22 @@ class InstanceHandler:
             await self.creator.launch(vmi)
         except Refused as refused:
             if patch := instance.refused_patch(vmi, str(refused), now_rfc3339()):
-                await write(self.instances, vmi, patch)
+                await write(self.vmis, vmi, patch)
             raise
 
     async def _tear_down(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
         await self.ending.delete(launchers)
-        metadata = objects.finalizers(vmi, objects.FINALIZER_INSTANCE, present=False)
+        metadata = objects.finalizers(vmi, objects.FINALIZER_VMI, present=False)
         if metadata and not launchers:
-            await write(self.instances, vmi, {"metadata": metadata})
+            await write(self.vmis, vmi, {"metadata": metadata})
 
     async def _is_abandoned(self, vmi: VirtualMachineInstance) -> bool:
         """Reports whether the VMI's VM is gone. The cache may be stale: a deletion asks the server first."""
         name = owner_name(vmi, "VirtualMachine")
-        if not name or self.machines.cache().get(namespace=vmi.namespace, name=name) is not None:
+        if not name or self.vms.cache().get(namespace=vmi.namespace, name=name) is not None:
             return False
         try:
-            await self.machines.client.get(name=name, namespace=vmi.namespace)
+            await self.vms.client.get(name=name, namespace=vmi.namespace)
         except NotFound:
             return True
         return False

@@ -34,7 +34,7 @@ class MigrationHandler:
     """Handles one VMIM at a time, one step a call."""
 
     migration_client: ResourceClient[VirtualMachineInstanceMigration]
-    instances: Controller[VirtualMachineInstance]
+    vmis: Controller[VirtualMachineInstance]
     migrations: Migrations
     pods: Pods
     creator: Creator
@@ -59,7 +59,7 @@ class MigrationHandler:
         await self._do(view, decide(view))
 
     async def _look(self, migration: VirtualMachineInstanceMigration) -> View:
-        vmi, configuration = await self._instance(migration), self.creator.configuration
+        vmi, configuration = await self._vmi(migration), self.creator.configuration
         launchers = self.pods.launchers(migration.vmi_key)
         own_launchers = [pod for pod in launchers if vmi and pod.labels.get(constants.LABEL_CREATED_BY) == vmi.uid]
         target = self.pods.target(migration)
@@ -78,13 +78,13 @@ class MigrationHandler:
             claims=await self.creator.state.pair(vmi, migration) if vmi and has_state else None,
         )
 
-    async def _instance(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
+    async def _vmi(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstance | None:
         """The VMI. A migration fails without a running one: before that, the server is asked, not the cache."""
-        vmi = self.instances.cache().get_by_key(migration.vmi_key)
+        vmi = self.vmis.cache().get_by_key(migration.vmi_key)
         if (vmi and vmi.phase == constants.PHASE_RUNNING) or is_finished(migration):
             return vmi
         try:
-            return await self.instances.client.get(name=migration.spec.vmi_name, namespace=migration.namespace)
+            return await self.vmis.client.get(name=migration.spec.vmi_name, namespace=migration.namespace)
         except (NotFound, BadRequest):
             return None
 
@@ -153,7 +153,7 @@ class MigrationHandler:
     async def _write(self, migration: VirtualMachineInstanceMigration, step: Write) -> None:
         clients: dict[type[Object], ResourceClient[Any]] = {
             VirtualMachineInstanceMigration: self.migration_client,
-            VirtualMachineInstance: self.instances.client,
+            VirtualMachineInstance: self.vmis.client,
             Pod: self.creator.pods,
         }
         if not await write(clients[type(step.obj)], step.obj, step.patch, step.subresource):

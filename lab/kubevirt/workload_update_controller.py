@@ -33,7 +33,7 @@ _AGAIN: Final = 30.0
 class WorkloadUpdateHandler:
     """Handles one KubeVirt at a time, some time after an event."""
 
-    instances: CacheReader[VirtualMachineInstance]
+    vmis: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
     configuration: Configuration
     delay: float
@@ -48,7 +48,7 @@ class WorkloadUpdateHandler:
         if (wait := self._due.setdefault(key, loop_time() + self.delay) - loop_time()) > 0:
             raise RetryAfter(wait, "workload updates are throttled")
         del self._due[key]
-        outdated = self._outdated()
+        outdated = self._outdated_vmis()
         if not outdated:
             return
         batch = random.sample(outdated, min(len(outdated), self._places()))
@@ -69,12 +69,12 @@ class WorkloadUpdateHandler:
         methods = (strategy.workload_update_methods if strategy else None) or ()
         return kubevirt.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED and _METHOD in methods
 
-    def _outdated(self) -> list[VirtualMachineInstance]:
+    def _outdated_vmis(self) -> list[VirtualMachineInstance]:
         """The VMIs that may migrate and run in another launcher than today's; an unknown one counts as today's."""
         image = self.configuration.launcher_image
         return [
             vmi
-            for vmi in self.instances.list()
+            for vmi in self.vmis.list()
             if vmi.status.launcher_container_image_version not in (None, "", image) and self.creator.is_free(vmi)
         ]
 

@@ -12,8 +12,8 @@ from pkg.util import constants
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values does not exceed (nearest rank); 0 for none."""
-    ordered = sorted(values)
-    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
+    ranking = sorted(values)
+    return ranking[max(0, ceil(share * len(ranking)) - 1)] if ranking else 0.0
 
 
 class Measurements:
@@ -45,20 +45,20 @@ class Measurements:
         return {
             f"{namespace}/{name}": vmi.status.node_name
             for namespace, record in self.records.items()
-            for name, vmi in record.instances.items()
+            for name, vmi in record.vmis.items()
             if vmi.status.phase == constants.VMI_PHASE_RUNNING and vmi.status.node_name
         }
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are allowed, and that pods take, in all namespaces together."""
-        allowed = [record.quota.hard for record in self.records.values() if record.quota]
-        return sum(allowed, Amounts()).memory.value(), sum(self.usage().values(), Amounts()).memory.value()
+        limits = [record.quota.hard for record in self.records.values() if record.quota]
+        return sum(limits, Amounts()).memory.value(), sum(self.usage().values(), Amounts()).memory.value()
 
     def waits(self) -> list[float]:
         """Returns each migration's wait for quota, in seconds."""
         return [questions.pending_by_quota(record, track) for record, track in self._migrations()]
 
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """Counts the migrations that were refused and have no target pod."""
         return sum(
             track.refused is not None and track.uid not in record.targets for record, track in self._migrations()

@@ -94,16 +94,16 @@ class Plan:
     def namespace(self, name: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "labels": {LABEL_RUN: self.run}}}
 
-    def machines(self) -> list[dict[str, Any]]:
+    def vms(self) -> list[dict[str, Any]]:
         """The VMs: the namespaces in turn, sizes by the seed."""
         dice = random.Random(self.settings.seed)
         names = self.namespaces
         return [
-            self._machine(f"vm-{number:05}", names[number % len(names)], *dice.choice(SIZES))
+            self._vm(f"vm-{number:05}", names[number % len(names)], *dice.choice(SIZES))
             for number in range(self.settings.vms)
         ]
 
-    def _machine(self, name: str, namespace: str, cores: int, memory: str) -> dict[str, Any]:
+    def _vm(self, name: str, namespace: str, cores: int, memory: str) -> dict[str, Any]:
         domain = {
             "cpu": {"cores": cores, "sockets": 1, "threads": 1},
             "devices": {},
@@ -124,6 +124,6 @@ class Plan:
         return {"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"migrations": limits}}}
 
 
-def budget(hard: Mapping[str, str]) -> dict[str, Any]:
+def vmmrq(hard: Mapping[str, str]) -> dict[str, Any]:
     """A VMMRQ that grants as much again."""
     return {"metadata": {"name": "migrations"}, "spec": {"additionalMigrationResources": dict(hard)}}

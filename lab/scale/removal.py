@@ -33,16 +33,16 @@ _CRDS = registry.CUSTOM_RESOURCE_DEFINITIONS
 _NODE_LEASES = "kube-node-lease"
 _Resources = tuple[Resource[Any], ...]
 _WITH_FINALIZERS: _Resources = (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES)
-_DEFINED: _Resources = (*_WITH_FINALIZERS, KUBEVIRTS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+_CUSTOM_KINDS: _Resources = (*_WITH_FINALIZERS, KUBEVIRTS, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
 WEBHOOKS: _Resources = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS)
 
 
 async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
     """Run the calls, 32 at once; the first error is raised and ends the others."""
-    waiting = iter(calls)
+    queue = iter(calls)
 
     async def work() -> None:
-        for call in waiting:
+        for call in queue:
             await call()
 
     async with asyncio.TaskGroup() as group:
@@ -70,16 +70,16 @@ class Removal:
     async def _remove_webhooks(self) -> None:
         """Deletes the configurations that headroom writes with `--strategy vmmrq`: locks, and its registration, which
         belongs to the owner of the probe. The probe last: it tells."""
-        is_ours = await self._is_ours()
+        owns_registration = await self._owns_registration()
         for resource in WEBHOOKS:
             for name in [item.name for item in await self._client.resource(resource).list()]:
-                is_own_registration = is_ours and name == constants.WEBHOOK_CONFIGURATION_NAME
-                if is_own_registration or name.startswith(f"lock.{self._prefix}"):
+                is_registration = owns_registration and name == constants.WEBHOOK_CONFIGURATION_NAME
+                if is_registration or name.startswith(f"lock.{self._prefix}"):
                     await self._delete(resource, name)
-        if is_ours:
+        if owns_registration:
             await self._delete(registry.MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION)
 
-    async def _is_ours(self) -> bool:
+    async def _owns_registration(self) -> bool:
         """Reports whether headroom's registration is that of a run: it probes in headroom's own namespace."""
         probes = self._client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS)
         with contextlib.suppress(NotFound):
@@ -96,10 +96,10 @@ class Removal:
             await in_parallel(partial(self._delete, registry.NAMESPACES, n.name) for n in remnants if not n.deleting)
             most = max(most, len(remnants))
             report_progress(most - len(remnants), most)
-            waited = time.monotonic() - began
-            if waited > _TIMEOUT:
+            wait_seconds = time.monotonic() - began
+            if wait_seconds > _TIMEOUT:
                 raise ClusterError(f"namespaces are left: kubectl delete namespace -l {self._selector}")
-            if waited > self._stuck:
+            if wait_seconds > self._stuck:
                 await self._end([n.name for n in remnants])
             await asyncio.sleep(1.0)
 
@@ -116,9 +116,9 @@ class Removal:
 
     async def _remove_definitions(self) -> None:
         """Deletes the CRDs that a run has installed and nothing uses: a CRD takes every object of its kind with it."""
-        used = [kind for kind in _DEFINED if await list_installed(self._client.resource(kind))]
+        used_kinds = [kind for kind in _CUSTOM_KINDS if await list_installed(self._client.resource(kind))]
         for definition in await self._client.resource(_CRDS).list(label_selector=self._selector):
-            if all(definition.name != f"{kind.plural}.{kind.group}" for kind in used):
+            if all(definition.name != f"{kind.plural}.{kind.group}" for kind in used_kinds):
                 await self._delete(_CRDS, definition.name)
 
     async def _end(self, namespaces: Iterable[str]) -> None:

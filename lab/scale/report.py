@@ -35,14 +35,14 @@ class Moment:
     rss: int
 
 
-_OWN = ("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent")
+_PROCESS_FIGURES = ("cpu_seconds", "rss_peak_bytes", "ready_seconds", "idle_cpu_percent")
 
 
 @dataclass(slots=True)
 class Costs:
     """The measurements beside the watches. None: not known, as with --external."""
 
-    headroom: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(_OWN))
+    headroom: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(_PROCESS_FIGURES))
     """Of its process, as the report has it."""
     requests: Counts | None = None
     """It sent, by HTTP method."""
@@ -63,13 +63,13 @@ def build(settings: Settings, figures: Measurements, costs: Costs, *, wall: floa
     began = min((track.began.at for track in tracks), default=0.0)
     end = max((track.phases[-1].at for track in succeeded), default=0.0)
     waits, overshoot, quota_writes = figures.waits(), figures.overshoot(), figures.quota_writes()
-    refused, after_raise = figures.refusals()
+    refusals, after_raise = figures.refusals()
     writes = sum(n for name, n in costs.api_requests.items() if name.split()[0] in _WRITES)
     return {
         "migrations": len(tracks),
         "succeeded": len(succeeded),
         "failed": sum(track.phase == constants.PHASE_FAILED for track in tracks),
-        "refused_before_raise": refused - after_raise,
+        "refused_before_raise": refusals - after_raise,
         "refused_after_raise": after_raise,
         "pending_quota_seconds": {
             "p50": round(percentile(waits, 0.5), 4),
@@ -166,12 +166,12 @@ def page(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[floa
 
 
 def _charts(report: dict[str, Any], moments: Sequence[Moment], waits: Sequence[float]) -> Iterator[Text]:
-    ranked = [(100 * (rank + 1) / len(waits), wait, wait) for rank, wait in enumerate(sorted(waits))]
+    points = [(100 * (rank + 1) / len(waits), wait, wait) for rank, wait in enumerate(sorted(waits))]
     yield from _over_time("migrations that succeeded", moments, lambda m: (m.succeeded, m.succeeded))
     yield from _over_time(
         "migrations that are refused and have no target pod", moments, lambda m: (m.pending, m.pending)
     )
-    yield from _chart("seconds in Pending because of quota, by percentile", ranked, unit="%")
+    yield from _chart("seconds in Pending because of quota, by percentile", points, unit="%")
     yield from _over_time("GiB that all quotas allow", moments, lambda m: (m.allowed / GIB, m.used / GIB), "used")
     if report["headroom"]["cpu_seconds"] is not None:
         yield from _over_time("headroom: CPU seconds", moments, lambda m: (m.cpu, m.cpu))

@@ -22,7 +22,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
 from kubeloop.testing.cluster.progress import Lines
-from lab.headroom import Headroom, added, process_cpu, process_memory, requests_of_client, requests_of_server
+from lab.headroom import Headroom, growth, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
 from lab.scale.measurements import Measurements
@@ -41,7 +41,7 @@ _STALL = 120.0
 _STUCK = 45.0
 """The same for migrations: what has not ended by then is reported as it is. Longer than a retry of virt-controller."""
 _IDLE = 3.0
-_FOLLOWED = (
+_KINDS = (
     registry.RESOURCE_QUOTAS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -120,13 +120,13 @@ def _ignore_signals() -> None:
 async def _until_signal(site: Site, settings: Settings) -> int:
     """The first signal ends the run, which then cleans up; during the clean-up a signal changes the exit code alone."""
     run = _Run(site, settings)
-    running = asyncio.ensure_future(run.whole())
-    received: list[signal.Signals] = []
+    running = asyncio.ensure_future(run.execute())
+    signals: list[signal.Signals] = []
 
     def receive(number: signal.Signals) -> None:
-        if not received and not run.cleaning_up:
+        if not signals and not run.cleaning_up:
             running.cancel()
-        received.append(number)
+        signals.append(number)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -135,7 +135,7 @@ async def _until_signal(site: Site, settings: Settings) -> int:
         code = await running
     except asyncio.CancelledError:
         code = 1
-    return 128 + received[0] if received else code
+    return 128 + signals[0] if signals else code
 
 
 class _Run:
@@ -152,7 +152,7 @@ class _Run:
         self._display = Display()
         self.cleaning_up = False
 
-    async def whole(self) -> int:
+    async def execute(self) -> int:
         """The exit code."""
         async with _client(self._site.kubeconfig) as client:
             workload = Workload(client, self._plan)
@@ -172,7 +172,7 @@ class _Run:
         await workload.install()
         self._site.start_kwok(self._plan)
         self._site.start_kubevirt(self._plan, await workload.virt_controller())
-        async with Watching(client, self._measurements.records, *_FOLLOWED):
+        async with Watching(client, self._measurements.records, *_KINDS):
             await self._fill(workload)
             await self._start_headroom()
             return await self._evacuate(client, workload)
@@ -184,9 +184,9 @@ class _Run:
         await workload.fill(lambda count: self._display.show_progress(count, vms))
         self._display.stage("starting VMs")
         await self._progress(lambda: len(self._measurements.nodes()), vms, _STALL)
-        if (running := len(self._measurements.nodes())) < vms:
+        if (running_count := len(self._measurements.nodes())) < vms:
             message = await workload.refusal() or "nothing was said of their pods"
-            raise ClusterError(f"only {running} of {vms} VMs run: {message}")
+            raise ClusterError(f"only {running_count} of {vms} VMs run: {message}")
         self._display.stage("setting quotas")
         hard = {name: format_resource_list(amounts) for name, amounts in self._measurements.usage().items()}
         await workload.tighten(hard)
@@ -216,22 +216,22 @@ class _Run:
 
     async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
         """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
-        leaving = self._plan.nodes[: self._settings.evacuate]
-        vms = sorted(key for key, node in self._measurements.nodes().items() if node in leaving)
-        await workload.cordon(leaving)
+        drained_nodes = self._plan.nodes[: self._settings.evacuate]
+        vms = sorted(key for key, node in self._measurements.nodes().items() if node in drained_nodes)
+        await workload.cordon(drained_nodes)
         counters = await self._counters(client)
         began = time.monotonic()
         self._measurements.begin(began)
         self._display.stage("migrating")
-        sampling = asyncio.create_task(self._sample())
-        creating = asyncio.create_task(self._create(workload, vms, began))
+        sampler = asyncio.create_task(self._sample())
+        creator = asyncio.create_task(self._create(workload, vms, began))
         try:
-            await self._progress(self._finished_count, len(vms), _STUCK, creating)
+            await self._progress(self._finished_count, len(vms), _STUCK, creator)
             await self._progress(lambda: int(self._measurements.is_settled()), 1, _STUCK)
         finally:
-            for task in (creating, sampling):
+            for task in (creator, sampler):
                 task.cancel()
-            await asyncio.gather(creating, sampling, return_exceptions=True)
+            await asyncio.gather(creator, sampler, return_exceptions=True)
         restored, end = self._measurements.is_settled(), time.monotonic()
         self._measurements.end(end)
         self._charge(counters, await self._counters(client))
@@ -247,17 +247,17 @@ class _Run:
         return sum(track.ended is not None for track in self._measurements.tracks)
 
     async def _progress(
-        self, count: Callable[[], int], total: int, patience: float, creating: asyncio.Task[None] | None = None
+        self, count: Callable[[], int], total: int, patience: float, creator: asyncio.Task[None] | None = None
     ) -> None:
         """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
         last_count, since = -1, time.monotonic()
         while (current_count := count()) < total and time.monotonic() - since < patience:
             self._site.check("kwok", "kubevirt")
-            if creating is not None and creating.done():
-                creating.result()
+            if creator is not None and creator.done():
+                creator.result()
             if self._headroom is not None:
                 self._headroom.check()
-            if current_count > last_count or (creating is not None and not creating.done()):
+            if current_count > last_count or (creator is not None and not creator.done()):
                 last_count, since = current_count, time.monotonic()
             self._display.show_progress(current_count, total)
             await asyncio.sleep(_POLL)
@@ -265,7 +265,7 @@ class _Run:
     async def _sample(self) -> None:
         while True:
             own_usage, succeeded = self._usage(), sum(track.phase == "Succeeded" for track in self._measurements.tracks)
-            figures = (succeeded, self._measurements.pending(), *self._measurements.memory())
+            figures = (succeeded, self._measurements.pending_count(), *self._measurements.memory())
             self._moments.append(Moment(time.monotonic(), *figures, own_usage.cpu, own_usage.resident))
             await asyncio.sleep(_SAMPLE)
 
@@ -281,11 +281,13 @@ class _Run:
 
     def _charge(self, start: Counters, end: Counters) -> None:
         costs = self._costs
-        costs.api_requests = added(requests_of_server(start.server_metrics), requests_of_server(end.server_metrics))
+        costs.api_requests = growth(requests_of_server(start.server_metrics), requests_of_server(end.server_metrics))
         costs.api_cpu = end.api.cpu - start.api.cpu
         costs.api_peak = end.api.peak
         if self._headroom is not None:
-            costs.requests = added(requests_of_client(start.headroom_metrics), requests_of_client(end.headroom_metrics))
+            costs.requests = growth(
+                requests_of_client(start.headroom_metrics), requests_of_client(end.headroom_metrics)
+            )
             costs.headroom["cpu_seconds"] = round(end.headroom.cpu - start.headroom.cpu, 2)
             costs.headroom["rss_peak_bytes"] = end.headroom.peak
 

@@ -20,7 +20,7 @@ from kubeloop.testing.cluster.readiness import crds_served, load_crds
 from lab import bodies
 from lab.cluster import CRDS
 from lab.namespace import Namespace
-from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan, Strategy, budget
+from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan, Strategy, vmmrq
 from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -93,8 +93,8 @@ class Workload:
     async def virt_controller(self) -> str:
         """The user that creates the pods: that of the cluster's KubeVirt, if there is one, whom headroom's policies and
         webhooks know. Raises ApiError."""
-        installed = await list_installed(self._client.resource(KUBEVIRTS))
-        namespace = installed[0].namespace if installed else self._plan.system_namespace
+        installations = await list_installed(self._client.resource(KUBEVIRTS))
+        namespace = installations[0].namespace if installations else self._plan.system_namespace
         return f"system:serviceaccount:{namespace}:kubevirt-controller"
 
     async def refusal(self) -> str:
@@ -112,13 +112,13 @@ class Workload:
         await in_parallel(partial(namespaces.create, self._plan.namespace(name)) for name in names)
         if not await list_installed(self._client.resource(KUBEVIRTS)):
             await self._client.resource(KUBEVIRTS).create(self._plan.kubevirt(), namespace=self._plan.system_namespace)
-        machines, created = self._client.resource(VIRTUAL_MACHINES), itertools.count(1)
+        vms, numbers = self._client.resource(VIRTUAL_MACHINES), itertools.count(1)
 
         async def create(body: dict[str, Any]) -> None:
-            await machines.create(body)
-            report_progress(next(created))
+            await vms.create(body)
+            report_progress(next(numbers))
 
-        await in_parallel(partial(create, body) for body in self._plan.machines())
+        await in_parallel(partial(create, body) for body in self._plan.vms())
 
     async def tighten(self, hard: Mapping[str, Mapping[str, str]]) -> None:
         """Quotas of exactly these limits, by namespace; as many of them again may be added. Raises ApiError."""
@@ -126,7 +126,7 @@ class Workload:
         async def tighten(namespace: str) -> None:
             tenant, limits = Namespace(self._client, namespace), hard[namespace]
             if self._plan.settings.strategy is Strategy.VMMRQ:
-                await tenant.create(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, budget(limits))
+                await tenant.create(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, vmmrq(limits))
             else:
                 await tenant.annotate(bodies.granting(limits))
             await tenant.create(registry.RESOURCE_QUOTAS, bodies.default_quota(QUOTA_NAME, limits))

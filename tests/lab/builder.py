@@ -68,7 +68,7 @@ class RecordBuilder:
         self.record.lose_pod(self._pod(moment, name, "Running", vm, job, ONE))
 
     def instance(self, name: str, **status: str) -> None:
-        self.record.instances[name] = build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE)
+        self.record.vmis[name] = build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE)
 
     def event(self, moment: float, message: str, vmi: str = "vm1", *, name: str = "", count: int | None = None) -> None:
         reference = {"name": vmi, "kind": "VirtualMachineInstance"}
@@ -104,7 +104,7 @@ class Watching:
 def driver_of(builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False) -> Driver:
     """A driver of steps without a cluster, or with what the test gives it."""
     watching: Any = Watching()
-    return Driver(cluster, client, builder.record, watching, Report(), deserted=lambda: deserted)
+    return Driver(cluster, client, builder.record, watching, Report(), is_deserted=lambda: deserted)
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")

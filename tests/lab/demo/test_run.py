@@ -52,7 +52,7 @@ async def test_a_fact_may_come_true_late() -> None:
     answers = iter(["not yet", "not yet", "yes"])
     driver = driver_of(RecordBuilder())
     await driver.expect("it comes", "yes", lambda: next(answers))
-    assert driver.report.passed == 1
+    assert driver.report.passed_count == 1
 
 
 async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from kubeloop.api.registry import NODES, PODS
 from kubeloop.testing.fake.server import FakeCluster
 from lab.kubevirt.evacuation_controller import ANNOTATION, DRAIN_TAINT
 from lab.kubevirt.lookup import Configuration, Migrations, Pods
-from lab.kubevirt.objects import INSTALLATIONS, INSTANCES, MIGRATIONS, VirtualMachineInstanceMigration
+from lab.kubevirt.objects import INSTALLED_KUBEVIRTS, MIGRATIONS, VMIS, VirtualMachineInstanceMigration
 from lab.kubevirt.options import StandInOptions
 from lab.kubevirt.register import register, register_automatic
 from pkg.config.management import Management
@@ -49,7 +49,7 @@ class Site:
 
     def vmi(self, name: str, *, status: dict[str, Any] | None = None, pods: int = 1, **spec: Any) -> None:
         instance = samples.running(name, spec={**MOVES, **spec}, status={"activePods": {}, **(status or {})})
-        self.cluster.put(INSTANCES, instance)
+        self.cluster.put(VMIS, instance)
         for number in range(pods):
             image = (status or {}).get("launcherContainerImageVersion")
             pod = samples.launcher(f"{name}-{number}", vmi_name=name)
@@ -63,7 +63,7 @@ class Site:
     def kubevirt(self, *methods: str, phase: str = "Deployed") -> None:
         spec = {"workloadUpdateStrategy": {"workloadUpdateMethods": list(methods)}}
         metadata = {"name": "kubevirt", "namespace": "kubevirt"}
-        self.cluster.put(INSTALLATIONS, {"metadata": metadata, "spec": spec, "status": {"phase": phase}})
+        self.cluster.put(INSTALLED_KUBEVIRTS, {"metadata": metadata, "spec": spec, "status": {"phase": phase}})
 
     @property
     def created(self) -> list[VirtualMachineInstanceMigration]:

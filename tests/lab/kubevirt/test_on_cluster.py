@@ -14,7 +14,7 @@ from kubeloop.api.registry import PERSISTENT_VOLUME_CLAIMS as CLAIMS
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import PATIENCE
 from lab.demo.seed import overhead_setting
-from lab.kubevirt.objects import INSTANCES, MIGRATIONS, VirtualMachineInstance
+from lab.kubevirt.objects import MIGRATIONS, VMIS, VirtualMachineInstance
 from lab.namespace import LASTING, PODS, VMIMS, Namespace, becomes
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS
@@ -54,7 +54,7 @@ async def unlimited(admin: Admin) -> Namespace:
 
 
 async def instance(namespace: Namespace, name: str = "vm1") -> VirtualMachineInstance:
-    return await namespace.get(INSTANCES, name)
+    return await namespace.get(VMIS, name)
 
 
 async def phases(namespace: Namespace, migration: str) -> list[str | None]:

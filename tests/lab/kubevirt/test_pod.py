@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from lab.kubevirt.pod import attachment_pod, generated, host_name, hotplugged, instance_id, launcher_pod
+from lab.kubevirt.pod import attachment_pod, generated_names, host_name, hotplugged_volumes, launcher_pod, vmi_id
 from lab.namespace import by_value
 from lab.record import RESOURCES
 from pkg.util.kubevirt.profiles import PROFILES
@@ -147,7 +147,9 @@ HOTPLUG: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("volume", "claims"), HOTPLUG.values(), ids=HOTPLUG.keys())
 def test_the_claims_of_what_was_plugged_in(volume: dict[str, Any], claims: list[str]) -> None:
-    body = attachment_pod(launcher(), hotplugged(running(spec={"volumes": [volume]})), Rendering())["spec"]["volumes"]
+    body = attachment_pod(launcher(), hotplugged_volumes(running(spec={"volumes": [volume]})), Rendering())["spec"][
+        "volumes"
+    ]
     assert body == [{"name": volume["name"], "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
 
 
@@ -155,11 +157,11 @@ def test_the_claims_of_what_was_plugged_in(volume: dict[str, Any], claims: list[
 
 
 def test_names_look_as_the_api_server_generates_them_and_follow_from_the_uid() -> None:
-    names, again = ([generated("a-", f"uid-{number}")["name"] for number in range(500)] for _ in range(2))
+    names, again = ([generated_names("a-", f"uid-{number}")["name"] for number in range(500)] for _ in range(2))
     assert names == again
     assert len(set(names)) == 500
     assert all(re.fullmatch(r"a-[bcdfghjklmnpqrstvwxz2456789]{5}", name) for name in names)
-    assert len(generated("b" * 70, "uid")["name"]) == 63
+    assert len(generated_names("b" * 70, "uid")["name"]) == 63
 
 
 @pytest.mark.parametrize(
@@ -173,4 +175,4 @@ def test_host_name(name: str, host: str) -> None:
 
 def test_a_long_vmi_name_s_id_is_kubevirt_s() -> None:
     """KubeVirt 1.7: 54 characters, a hyphen, and eight of the name's SHA-1."""
-    assert instance_id("a" * 64) == "a" * 54 + "-0098ba82"
+    assert vmi_id("a" * 64) == "a" * 54 + "-0098ba82"

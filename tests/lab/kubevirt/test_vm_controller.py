@@ -6,7 +6,7 @@ import pytest
 
 from lab.kubevirt.lookup import is_owned_by
 from lab.kubevirt.objects import VirtualMachine, VirtualMachineInstance
-from lab.kubevirt.vm_controller import Action, instance_body, next_action, printable_status, status_patch
+from lab.kubevirt.vm_controller import Action, next_action, printable_status, status_patch, vmi_body
 from tests.lab.kubevirt.samples import NOW, build_object, running, vm, vmi
 from tests.objects import SEED_DOMAIN
 
@@ -70,7 +70,7 @@ def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s()
         "spec": {"domain": SEED_DOMAIN, "somethingNew": {"kept": True}},
     }
     machine = build_object(VirtualMachine, "vm1", {"template": template})
-    body = instance_body(machine)
+    body = vmi_body(machine)
     assert body["spec"] == template["spec"]
     assert template["metadata"].items() <= body["metadata"].items()
     assert is_owned_by(running(ownerReferences=body["metadata"]["ownerReferences"]), machine)

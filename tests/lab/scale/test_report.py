@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lab.headroom import added, requests_of_client, requests_of_server
+from lab.headroom import growth, requests_of_client, requests_of_server
 from lab.scale import report as reports
 from lab.scale.measurements import Measurements, percentile
 from lab.scale.plan import SIZES, Plan, Settings
@@ -67,14 +67,14 @@ def start_measurements() -> tuple[Measurements, RecordBuilder]:
 def measured() -> Measurements:
     """The same, and the quota raised at 3, taken at 4.5, refused once more, and restored at 7."""
     measurements, builder = start_measurements()
-    assert (measurements.pending(), measurements.is_settled()) == (1, False)
+    assert (measurements.pending_count(), measurements.is_settled()) == (1, False)
     builder.quota(3, RAISED, POD, "harvesterhci.io/migrating-m1")
     assert measurements.memory() == (3 * GIB, 2 * GIB)
     builder.pod(4.5, "target", "Pending", vm="m1", job="m1", takes=POD)
     builder.event(5, "exceeded quota: default-abc, limited: limits.cpu=3", vmi="m1", name="e", count=3)
     builder.migration(5, "Failed", name="m2", vm="m2")
     builder.migration(6, "Succeeded", vm="m1")
-    assert (measurements.pending(), measurements.is_settled()) == (0, False), "the quota is still raised"
+    assert (measurements.pending_count(), measurements.is_settled()) == (0, False), "the quota is still raised"
     builder.pod(6, "a", "Succeeded", takes=POD)
     builder.quota(7, FULL)
     assert measurements.is_settled()
@@ -145,7 +145,7 @@ def test_counters_are_added_up_by_verb_and_resource() -> None:
     start = requests_of_server(SERVER)
     assert start == {"PATCH resourcequotas": 5.0, "PATCH pods/status": 2.0}
     end = {"PATCH resourcequotas": 9.0, "PATCH pods/status": 2.0, "GET nodes": 1.0}
-    assert added(start, end) == {"PATCH resourcequotas": 4.0, "GET nodes": 1.0}
+    assert growth(start, end) == {"PATCH resourcequotas": 4.0, "GET nodes": 1.0}
 
 
 def test_requests_of_headroom_are_counted_by_method() -> None:
@@ -157,8 +157,8 @@ def test_requests_of_headroom_are_counted_by_method() -> None:
 def test_the_same_seed_gives_the_same_vms() -> None:
     plan, same_plan = (Plan(Settings(vms=40, namespaces=3, seed=7), "run") for _ in range(2))
     other_plan = Plan(Settings(vms=40, namespaces=3, seed=8), "run")
-    assert plan.machines() == same_plan.machines() != other_plan.machines()
-    sizes = {str(body["spec"]["template"]["spec"]["domain"]["cpu"]["cores"]) for body in plan.machines()}
+    assert plan.vms() == same_plan.vms() != other_plan.vms()
+    sizes = {str(body["spec"]["template"]["spec"]["domain"]["cpu"]["cores"]) for body in plan.vms()}
     assert len(sizes) > 2
     assert sizes <= {str(cores) for cores, _ in SIZES}
-    assert {body["metadata"]["namespace"] for body in plan.machines()} == set(plan.namespaces)
+    assert {body["metadata"]["namespace"] for body in plan.vms()} == set(plan.namespaces)
