@@ -34,12 +34,12 @@ def new_name(prefix: str = "e2e") -> str:
 
 
 def quota_text(limits: Mapping[str, Any]) -> str:
-    """Rancher's annotation on a namespace; `limits` by Rancher's names."""
+    """Returns Rancher's annotation on a namespace; `limits` by Rancher's names."""
     return json.dumps({"limit": dict(limits)}, separators=(",", ":"))
 
 
 def limit(hard: Mapping[str, Any]) -> Raw:
-    """Rancher's ResourceQuotaLimit for limits by the ResourceQuota's names."""
+    """Returns Rancher's ResourceQuotaLimit for limits by the ResourceQuota's names."""
     by_resource = {name: rancher for rancher, name in RESOURCE_NAMES.items()}
     extended = {name: str(amount) for name, amount in hard.items() if name not in by_resource}
     fields = {by_resource[name]: str(amount) for name, amount in hard.items() if name in by_resource}
@@ -47,7 +47,7 @@ def limit(hard: Mapping[str, Any]) -> Raw:
 
 
 def granting(hard: Mapping[str, Any]) -> str:
-    """Rancher's annotation on a namespace for limits by the ResourceQuota's names."""
+    """Returns Rancher's annotation on a namespace for limits by the ResourceQuota's names."""
     return quota_text(limit(hard))
 
 
@@ -121,11 +121,11 @@ def migration(name: str, vm: str, **marks: Any) -> Raw:
 
 
 def stand_in(**marks: Any) -> dict[str, str]:
-    """Annotations for the stand-in."""
+    """Returns the annotations for the stand-in."""
     return {PREFIX + key.replace("_", "-"): str(value) for key, value in marks.items()}
 
 
 def pace(early: float, running: float) -> str:
-    """`phase_seconds` of a migration: how long each phase before Running lasts, and Running; in seconds."""
+    """Returns `phase_seconds` of a migration: the seconds of each phase before Running, and of Running."""
     seconds = {**dict.fromkeys(PACED_PHASES, early), constants.PHASE_RUNNING: running}
     return ",".join(f"{phase}={length:g}" for phase, length in seconds.items())

@@ -55,7 +55,7 @@ def stand_in(name: str, *arguments: str) -> Program:
 
 
 def up(directory: Path, options: Options, progress: Progress | None = None) -> Cluster:
-    """Start a cluster in `directory` and leave it running; kubeloop.testing.cluster.cluster.up says the rest."""
+    """Starts a cluster in `directory` and leaves it running, as kubeloop.testing.cluster.cluster.up does."""
     return cluster.up(directory, options=options.embedded(), progress=progress)
 
 

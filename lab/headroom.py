@@ -51,7 +51,8 @@ Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Handle]
 
 
 def environment() -> dict[str, str]:
-    """This one, without what would change how headroom finds its cluster or make it compile its sources again."""
+    """Returns the process's variables without those by which headroom would find another cluster or compile its sources
+    again."""
     ignored_prefixes = ("HEADROOM_", "KUBE", "PYTHONDONTWRITEBYTECODE")
     inherited_variables = {name: text for name, text in os.environ.items() if not name.startswith(ignored_prefixes)}
     return inherited_variables | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -63,7 +64,7 @@ def popen(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle
 
 
 class Headroom:
-    """`headroom ARGUMENTS` that runs until it is told to stop, and can be started again; it logs to `log`."""
+    """A process `headroom ARGUMENTS`, which can be stopped and started again; it logs to `log`."""
 
     def __init__(
         self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None, launch: Launch = popen
@@ -80,7 +81,7 @@ class Headroom:
 
     @property
     def process(self) -> Handle:
-        """The one that was started last."""
+        """The process that was started last."""
         assert self._process is not None, "it was never started"
         return self._process
 
@@ -89,12 +90,12 @@ class Headroom:
         return self.process.pid
 
     def start(self, *, ready: bool = True) -> Self:
-        """`ready`: and wait until it is. Raises StartError."""
+        """Starts the process, and with `ready` waits until it is ready. Raises StartError."""
         self._process = self._launch(self._arguments, self.log, self._env)
         return self.wait_ready() if ready else self
 
     async def started(self) -> Self:
-        """The same for what has an event loop."""
+        """Starts the process and waits until it is ready, for callers with an event loop."""
         await asyncio.to_thread(self.start, ready=False)
         deadline = time.monotonic() + PATIENCE
         while (await asyncio.to_thread(self.get, "/readyz"))[0] != 200:
@@ -103,11 +104,11 @@ class Headroom:
         return self
 
     def wait_ready(self) -> Self:
-        """Until its caches have synced and its workers run."""
+        """Waits until its caches have synced and its workers run."""
         return self.until(lambda: self.get("/readyz")[0] == 200)
 
     def until(self, condition: Callable[[], object], timeout: float = PATIENCE) -> Self:
-        """Until `condition` is true. Raises StartError when the process ends before, or it takes longer."""
+        """Waits until `condition` is true. Raises StartError when the process ends before, or it takes longer."""
         deadline = time.monotonic() + timeout
         while not condition():
             self.check(deadline)
@@ -122,7 +123,7 @@ class Headroom:
             raise self._error(f"headroom does not do in time what was asked of it: {self.last_log_line()}")
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of its own HTTP server; status 0 when it does not answer."""
+        """Returns status and body of its own HTTP server; status 0 when it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -132,19 +133,20 @@ class Headroom:
             return 0, ""
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels."""
+        """Returns the sum of a metric's samples that have these labels."""
         metric_samples = samples(self.get("/metrics")[1], name)
         return sum(value for sample_labels, value in metric_samples if labels.items() <= sample_labels.items())
 
     def text(self) -> str:
-        """All that it has logged."""
+        """Returns its whole log."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def last_log_line(self) -> str:
         return (self.text().strip().splitlines() or [""])[-1].strip()[:300]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """A signal; its exit code. What does not end in time is killed, and a StartError."""
+        """Sends a signal and returns the exit code. A process that does not end in time is killed; raises StartError
+        then."""
         self.process.send_signal(number)
         try:
             return self.process.wait(_DRAIN_TIMEOUT)
@@ -153,7 +155,7 @@ class Headroom:
             raise self._error(f"headroom did not end within {_DRAIN_TIMEOUT:g} s") from None
 
     def kill(self) -> None:
-        """SIGKILL, and gone."""
+        """Kills the process and waits for its end."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(_DRAIN_TIMEOUT)
 
@@ -164,8 +166,8 @@ class Headroom:
 
 
 def in_cluster(directory: Path, kubeconfig: Path, flags: Sequence[str]) -> Headroom:
-    """`headroom controller FLAGS` beside the processes of the cluster in `directory`: it ends with them, whatever
-    happens. Not started."""
+    """Returns `headroom controller FLAGS`, not started, to run beside the processes of the cluster in `directory`: it
+    ends with them, whatever happens."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     serves = ("--bind-address", address, "--webhook-url", f"https://{address}") if WEBHOOK in flags else ()
@@ -214,7 +216,7 @@ Counts = dict[str, float]
 
 
 def samples(text: str, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
-    """Labels and value of each sample of a metric. An API server exports megabytes: the rest is not parsed."""
+    """Yields labels and value of each sample of a metric. An API server exports megabytes: the rest is not parsed."""
     lines = "\n".join(line for line in text.splitlines() if line.startswith(metric))
     for family in text_string_to_metric_families(f"{lines}\n"):
         yield from ((sample.labels, sample.value) for sample in family.samples if sample.name == metric)
@@ -251,10 +253,10 @@ def requests_of_server(text: str) -> Counts:
 
 
 def process_cpu(text: str) -> float:
-    """Seconds."""
+    """Returns the CPU seconds of a process."""
     return counts(text, "process_cpu_seconds_total", lambda labels: "all").get("all", 0.0)
 
 
 def process_memory(text: str) -> int:
-    """Bytes that are resident now."""
+    """Returns the resident bytes of a process."""
     return int(counts(text, "process_resident_memory_bytes", lambda labels: "all").get("all", 0.0))

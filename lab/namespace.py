@@ -49,7 +49,7 @@ def by_value(resources: Mapping[str, Any]) -> dict[str, Quantity]:
 
 
 async def becomes(read: Callable[[], Awaitable[object]], expected: object, seconds: float = PATIENCE) -> None:
-    """Until that is read. Raises AssertionError when it is not within `seconds`."""
+    """Waits until `read` returns `expected`. Raises AssertionError when it does not within `seconds`."""
     value: object = None
 
     async def is_read() -> bool:
@@ -82,7 +82,7 @@ class Namespace:
         return await self.client.resource(resource).get(name=name, namespace=self.name)
 
     async def until_is(self, resource: Resource[T], name: str, read: Callable[[T], object], expected: object) -> None:
-        """Until that is read of an object."""
+        """Waits until `expected` is read of an object."""
 
         async def read_object() -> object:
             return read(await self.get(resource, name))
@@ -97,16 +97,16 @@ class Namespace:
         return await self.client.resource(resource).merge_patch(patch, name=name, namespace=self.name, subresource=part)
 
     async def delete(self, resource: Resource[Any], name: str) -> None:
-        """Nothing happens when it is gone already."""
+        """Deletes an object if it is there."""
         with contextlib.suppress(NotFound):
             await self.client.resource(resource).delete(name=name, namespace=self.name)
 
     async def mark(self, **metadata: Any) -> None:
-        """Labels, annotations."""
+        """Sets labels and annotations."""
         await self.client.resource(NAMESPACES).merge_patch({"metadata": metadata}, name=self.name)
 
     async def annotate(self, text: str | None) -> None:
-        """Rancher's annotation."""
+        """Sets Rancher's annotation."""
         await self.mark(annotations={constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: text})
 
     async def is_labelled(self) -> bool:
@@ -115,7 +115,7 @@ class Namespace:
         return labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
     async def grant(self, limits: Mapping[str, Any]) -> None:
-        """Rancher grants this (by ResourceQuota names) from now on; its default quota counts when this returns."""
+        """Has Rancher grant these limits (by ResourceQuota names); its default quota counts when this returns."""
         await self.annotate(bodies.granting(limits))
         await self.until_counted(names=limits.keys())
 
@@ -126,7 +126,7 @@ class Namespace:
         return next((condition["Message"] for condition in conditions if condition["Type"] == VALIDATED), None)
 
     async def leave(self) -> None:
-        """Take the namespace away, its VMs and migrations first: no stand-in shall take them up."""
+        """Deletes the namespace, its VMs and migrations first: no stand-in shall take them up."""
         for resource in (VMIMS, VMS, VMIS):
             await self.client.transport.request("DELETE", resource.path(self.name))
         with contextlib.suppress(NotFound):
@@ -177,7 +177,7 @@ class Namespace:
         return (await self.quota(name)).annotations
 
     async def entries(self, name: str = "") -> dict[str, dict[str, Quantity]]:
-        """Key to value of every migrating entry."""
+        """Returns key and value of every migrating entry."""
         annotations = await self.annotations(name)
         return {key: by_value(json.loads(text)) for key, text in annotations.items() if key.startswith(_ENTRIES)}
 
@@ -188,8 +188,7 @@ class Namespace:
         await becomes(lambda: self.used(name), by_value(used))
 
     async def until_counted(self, name: str = "", names: Collection[str] = ()) -> None:
-        """Until the quota controller has counted what is there, for the limits that there are (those on `names`, where
-        told)."""
+        """Waits until the quota controller has counted, for the present limits (those on `names`, where given)."""
 
         async def is_counted() -> bool:
             quotas = [quota for quota in await self._quotas(name) if not names or quota.hard.keys() == names]
@@ -198,7 +197,7 @@ class Namespace:
         await becomes(is_counted, True)
 
     async def settle(self, base: Mapping[str, Any], name: str = "") -> None:
-        """Until every VM has one pod again and the quota is back at its base, without a trace."""
+        """Waits until every VM has one pod again and the quota is back at its base, without a trace."""
         await self.until_launchers(len(await self.items(VMIS)))
         await self.until_hard(base, name)
         await becomes(lambda: self.entries(name), {})
@@ -217,12 +216,12 @@ class Namespace:
         strategy: str = "RerunOnFailure",
         **limits: str,
     ) -> None:
-        """`spec` is its VMI's; without one, it is that of bodies.limited."""
+        """Creates a VM. `spec` is its VMI's; without one, it is that of bodies.limited."""
         template = bodies.limited(**limits) if spec is None else spec
         await self.create(VMS, bodies.machine(name, template, strategy=strategy, annotations=annotations))
 
     async def instances(self, *vmi_bodies: Mapping[str, Any]) -> None:
-        """VMIs without a VM, by their bodies, once they run and their volumes are plugged in."""
+        """Creates VMIs without a VM, by their bodies; returns once they run and their volumes are plugged in."""
         for body in vmi_bodies:
             await self.create(VMIS, body)
         for body in vmi_bodies:
@@ -232,7 +231,7 @@ class Namespace:
         return await self.get(VMIS, name)
 
     async def until_shown(self, state: str | None, name: str = "vm1") -> None:
-        """Until the VMI shows this migration state."""
+        """Waits until the VMI of vm1 shows this migration state."""
         await self.until_is(VMIS, name, lambda vmi: vmi.annotations.get(constants.ANNOTATION_MIGRATION_STATE), state)
 
     async def migrate(
@@ -277,7 +276,7 @@ class Namespace:
         return (await self.migration(migration)).phase
 
     async def until_phase(self, migration: str, *phases: str, seconds: float = PATIENCE) -> str:
-        """Until the migration is in one of the phases; which."""
+        """Waits until the migration is in one of the phases, and returns that."""
         latest: list[VirtualMachineInstanceMigration] = []
 
         async def is_reached() -> bool:
@@ -296,7 +295,7 @@ class Namespace:
         await self.until_is(VMIMS, migration, is_refused, True)
 
     async def stays_refused(self, migration: str, seconds: float = _FOR_GOOD) -> None:
-        """Refused, and still so after a while."""
+        """Waits until the migration is refused, and asserts that it still is after a while."""
         await self.until_refused(migration)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -305,7 +304,7 @@ class Namespace:
         assert is_refused(await self.migration(migration))
 
     async def abort(self, migration: str) -> None:
-        """Deleting a migration under way aborts it; it is gone then."""
+        """Aborts a migration under way by deleting it; it is gone when this returns."""
         await self.delete(VMIMS, migration)
         await becomes(lambda: self.items(VMIMS, field_selector=f"metadata.name={migration}"), [])
 
@@ -315,7 +314,7 @@ class Namespace:
         return [pod for pod in pods if not (counting and pod.terminal)]
 
     async def until_launchers(self, count: int) -> None:
-        """Until so many count."""
+        """Waits until so many launchers count."""
 
         async def count_launchers() -> int:
             return len(await self.launchers(counting=True))

@@ -11,7 +11,7 @@ from lab.kubevirt.evacuation_controller import DRAIN_TAINT
 
 
 async def cordon(client: Client, names: Iterable[str], *, cordoned: bool = True) -> None:
-    """No pod comes to these nodes any more, or they are open again. Raises ApiError."""
+    """Closes these nodes to pods, or opens them again. Raises ApiError."""
     for name in names:
         await _patch(client, name, {"unschedulable": cordoned or None})
 

@@ -29,7 +29,7 @@ _TICKS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`seconds` of time on `columns` columns."""
+    """The scale of `seconds` on `columns` columns."""
 
     seconds: float
     columns: int
@@ -40,7 +40,7 @@ class Scale:
 
 
 class Canvas:
-    """`width` × `height` cells; row 0 is the top. What falls outside is cut off."""
+    """A canvas of `width` × `height` cells; row 0 is the top. What falls outside is cut off."""
 
     def __init__(self, width: int, height: int = 1) -> None:
         self.width = width
@@ -49,7 +49,7 @@ class Canvas:
         self._cells = [[(_BLANK, "", "")] * width for _ in range(height)]
 
     def write(self, column: int, row: int, text: str, style: str = "") -> None:
-        """Characters and their colour; what is painted behind them stays."""
+        """Writes characters in a colour; the colour behind them stays."""
         for offset, char in enumerate(text, column):
             if self._inside(offset, row):
                 self._cells[row][offset] = (char, style, self._cells[row][offset][2])
@@ -70,7 +70,7 @@ class Canvas:
         return all(back == colour for _, _, back in cells)
 
     def rows(self, label: str = "") -> Iterator[Text]:
-        """Lines of text; `label` stands left of each."""
+        """Yields the lines of text; `label` stands left of each."""
         for cells in self._cells:
             line = Text(f"{label:<{GUTTER}} ", DIM, no_wrap=True)
             for char, fore, back in cells:
@@ -137,8 +137,8 @@ _BOXES = " ───╵╯╰┴╷╮╭┬│┤├┼"
 
 
 def chart(series: Sequence[Column | None], *, top: Quantity, height: int, base: Quantity | None = None) -> Canvas:
-    """The chart of `found`, a column each, from 0 to `top`: what is used as an area, what is allowed as a line. With a
-    `base`, that is a dashed line, and what differs from it is labelled."""
+    """Draws `series` from 0 to `top`: the usage as an area, the limit as a line. With a `base`, that is a dashed line,
+    and other values are labelled."""
     canvas = Canvas(len(series), height)
     levels = _Levels(max(top.nanos, 1), height)
     for index, column in enumerate(series):
@@ -157,7 +157,7 @@ def chart(series: Sequence[Column | None], *, top: Quantity, height: int, base: 
 
 
 class _Levels(NamedTuple):
-    """Quantities as heights."""
+    """The heights of quantities."""
 
     top: int
     height: int
@@ -174,7 +174,7 @@ class _Levels(NamedTuple):
         return round(level)
 
     def _exact(self, value: Quantity) -> float:
-        """Rows above the bottom."""
+        """Returns the rows above the bottom."""
         return value.nanos / self.top * self.height
 
 
@@ -233,7 +233,7 @@ _LINE = "▆"
 
 
 def bars(groups: Mapping[str, Sequence[tuple[str, float]]], own_names: Collection[str]) -> Table:
-    """Each group's bars by name, as parts of its longest; those that are `ours` in a colour."""
+    """Returns each group's bars by name, as parts of its longest; those of `own_names` in a colour."""
     table = Table.grid(TableColumn(justify="right"), TableColumn(min_width=_LONGEST), TableColumn(), padding=(0, 1))
     for title, group in groups.items():
         table.add_row("", Text(title, TITLE))

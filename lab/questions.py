@@ -36,7 +36,7 @@ class Quota:
 
 
 def value_since(record: Record, start: float, expected: T, read: Callable[[QuotaVersion], T]) -> T | None:
-    """`wanted` if that could be read of the quota at any moment since `at`, else what can be now."""
+    """Returns `expected` if it could be read of the quota at any moment since `start`, else its present value."""
     version = first_version(record, start, lambda version: read(version) == expected) or record.quota
     return read(version) if version else None
 
@@ -49,15 +49,15 @@ def quota_after(record: Record, migration: str) -> Quota | None:
 
 
 def highest_since(record: Record, start: float) -> Amounts:
-    """The most that was allowed at any moment since `at`, each resource by itself."""
+    """Returns the highest limits at any moment since `start`, each resource by itself."""
     hard = [version.hard for version in record.quotas if version.at >= start]
     return Amounts({name: max((amounts[name] for amounts in hard), default=ZERO) for name in RESOURCES})
 
 
 def lowest_under_entries(record: Record, start: float) -> Amounts | None:
-    """The least that was allowed at any moment since `at` while an entry stood, each resource by itself.
+    """Returns the lowest limits at any moment since `start` while there was an entry, each resource by itself.
 
-    The version that stood at `at` counts, too. None when no entry stood.
+    The version at `start` counts, too. None when there was no entry.
     """
     at_start = [version for version in record.quotas if version.at < start][-1:]
     later = [version for version in record.quotas if version.at >= start]
@@ -66,7 +66,7 @@ def lowest_under_entries(record: Record, start: float) -> Amounts | None:
 
 
 def first_version(record: Record, start: float, fits: Callable[[QuotaVersion], bool]) -> QuotaVersion | None:
-    """The first version seen since `at` that fits."""
+    """Returns the first version since `start` that fits."""
     return next((version for version in record.quotas if version.at >= start and fits(version)), None)
 
 
@@ -78,8 +78,7 @@ def writes(record: Record, since: float = 0.0, until: float = _FOREVER) -> list[
 
 
 def overshoot(record: Record, base: Amounts, since: float, until: float) -> tuple[float, float]:
-    """Core seconds and byte seconds in which more was allowed than pods took, the base at least: the integral of
-    spec.hard − max(base, pods)."""
+    """Returns core seconds and byte seconds of unused headroom: the integral of spec.hard − max(base, pods)."""
     cores = size = 0.0
     limit, used, last_time = base, Amounts(), since
     for moment, hard, change in [*sorted(_changes(record), key=lambda change: change[0]), (until, None, Amounts())]:
@@ -140,7 +139,7 @@ def refusals(record: Record, since: float = 0.0) -> Iterator[tuple[EventSeen, Re
 
 
 def refusal_of(record: Record, migration: str) -> str:
-    """Quota's own words about the migration's target pod, as the API server said them; "" when it said none."""
+    """Returns quota's own words about the migration's target pod, or ""."""
     return next((refusal.words for event, refusal in refusals(record) if event.subject == migration), "")
 
 
@@ -150,7 +149,8 @@ def refused_after_raise(record: Record, since: float = 0.0) -> int:
 
 
 def _is_after(record: Record, event: EventSeen, refusal: Refusal) -> bool:
-    """Without entries anywhere (VMMRQ, other controllers), any limit above the first was raised."""
+    """Reports whether the refusing limit was raised; without entries anywhere (VMMRQ, other controllers), any above the
+    first."""
     limits, versions = refusal.limited, record.quotas
     if not limits or not versions:
         return False
@@ -212,7 +212,7 @@ def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
 
 
 def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
-    """VM to the time since when quota grants what its entry says, as of a moment."""
+    """Returns since when quota grants each VM's entry, as of a moment."""
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
         if version.at <= moment:
@@ -241,7 +241,7 @@ def _has_room(version: QuotaVersion, pods: Iterable[Track], requested: ResourceL
 
 
 def state_of(record: Record, migration: str) -> str:
-    """Phase and refusal in one phrase."""
+    """Returns phase and refusal in one phrase."""
     track = record.migrations.get(migration)
     if track is None:
         return "not there"
@@ -269,7 +269,7 @@ def source_of(record: Record, migration: str) -> Track | None:
 
 
 def pending_by_quota(record: Record, migration: Track) -> float:
-    """Seconds from the refusal to the target pod; 0 for one that was not refused or has no pod."""
+    """Returns the seconds from the refusal to the target pod; 0 for a migration that was not refused or has no pod."""
     target = target_of(record, migration.name)
     if migration.refused is None or target is None:
         return 0.0

@@ -37,7 +37,7 @@ _EXCEEDED = "exceeded quota"
 
 
 class Amounts(dict[str, Quantity]):
-    """limits.cpu and limits.memory of a ResourceList, zero where it has none; printed as they were written."""
+    """The amounts limits.cpu and limits.memory of a ResourceList, or zero; printed as they were written."""
 
     def __init__(self, resources: Mapping[str, Quantity] | None = None) -> None:
         super().__init__({name: (resources or {}).get(name, ZERO) for name in RESOURCES})
@@ -76,7 +76,7 @@ class Amounts(dict[str, Quantity]):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Quota admission's words about a pod, from "exceeded quota" on: what the pod asked for and the limits that did not
+    """Quota admission's words about a pod, from "exceeded quota" on: the pod's requests and the limits that did not
     suffice; {} where the words do not say or cannot be read."""
 
     words: str
@@ -107,7 +107,7 @@ _OVER = frozenset({"Succeeded", "Failed", GONE})
 
 @dataclass(frozen=True)
 class QuotaVersion:
-    """The ResourceQuota as it was from `at` on."""
+    """The ResourceQuota from `at` on."""
 
     at: float
     quota: ResourceQuota
@@ -145,7 +145,7 @@ class QuotaVersion:
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange:
-    """`about` (a migration or a pod of `vm`) entered `phase`."""
+    """The entry of `subject` (a migration or a pod of `vm`) into `phase`."""
 
     at: float
     version: int
@@ -156,7 +156,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class EventSeen:
-    """A Kubernetes event about a VM in its migration `about`, `count` times since it was seen last."""
+    """A Kubernetes event about a VM in its migration `subject`, `count` times since the last one."""
 
     at: float
     subject: str
@@ -167,7 +167,7 @@ class EventSeen:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that the run did: `kind` is step, headroom, rancher, note or good (a note of what went well)."""
+    """An action of the run: `kind` is step, headroom, rancher, note or good (a note of what went well)."""
 
     at: float
     kind: str

@@ -34,7 +34,8 @@ def arguments(name: str, user: str, description: str | None) -> argparse.Argumen
 def run(
     program: str, flags: argparse.Namespace, lifetime: Lifetime, selects: Callable[[str], bool] = lambda _: True
 ) -> int:
-    """`program` is the User-Agent, `selects` as Management takes it. The exit code: 0, 2 for a wrong configuration."""
+    """Runs the stand-in until a signal; returns the exit code: 0, or 2 for a wrong configuration. `program` is the
+    User-Agent, `selects` as Management takes it."""
     level = logging.DEBUG if flags.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:

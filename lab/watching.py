@@ -43,7 +43,7 @@ class Watching:
     def __init__(
         self, client: Client, records: Mapping[str, Record], *kinds: Resource[Any], sync_timeout: float = _SYNC_TIMEOUT
     ) -> None:
-        """`sync_timeout`: seconds to the first lists of all kinds."""
+        """Prepares the watches. `sync_timeout`: seconds to the first lists of all kinds."""
         self.records = records
         self._sync_timeout = sync_timeout
         self._changed = asyncio.Event()
@@ -78,7 +78,7 @@ class Watching:
         return informer
 
     async def changed(self, timeout: float) -> None:
-        """Wait until something was seen, `timeout` seconds at most."""
+        """Waits until a change was seen, `timeout` seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._changed.wait()

@@ -136,7 +136,7 @@ def with_rancher_version(words: Sequence[str]) -> list[str]:
 
 
 class _Up(Command):
-    """`up`, whose flag --rancher may have a value."""
+    """The command `up`, whose flag --rancher may have a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_rancher_version(args))

@@ -55,7 +55,7 @@ class Stopped(Exception):
 @dataclass(eq=False)
 class Driver:
     """The cluster and the record that steps work with. `speed` divides every pause, but no time that a check needs.
-    `deserted` reports whether the output is no longer read."""
+    `is_deserted` reports whether the output is no longer read."""
 
     cluster: Cluster
     client: Client
@@ -107,32 +107,33 @@ class Driver:
     # -- actions ------------------------------------------------------------------------------------------------------
 
     async def pause(self, seconds: float) -> None:
-        """Time to read what was printed."""
+        """Leaves time to read the output."""
         await asyncio.sleep(seconds / self.speed)
         self.go_on()
 
     async def create(self, resource: Resource[Any], *bodies: Mapping[str, Any]) -> None:
-        """Create objects, in the namespace where their kind has one."""
+        """Creates objects, in the namespace where their kind has one."""
         namespace = seed.NAMESPACE if resource.namespaced else ""
         for body in bodies:
             await self.client.resource(resource).create(body, namespace=namespace)
 
     async def migrate(self, name: str, vm: str, *, linger: float, least: float = 0.5, held_back: bool = False) -> None:
-        """Start a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
+        """Starts a live migration. Its source pod keeps counting for `linger` seconds by speed, `least` at least."""
         running = HELD_BACK if held_back else RUNNING_SECONDS / self.speed
         early, linger = EARLY_PHASE_SECONDS / self.speed, max(linger / self.speed, least)
         await self.namespace.migrate(vm, name, running=running, phase=early, linger=linger)
 
     async def restart_rancher(self) -> None:
-        """Kill Rancher's agent and start it again. Raises ClusterError."""
+        """Kills Rancher's agent and starts it again. Raises ClusterError."""
         self.record.mark("rancher", "agent restarts")
         await asyncio.to_thread(self.cluster.restart, "rancher")
 
     async def restart_agent(self, times: int) -> int:
-        """Restart Rancher's agent inside its process, one time after the other; after how many it wrote its base.
+        """Restarts Rancher's agent inside its process, one time after the other; returns after how many it wrote its
+        base.
 
-        Each time it is waited for what it writes, PATIENCE at most: one that writes nothing is not counted. It writes
-        on events of the namespace as well, such as headroom's label on it: that is no restart.
+        Every restart waits for the agent's write, PATIENCE at most: one that writes nothing is not counted. The agent
+        writes on events of the namespace as well, such as headroom's label on it: that is no restart.
         """
         self.record.mark("rancher", f"agent restarts ×{times}")
         agent = RancherAgent(self.cluster.directory)
@@ -152,12 +153,12 @@ class Driver:
         await asyncio.to_thread(processes.restart, directory, "kubevirt", argv)
 
     async def clear(self, *vms: str) -> None:
-        """Delete VMs."""
+        """Deletes VMs."""
         for vm in vms:
             await self.namespace.delete(VIRTUAL_MACHINES, vm)
 
     async def start_on_one_node(self, spec: Mapping[str, Any], vms: Iterable[str]) -> str:
-        """Start VMs while all other nodes are closed; the node's name once they run. Raises Stopped."""
+        """Starts VMs while all other nodes are closed; returns the node's name once they run. Raises Stopped."""
         node, *other_nodes = [item.name for item in await self.client.resource(registry.NODES).list()]
         await nodes.cordon(self.client, other_nodes)
         await self.create(VIRTUAL_MACHINES, *(bodies.machine(vm, spec, strategy="Always") for vm in vms))
@@ -172,7 +173,7 @@ class Driver:
         return machine.status.printable_status or "" if machine else "not there"
 
     async def drain(self, node: str) -> None:
-        """Begin the node's maintenance; KubeVirt moves its VMs away."""
+        """Begins the node's maintenance; KubeVirt moves its VMs away."""
         self.record.mark("note", f"{node} is drained")
         await nodes.drain(self.client, node)
 
@@ -181,8 +182,8 @@ class Driver:
         return sum(pod.spec.node_name == node for pod in await self.namespace.launchers(counting=True))
 
     async def is_guarded(self, hard: Amounts) -> bool:
-        """Wait until the API server asks headroom's webhook and this keeps people from lowering the quota to
-        `hard`; False when that does not come within PATIENCE."""
+        """Waits until headroom's webhook keeps people from lowering the quota to `hard`; False when it does not within
+        PATIENCE."""
         if self.record.quota is None:
             return False
         name, patch = self.record.quota.quota.name, {"spec": {"hard": format_resource_list(hard)}}
@@ -220,7 +221,7 @@ class Driver:
         return ""
 
     async def catch_up(self) -> bool:
-        """Wait until every version of the quota that there is now has been seen; False: not within PATIENCE."""
+        """Waits until the record has every present version of the quota; False when it has not within PATIENCE."""
         quotas = await self.namespace.items(registry.RESOURCE_QUOTAS)
         newest = max((int(quota.metadata.resource_version) for quota in quotas), default=0)
         return await self._until(lambda: self.record.quota is not None and self.record.quota.version >= newest)
@@ -233,12 +234,12 @@ class Driver:
         return is_true
 
     async def start_headroom(self, *flags: str) -> None:
-        """Start `headroom controller FLAGS`. Raises StartError."""
+        """Starts `headroom controller FLAGS`. Raises StartError."""
         self.record.mark("headroom", " ".join(["headroom controller", *flags]))
         self._headroom = await in_cluster(self.cluster.directory, self.cluster.kubeconfig, flags).started()
 
     async def stop_headroom(self) -> None:
-        """SIGTERM, and it is expected to drain. Raises StartError when it does not."""
+        """Sends SIGTERM and expects headroom to drain. Raises StartError when it does not."""
         if self._headroom is None:
             return
         headroom, self._headroom = self._headroom, None

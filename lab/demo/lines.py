@@ -34,7 +34,7 @@ class Check:
 
 @dataclass(slots=True)
 class Report:
-    """All checks so far. `listener` is called for each as it is made."""
+    """The checks so far. `listener` is called for every new one."""
 
     listener: Callable[[Check], None] = lambda _: None
     checks: list[Check] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 only when there were checks and every one of them passed."""
+        """The exit code: 0 only when there were checks and all of them passed."""
         return 0 if self.checks and not self.failed_count else 1
 
     @property
@@ -63,7 +63,7 @@ class Report:
 
 
 class Lines:
-    """Prints each happening and each check as it comes. `broken`: the pipe is closed, nothing is printed."""
+    """Prints each happening and each check as it comes. `is_broken`: the pipe is closed, nothing is printed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class Lines:
         self._events: set[tuple[str, str]] = set()
 
     def follow(self, record: Record, report: Report) -> None:
-        """Print what these two record."""
+        """Prints the entries of the record and the report."""
         record.listener = lambda happening: self.print_happening(record, happening)
         report.listener = self.print_check
 

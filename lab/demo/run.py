@@ -41,8 +41,8 @@ _KINDS = (
 
 
 def run_demo(speed: float, record: Path | None) -> int:
-    """Run everything and show it on standard output; the exit code. `speed` divides every pause, `record` is the file
-    for the picture.
+    """Runs everything and shows it on standard output; returns the exit code. `speed` divides every pause, `record` is
+    the file for the picture.
 
     However it ends, by an error or a signal, the cluster and headroom end too. Raises ClusterError when no cluster
     comes up, BrokenPipeError when the output's reader has closed it, OSError when the picture cannot be written.
@@ -79,7 +79,7 @@ async def _run(cluster: Cluster, speed: float, picture_path: Path | None) -> int
 
 
 async def run_steps(driver: Driver, steps: Sequence[Step]) -> None:
-    """Run the steps; one that cannot go on ends the demo, and that counts as failed."""
+    """Runs the steps; one that cannot go on ends the demo, and that counts as failed."""
     for step in steps:
         driver.begin(step.letter, step.title)
         try:

@@ -100,7 +100,7 @@ async def show_revert(driver: Driver) -> None:
 
 
 async def show_return(driver: Driver) -> None:
-    """(d) What was added goes when the old pod is gone."""
+    """(d) The quota goes back to its base when the old pod is gone."""
     await _expect_return(driver, "m2", used=seed.BASE)
     quota = driver.record.quota
     keys = [entry.key for entry in quota.entries] if quota else ["no quota"]
@@ -109,7 +109,7 @@ async def show_return(driver: Driver) -> None:
 
 
 async def show_exact_raise(driver: Driver) -> None:
-    """(e) In the full namespace, what quota counts to the byte, for as long as it counts it."""
+    """(e) A full namespace is raised by the usage that quota counts, to the byte, for as long as quota counts it."""
     record = driver.record
     await driver.start_headroom()
     await driver.migrate("m3", _VM, linger=12.0, least=8.0)
@@ -231,7 +231,7 @@ async def _expect_return(driver: Driver, migration: str, *, used: Amounts) -> No
 
 
 async def _check_guard(driver: Driver, hard: Amounts) -> None:
-    """Rancher's agent again, and again, while headroom's webhook guards the quota."""
+    """Restarts Rancher's agent again and again while headroom's webhook guards the quota."""
     await driver.start_headroom("--estimate", "harvester", WEBHOOK)
     is_guarded = await driver.is_guarded(seed.BASE)
     driver.check("headroom's webhook guards the quota", "yes", "yes" if is_guarded else "no")
@@ -246,7 +246,7 @@ async def _check_guard(driver: Driver, hard: Amounts) -> None:
 
 
 def _check_highest(driver: Driver, most: Amounts) -> None:
-    """Room that no migration needs could be used by any pod."""
+    """Checks the highest limit: any pod could use headroom that no migration needs."""
     driver.check("the most that was ever allowed", most, questions.highest_since(driver.record, driver.began))
 
 

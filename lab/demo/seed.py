@@ -82,5 +82,5 @@ def forged_pod() -> dict[str, Any]:
 
 
 def overhead_setting() -> dict[str, Any]:
-    """Harvester's overhead ratio."""
+    """Returns Harvester's setting of the overhead ratio."""
     return {"metadata": {"name": constants.SETTING_OVERHEAD_RATIO}, "value": RATIO, "default": RATIO}

@@ -67,8 +67,8 @@ _UNSEEN = 5.0
 
 
 class Placement:
-    """Chooses nodes, and knows the pods that were created until the cache shows them: so a burst spreads out, and no
-    pod is asked for twice."""
+    """Chooses nodes, and knows new pods until the cache shows them: so a burst spreads out, and no pod is created
+    twice."""
 
     def __init__(self, nodes: CacheReader[Node], pods: Pods) -> None:
         self._nodes = nodes
@@ -136,7 +136,7 @@ class Refused(RetryAfter):
 
 
 class Refusals:
-    """The last refusal of each key, and its backoff: `first` seconds doubled up to `maximum`.
+    """The last refusal of each key, and its backoff: `first_delay` seconds doubled up to `max_delay`.
 
     A change of the namespace's quotas makes a key due at once, and again after each of `quick` seconds. Memory only:
     after a restart everything is tried again.
@@ -150,7 +150,7 @@ class Refusals:
         self._generations: dict[str, int] = {}
 
     def quota_changed(self, namespace: str) -> list[str]:
-        """Note a change of a quota; the keys that are due by it."""
+        """Notes a change of a quota; returns the keys that are due by it."""
         self._generations[namespace] = self.generation(namespace) + 1
         return [key for key in self._refusals if key.startswith(f"{namespace}/")]
 
@@ -166,7 +166,7 @@ class Refusals:
             raise Refused(refusal, now)
 
     def record_refusal(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
-        """Note a refusal. `generation` is the one before the request was sent."""
+        """Notes a refusal and returns its error. `generation` is the one before the request was sent."""
         # Quota, and nothing else, said no.
         by_quota = isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
         quick = self._next_quick(key, generation) if by_quota else len(self._quick)

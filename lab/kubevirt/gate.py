@@ -29,7 +29,7 @@ class Gate:
     _queue: dict[str, None] = field(default_factory=dict, init=False)
 
     def enter(self, key: str, node: str) -> str:
-        """Reserve a place for a migration away from `node`: "" when it has one, else why it waits."""
+        """Reserves a place for a migration away from `node`; returns "" or the reason why it waits."""
         reason = hindrance([self._sources(k) for k in self._running_keys() if k != key], node, self.limits())
         if reason:
             self._queue[key] = None
@@ -50,7 +50,7 @@ class Gate:
             self.wake()
 
     def wake(self) -> None:
-        """Enqueue as many of the waiting as there is room for."""
+        """Enqueues as many of the waiting migrations as there is room for."""
         if not self._queue:
             return
         running_sources = [self._sources(key) for key in self._running_keys()]

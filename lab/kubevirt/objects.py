@@ -33,7 +33,7 @@ CONDITION_SYNCHRONIZED: Final = "Synchronized"
 
 
 class MigrationState(kubevirt.MigrationState):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with what virt-handler reports."""
+    """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with virt-handler's fields."""
 
     start_timestamp: str | None = None
     target_node: str | None = None
@@ -53,7 +53,7 @@ class VMIStatus(kubevirt.VirtualMachineInstanceStatus):
 
 
 class VMISpec(kubevirt.VirtualMachineInstanceSpec):
-    """kubevirt.io/v1 VirtualMachineInstanceSpec, with what goes into the launcher pod as it stands."""
+    """kubevirt.io/v1 VirtualMachineInstanceSpec, with the fields that go into the launcher pod unchanged."""
 
     hostname: str | None = None
     subdomain: str | None = None
@@ -133,7 +133,7 @@ MIGRATIONS = _extended_resource(kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, Vi
 
 
 async def delete(client: ResourceClient[T], obj: T) -> None:
-    """Exactly this object, if it is still there. Raises Conflict (another one of its name), ApiError."""
+    """Deletes exactly this object. Raises Conflict (another one of its name), ApiError."""
     with contextlib.suppress(NotFound):
         await client.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
 
@@ -157,7 +157,7 @@ def conditions_without(conditions: Sequence[Condition] | None, kind: str) -> lis
 
 
 def transitions(old: Iterable[PhaseTransition] | None, phases: Iterable[str], now: str) -> list[Any]:
-    """phaseTransitionTimestamps with these phases reached `now`; a phase that is in it keeps its time."""
+    """Returns phaseTransitionTimestamps with these phases reached `now`; a phase that is in it keeps its time."""
     entries = list(old or ())
     known_phases = {entry.phase for entry in entries}
     entries += [PhaseTransition(phase=p, phase_transition_timestamp=now) for p in phases if p not in known_phases]

@@ -61,12 +61,12 @@ class StandInOptions:
 
     @property
     def has_priority_queue(self) -> bool:
-        """Whether migrations have priorities, and wait as objects: GA since KubeVirt 1.9."""
+        """Reports whether migrations have priorities, and wait as objects: GA since KubeVirt 1.9."""
         names = list(PROFILES)
         return names.index(self.overhead_profile) >= names.index("1.9")
 
     def selects(self, key: str) -> bool:
-        """Whether an object is of a namespace that is meant."""
+        """Reports whether the stand-in serves the namespace of an object's key."""
         return key.startswith(self.namespace_prefix) if self.namespace_prefix else not key.startswith(SCALE_NAMESPACES)
 
 
@@ -105,7 +105,7 @@ class MigrationOptions:
         )
 
     def hold(self, phase: str) -> float:
-        """Seconds that the phase lasts."""
+        """Returns the seconds that the phase lasts."""
         return self.by_phase.get(phase, self.phase_delay if phase in PACED_PHASES else 0.0)
 
 
@@ -123,7 +123,7 @@ class Ages:
         self._since: dict[str, tuple[object, float]] = {}
 
     def of(self, key: str, state: object = None, *, elapsed: float = 0.0) -> float:
-        """Seconds since the key was first asked about in this state, and `already` so many before."""
+        """Returns the seconds since the first call for the key in this state, plus `elapsed`."""
         now = loop_time()
         if key not in self._since or self._since[key][0] != state:
             self._since[key] = (state, now - elapsed)

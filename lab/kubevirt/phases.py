@@ -48,7 +48,7 @@ class Write:
 
 
 class Create(Enum):
-    """Have a pod created: the target as soon as the limits and quota let it."""
+    """The creation of a pod: of the target as soon as the limits and quota admit it."""
 
     TARGET = auto()
     ATTACHMENT = auto()
@@ -56,7 +56,7 @@ class Create(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Re-check in `seconds`; None: when something changes."""
+    """A pause of `seconds`, or with None until something changes."""
 
     seconds: float | None = None
 
@@ -102,7 +102,7 @@ class View:
 
     @property
     def remaining(self) -> float:
-        """Seconds that the phase still has to last, to the microsecond: what is less is the clock's own error."""
+        """The seconds that the phase still has to last, to the microsecond: what is less is the clock's own error."""
         return round(self.options.hold(self.migration.phase) - self.age, 6)
 
 
@@ -171,7 +171,7 @@ def _scheduling(view: View) -> Step:
 
 
 def _scheduled(view: View) -> Step:
-    """Hand over: virt-handler on the target node learns of the migration from the VMI."""
+    """Hands over: virt-handler on the target node learns of the migration from the VMI."""
     return _enter(view) if view.is_handed_over else _hand_over(view)
 
 
@@ -231,7 +231,7 @@ def _enter(view: View) -> Write:
 
 
 def _arrive(view: View) -> Write:
-    """virt-handler has seen the guest on the target: from here on the VMI lives there."""
+    """Reports as virt-handler that the guest is on the target: from here on the VMI lives there."""
     target = view.target
     assert target is not None
     if objects.ANNOTATION_MIGRATION_TARGET_READY not in target.annotations:
@@ -270,7 +270,7 @@ def _hand_over(view: View) -> Write:
 
 
 def _abort(view: View) -> Step:
-    """Deleting a VMIM cancels its migration: at once before the hand-over, afterwards through virt-handler."""
+    """Cancels the migration of a deleted VMIM: at once before the hand-over, afterwards through virt-handler."""
     if not view.is_handed_over:
         return fail(view, "canceled")
     if conditions := _condition_patch(view, c.CONDITION_ABORT_REQUESTED):

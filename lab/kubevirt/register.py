@@ -56,10 +56,10 @@ def own_key(obj: Object) -> list[str]:
 def retry_refused(
     refusals: Refusals, is_waiting: Callable[[str], bool] = lambda key: False
 ) -> Callable[[ResourceQuota], list[str]]:
-    """Whatever was refused in a quota's namespace: it is tried again at once when the quota changes or goes.
+    """Returns a function from a changed quota to the refused keys of its namespace: they are tried again at once.
 
-    Not what `is_waiting` for another reason: three hundred that may not run yet need not be told every time that
-    a pod is counted.
+    It leaves out the keys that `is_waiting` for another reason: three hundred that may not run yet need not be told
+    every time that a pod is counted.
     """
     return lambda quota: [key for key in refusals.quota_changed(quota.namespace) if not is_waiting(key)]
 
@@ -86,7 +86,7 @@ def creator_of(
 
 
 def register(management: Management, options: StandInOptions) -> None:
-    """Give the management its handlers; start it afterwards."""
+    """Gives the management its handlers; start it afterwards."""
     vms, vmis = management.controller(VMS), management.controller(VMIS)
     migrations, quotas = management.controller(MIGRATIONS), management.resource_quotas
     configuration = Configuration(management, options)
@@ -123,7 +123,7 @@ def register(management: Management, options: StandInOptions) -> None:
 def register_automatic(
     management: Management, options: StandInOptions, lookup: Migrations, pods: Pods, configuration: Configuration
 ) -> None:
-    """Registers what creates migrations that nobody asked for."""
+    """Registers the controllers that create migrations by themselves."""
     vmis, migrations = management.controller(VMIS), management.controller(MIGRATIONS)
     automatic = MigrationCreator(
         migrations.client, lookup, pods, management.recorder(COMPONENT), options.selects, options.has_priority_queue

@@ -91,7 +91,8 @@ class StateClaims:
         return next((claim for claim in claims if not claim.deleting), None)
 
     async def _create(self, vmi: VirtualMachineInstance, labels: Mapping[str, str], uid: str) -> str:
-        """Its name. Where the configuration chooses a class, source and target share one claim."""
+        """Creates a claim and returns its name. Where the configuration chooses a class, source and target share one
+        claim."""
         rendering = self.rendering(vmi.namespace)
         configured_class = rendering.kubevirt.vm_state_storage_class
         modes = [_SHARED if configured_class else _SINGLE]

@@ -38,7 +38,7 @@ _NEVER_RAN = (None, "", "Starting", "ErrorUnschedulable")
 
 
 def run_strategy(vm: VirtualMachine) -> str:
-    """spec.runStrategy, else what spec.running stands for."""
+    """Returns spec.runStrategy, or the strategy that spec.running stands for."""
     return vm.spec.run_strategy or ("Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED)
 
 

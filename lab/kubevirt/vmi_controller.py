@@ -43,7 +43,7 @@ class Ending:
     _ages: Ages = field(default_factory=Ages, init=False)
 
     async def reconcile(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:
-        """End what is due. Raises ApiError; RetryAfter while something is left."""
+        """Ends the launchers that are due. Raises ApiError; RetryAfter while some are left."""
         waits: list[float] = []
         for pod in instance.leftovers(vmi, launchers, lambda uid: self._is_under_way(vmi, uid)):
             age = self._ages.of(pod.uid, elapsed=_since_migration(vmi))
@@ -74,7 +74,7 @@ class Ending:
         return migration is not None and not is_finished(migration)
 
     def _linger(self, vmi: VirtualMachineInstance, pod: Pod) -> float:
-        """Seconds that a source keeps counting; a target of a migration that failed goes at once."""
+        """Returns the seconds that a source keeps counting; a target of a migration that failed goes at once."""
         if instance.final_phase_of(vmi, pod) != "Succeeded":
             return 0.0
         state = vmi.status.migration_state
@@ -93,7 +93,7 @@ class Ending:
 
 
 def _since_migration(vmi: VirtualMachineInstance) -> float:
-    """Seconds since the VMI's last migration ended, as its status says it: known after a restart, too."""
+    """Returns the seconds since the VMI's last migration ended, by its status: known after a restart, too."""
     state = vmi.status.migration_state
     try:
         elapsed = time.time() - from_rfc3339((state.end_timestamp if state else None) or "")

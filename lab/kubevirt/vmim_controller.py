@@ -89,7 +89,7 @@ class MigrationHandler:
             return None
 
     async def _bind(self, view: View, target: Pod) -> None:
-        """Give a target that was created while no node fitted its node, as a scheduler would. Raises RetryAfter."""
+        """Binds a target that was created while no node fitted, as a scheduler would. Raises RetryAfter."""
         is_over = view.migration.deleting or is_finished(view.migration) or target.terminal or target.deleting
         if target.spec.node_name or is_over or not view.vmi or not view.vmi_runs:
             return
@@ -114,7 +114,8 @@ class MigrationHandler:
                 raise RetryAfter(seconds, "the phase lasts")
 
     async def _hand_over_claims(self, view: View, step: Step) -> None:
-        """Before the guest is said to be on the target its claim is the VM's; before a failure is said it goes."""
+        """Gives the target's claim to the VM before the guest is reported on the target; deletes it before a failure is
+        reported."""
         if not isinstance(step, Write) or not view.claims or not view.vmi or view.claims.source == view.claims.target:
             return
         if step.obj is view.target:

@@ -16,7 +16,7 @@ CLUSTER: Final = "local"
 
 
 class ProjectResourceQuota(Struct):
-    """`limit`: what all namespaces of the project may request together."""
+    """A project's quota. `limit`: the sum that its namespaces may request."""
 
     limit: dict[str, Any] | None = None
     used_limit: dict[str, Any] | None = None

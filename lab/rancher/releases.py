@@ -9,7 +9,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Read in: "2.13" 2.13.0 to 2.13.8, and alike since 2.8; "2.15.2" main of August 2026, rancher/webhook 0.11.2."""
+    """A release of Rancher. Read in: "2.13" 2.13.0 to 2.13.8, and alike since 2.8; "2.15.2" main of August 2026,
+    rancher/webhook 0.11.2."""
 
     name: str
     locks_quotas: bool

@@ -30,7 +30,7 @@ class Measurements:
         self._began, self._bases = time, self.usage()
 
     def end(self, time: float) -> None:
-        """Nothing counts any more."""
+        """Ends the figures."""
         self._end = time
 
     def usage(self) -> dict[str, Amounts]:
@@ -50,7 +50,7 @@ class Measurements:
         }
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are allowed, and that pods take, in all namespaces together."""
+        """Returns the bytes that quotas allow, and those that pods use, in all namespaces together."""
         limits = [record.quota.hard for record in self.records.values() if record.quota]
         return sum(limits, Amounts()).memory.value(), sum(self.usage().values(), Amounts()).memory.value()
 
@@ -74,13 +74,13 @@ class Measurements:
         return sum(len(questions.writes(record, self._began, self._end)) for record in self.records.values())
 
     def refusals(self) -> tuple[int, int]:
-        """Target pods that quota refused, and those among them whose headroom had been added."""
+        """Returns the number of target pods that quota refused, and of those that it refused after the raise."""
         records = self.records.values()
         every = sum(event.count for record in records for event, _ in questions.refusals(record, self._began))
         return every, sum(questions.refused_after_raise(record, self._began) for record in records)
 
     def overshoot(self) -> tuple[float, float]:
-        """Core seconds and byte seconds that were allowed and not needed."""
+        """Returns the core seconds and byte seconds of unused headroom."""
         overshoots = [
             questions.overshoot(record, self._bases[name], self._began, self._end)
             for name, record in self.records.items()

@@ -38,7 +38,7 @@ WEBHOOKS: _Resources = (registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUT
 
 
 async def in_parallel(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
-    """Run the calls, 32 at once; the first error is raised and ends the others."""
+    """Runs the calls, 32 at once; the first error is raised and ends the others."""
     queue = iter(calls)
 
     async def work() -> None:
@@ -60,8 +60,8 @@ class Removal:
         self._selector = f"{LABEL_RUN}={run}" if run else LABEL_RUN
 
     async def remove(self, report_progress: Callable[[int, int], None]) -> None:
-        """Webhook configurations first, they may refuse what follows. Raises ClusterError for what is left after three
-        minutes, ApiError."""
+        """Removes everything, webhook configurations first: they may refuse the rest. Raises ClusterError for objects
+        that are left after three minutes, ApiError."""
         await self._remove_webhooks()
         await self._remove_namespaces(report_progress)
         await self._remove_nodes()

@@ -185,7 +185,8 @@ def _over_time(
 
 
 def _chart(line: str, points: Sequence[tuple[float, float, float]], area: str = "", unit: str = "s") -> Iterator[Text]:
-    """Two values over time: the first as a line, the second as an area, named unless it is what is under the line."""
+    """Yields two values over time: the first as a line, the second as an area, which has a name unless it is the
+    line's."""
     samples = [Sample(position, *(Quantity(round(NANOS * value)) for value in values)) for position, *values in points]
     most = max((sample.hard for sample in samples), default=ZERO)
     scale = Scale(max((sample.time for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)

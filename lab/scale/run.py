@@ -178,7 +178,7 @@ class _Run:
             return await self._evacuate(client, workload)
 
     async def _fill(self, workload: Workload) -> None:
-        """The VMs run, and their quotas allow what they take and nothing more."""
+        """Creates the VMs, and quotas that allow their usage and nothing more."""
         vms = self._settings.vms
         self._display.stage("creating VMs")
         await workload.fill(lambda count: self._display.show_progress(count, vms))
@@ -197,7 +197,7 @@ class _Run:
             await asyncio.sleep(_POLL)
 
     async def _start_headroom(self) -> None:
-        """Ready, and idle for a moment. Raises StartError."""
+        """Starts headroom and measures it idle. Raises StartError."""
         if self._settings.external:
             return
         self._display.stage("starting headroom")
@@ -211,11 +211,11 @@ class _Run:
         self._costs.headroom["idle_cpu_percent"] = round(100 * (self._usage().cpu - start_cpu) / _IDLE, 2)
 
     def _usage(self) -> Usage:
-        """headroom's; zeros where none was started."""
+        """Returns headroom's usage; zeros where none was started."""
         return usage(self._headroom.pid) if self._headroom else Usage(0.0, 0, 0)
 
     async def _evacuate(self, client: Client, workload: Workload) -> dict[str, object]:
-        """Migrations of every VM on the first nodes, at the rate; the report when all have ended."""
+        """Migrates every VM on the first nodes, at the rate; returns the report when all migrations have ended."""
         drained_nodes = self._plan.nodes[: self._settings.evacuate]
         vms = sorted(key for key, node in self._measurements.nodes().items() if node in drained_nodes)
         await workload.cordon(drained_nodes)
@@ -249,7 +249,7 @@ class _Run:
     async def _progress(
         self, count: Callable[[], int], total: int, patience: float, creator: asyncio.Task[None] | None = None
     ) -> None:
-        """Until the count is reached, or for `patience` seconds did not grow. Raises what `creating` raised."""
+        """Waits until the count is reached, or did not grow for `patience` seconds. Raises the error of `creator`."""
         last_count, since = -1, time.monotonic()
         while (current_count := count()) < total and time.monotonic() - since < patience:
             self._site.check("kwok", "kubevirt")
@@ -292,7 +292,7 @@ class _Run:
             costs.headroom["rss_peak_bytes"] = end.headroom.peak
 
     async def _clean_up(self, client: Client) -> None:
-        """headroom first, so that nothing is written any more; an embedded cluster goes as a whole."""
+        """Stops headroom first, so that it writes nothing any more; an embedded cluster goes as a whole."""
         if self._headroom is not None:
             with contextlib.suppress(StartError):  # it is killed then
                 await asyncio.to_thread(self._headroom.stop)

@@ -36,7 +36,7 @@ class Site:
         return processes.find(self.directory, "kube-apiserver").pid
 
     def start_kwok(self, plan: Plan) -> None:
-        """kwok for the run's own nodes alone. Raises ClusterError."""
+        """Starts kwok for the run's own nodes alone. Raises ClusterError."""
         # A cluster with a node lifecycle controller evicts the pods of nodes without heartbeats.
         lease = 0 if self.embedded else 40
         home, nodes = self.directory / "kwok", f"{LABEL_RUN}={plan.run}"
@@ -44,14 +44,14 @@ class Site:
         processes.spawn(command.name, command.argv, self.directory, command.env)
 
     def start_kubevirt(self, plan: Plan, account: str) -> None:
-        """The KubeVirt stand-in for the run's own namespaces alone, as this user. Raises ClusterError."""
+        """Starts the KubeVirt stand-in for the run's own namespaces alone, as this user. Raises ClusterError."""
         flags = f"--namespace-prefix {plan.run}- --as-user {account} --source-linger 5 --phase-delay 0.2"
         limits = f"--parallel-migrations {plan.settings.vms} --parallel-outbound {plan.settings.vms}"
         program = stand_in("kubevirt", *flags.split(), *limits.split(), "--kubeconfig", str(self.kubeconfig))
         processes.spawn(program.name, program.argv, self.directory, program.env)
 
     def headroom(self, plan: Plan) -> Headroom:
-        """`headroom controller`, not started."""
+        """Returns `headroom controller`, not started."""
         # Of the cluster's other namespaces nothing is touched.
         flags = ["--namespace", plan.system_namespace, "--no-leader-elect", "--only-namespace", f"{plan.run}-*"]
         if plan.settings.strategy is Strategy.VMMRQ:
@@ -85,7 +85,7 @@ def given_site(kubeconfig: Path) -> Iterator[Site]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds since a process began; the most memory that it ever had resident, and what it has now, in bytes."""
+    """The CPU seconds of a process; its highest and its present resident memory, in bytes."""
 
     cpu: float
     peak: int

@@ -106,7 +106,7 @@ class Workload:
         return max(((event.last_timestamp or "", event.message) for event in own_events), default=("", ""))[1]
 
     async def fill(self, report_progress: Callable[[int], None]) -> None:
-        """Namespaces and VMs; `told` how many VMs there are. Raises ApiError."""
+        """Creates namespaces and VMs, and reports the number of VMs to `report_progress`. Raises ApiError."""
         names = [self._plan.system_namespace, *self._plan.namespaces]
         namespaces = self._client.resource(registry.NAMESPACES)
         await in_parallel(partial(namespaces.create, self._plan.namespace(name)) for name in names)
@@ -121,7 +121,7 @@ class Workload:
         await in_parallel(partial(create, body) for body in self._plan.vms())
 
     async def tighten(self, hard: Mapping[str, Mapping[str, str]]) -> None:
-        """Quotas of exactly these limits, by namespace; as many of them again may be added. Raises ApiError."""
+        """Creates quotas of exactly these limits, by namespace; as many of them again may be added. Raises ApiError."""
 
         async def tighten(namespace: str) -> None:
             tenant, limits = Namespace(self._client, namespace), hard[namespace]
@@ -140,7 +140,7 @@ class Workload:
         return sum(ready) >= len(namespaces)
 
     async def cordon(self, nodes: Iterable[str]) -> None:
-        """No pod is placed on these nodes any more. Raises ApiError."""
+        """Closes these nodes to pods. Raises ApiError."""
         for name in nodes:
             await self._client.resource(registry.NODES).merge_patch({"spec": {"unschedulable": True}}, name=name)
 

@@ -25,7 +25,7 @@ ENTRY = "harvesterhci.io/migrating-vm1"
 
 
 class RecordBuilder:
-    """Writes a record; every call is the next version, `at` seconds after the beginning."""
+    """Writes a record; every call is the next version, `moment` seconds after the beginning."""
 
     def __init__(self) -> None:
         self.clock = Clock(0.0)

@@ -232,7 +232,7 @@ GRANTED = ("5015m", "10040344313")
 
 
 def granted_record(moment: float = 2.0) -> RecordBuilder:
-    """A migration with an entry since second 2, whose room quota admission knows of since `at`."""
+    """A migration with an entry since second 2, whose room quota admission knows of since `moment`."""
     builder = RecordBuilder()
     builder.quota(0, BASE)
     builder.pod(0, "source", "Running")
