@@ -142,12 +142,10 @@ class Namespace:
         events: list[Event] = await until(lambda: self.events(reason, kind), f"{self}: event {reason} {kind}")
         return events[0]
 
-    async def make_quota(
-        self, name: str, hard: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **metadata: Any
-    ) -> None:
+    async def make_quota(self, name: str, hard: Mapping[str, Any], **metadata: Any) -> None:
         """A quota without Rancher, once it counts."""
         limits = {key: str(amount) for key, amount in hard.items()}
-        body = {"metadata": {"name": name, **metadata}, "spec": {"hard": limits, **(spec or {})}}
+        body = {"metadata": {"name": name, **metadata}, "spec": {"hard": limits}}
         await self.create(QUOTAS, body)
         await self.until_counted(name)
 
@@ -196,11 +194,11 @@ class Namespace:
 
         await becomes(is_counted, True)
 
-    async def settle(self, base: Mapping[str, Any], name: str = "") -> None:
+    async def settle(self, base: Mapping[str, Any]) -> None:
         """Waits until every VM has one pod again and the quota is back at its base, without a trace."""
         await self.until_launchers(len(await self.items(VMIS)))
-        await self.until_hard(base, name)
-        await becomes(lambda: self.entries(name), {})
+        await self.until_hard(base)
+        await becomes(self.entries, {})
 
     async def machine(self, name: str = "vm1", **vm_options: Any) -> None:
         """A VM that runs; as `create_machine` takes it."""
@@ -230,9 +228,9 @@ class Namespace:
     async def vmi(self, name: str = "vm1") -> VirtualMachineInstance:
         return await self.get(VMIS, name)
 
-    async def until_shown(self, state: str | None, name: str = "vm1") -> None:
+    async def until_shown(self, state: str | None) -> None:
         """Waits until the VMI of vm1 shows this migration state."""
-        await self.until_is(VMIS, name, lambda vmi: vmi.annotations.get(constants.ANNOTATION_MIGRATION_STATE), state)
+        await self.until_is(VMIS, "vm1", lambda vmi: vmi.annotations.get(constants.ANNOTATION_MIGRATION_STATE), state)
 
     async def migrate(
         self,
@@ -250,10 +248,10 @@ class Namespace:
         body = bodies.migration(name or bodies.new_name(f"move-{vm}"), vm, **{**pace_marks, **marks})
         return (await self.create(VMIMS, body)).name
 
-    async def migrating(self, *, running: float = LASTING, **vm_options: Any) -> str:
+    async def migrating(self, **vm_options: Any) -> str:
         """A VM in the middle of its migration, as `machine` makes it; the migration's name."""
         await self.machine(**vm_options)
-        migration = await self.migrate(running=running)
+        migration = await self.migrate(running=LASTING)
         await self.until_phase(migration, "Running")
         return migration
 
@@ -266,10 +264,10 @@ class Namespace:
     async def migration(self, name: str) -> VirtualMachineInstanceMigration:
         return await self.get(VMIMS, name)
 
-    async def enter(self, migration: str, phase: str, *, refused: bool = False, abort: bool = False) -> None:
+    async def enter(self, migration: str, phase: str, *, refused: bool = False) -> None:
         """Writes a migration's next phase as virt-controller does, for clusters without one."""
-        flags = {constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA: refused, constants.CONDITION_ABORT_REQUESTED: abort}
-        conditions = [{"type": kind, "status": "True"} for kind, is_set in flags.items() if is_set]
+        kind = constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA
+        conditions = [{"type": kind, "status": "True"}] if refused else []
         await self.patch(VMIMS, migration, {"status": {"phase": phase, "conditions": conditions}}, "status")
 
     async def phase(self, migration: str) -> str:
@@ -294,10 +292,10 @@ class Namespace:
     async def until_refused(self, migration: str) -> None:
         await self.until_is(VMIMS, migration, is_refused, True)
 
-    async def stays_refused(self, migration: str, seconds: float = _FOR_GOOD) -> None:
+    async def stays_refused(self, migration: str) -> None:
         """Waits until the migration is refused, and asserts that it still is after a while."""
         await self.until_refused(migration)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _FOR_GOOD
         while time.monotonic() < deadline:
             assert await self.phase(migration) == "Pending", await self.migration(migration)
             await asyncio.sleep(0.1)

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self, TypeVar
+from operator import attrgetter
+from typing import NamedTuple, Self, TypeVar
 
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, total
@@ -81,33 +82,40 @@ def overshoot(record: Record, base: Amounts, since: float, until: float) -> tupl
     """Returns core seconds and byte seconds of unused headroom: the integral of spec.hard − max(base, pods)."""
     cores = size = 0.0
     limit, used, last_time = base, Amounts(), since
-    for moment, hard, change in [*sorted(_changes(record), key=lambda change: change[0]), (until, None, Amounts())]:
+    for moment, usage, hard in [*sorted(_changes(record), key=attrgetter("at")), _Change(until, Amounts())]:
         surplus = limit - Amounts({name: max(base[name], used[name]) for name in RESOURCES})
         seconds = max(0.0, min(moment, until) - last_time)
         cores += seconds * max(0, surplus.cpu.milli_value()) / 1000
         size += seconds * max(0, surplus.memory.value())
-        limit, used, last_time = hard or limit, used + change, max(last_time, moment)
+        limit, used, last_time = hard or limit, used + usage, max(last_time, moment)
     return cores, size
 
 
-def _changes(record: Record) -> Iterator[tuple[float, Amounts | None, Amounts]]:
-    """Yields the time of each change, with the new limit or the growth of the pods' usage."""
-    yield from ((version.at, version.hard, Amounts()) for version in record.quotas)
-    yield from ((moment, None, change) for moment, change in _usage_changes(record.pods.values()))
+class _Change(NamedTuple):
+    """A growth of the pods' usage, or a new limit."""
+
+    at: float
+    usage: Amounts
+    hard: Amounts | None = None
 
 
-def _usage_changes(pods: Iterable[Track]) -> Iterator[tuple[float, Amounts]]:
+def _changes(record: Record) -> Iterator[_Change]:
+    yield from (_Change(version.at, Amounts(), version.hard) for version in record.quotas)
+    yield from _usage_changes(record.pods.values())
+
+
+def _usage_changes(pods: Iterable[Track]) -> Iterator[_Change]:
     for pod in pods:
-        yield pod.began.at, pod.usage
+        yield _Change(pod.began.at, pod.usage)
         if pod.ended is not None:
-            yield pod.ended.at, Amounts() - pod.usage
+            yield _Change(pod.ended.at, Amounts() - pod.usage)
 
 
 def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
     """The most that the pods that fit took at any moment, each resource by itself."""
     now = most = Amounts()
-    for _, change in sorted(_usage_changes(filter(fits, record.pods.values())), key=lambda change: change[0]):
-        now += change
+    for change in sorted(_usage_changes(filter(fits, record.pods.values())), key=attrgetter("at")):
+        now += change.usage
         most = Amounts({name: max(amount, now[name]) for name, amount in most.items()})
     return most
 
