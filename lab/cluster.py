@@ -17,10 +17,10 @@ from lab.rancher import releases
 _HERE = Path(__file__).parent
 _RELEASE = "--rancher"
 _WORKS = "caches synced"
-"""What the agent logs when its controllers begin."""
+"""The agent's log line when its controllers begin."""
 CRDS = tuple(sorted((_HERE / "crds").glob("*.yaml")))
 ENVIRONMENT = {"PYTHONPATH": str(_HERE.parent), "PYTHONUNBUFFERED": "1"}
-"""Of a stand-in's process: found wherever the cluster's directory is, also when this package runs from a checkout."""
+"""The variables of a stand-in's process: it finds this package wherever the cluster is, also in a checkout."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Options:
     rancher: bool = True
     nodes: int = 3
     kubernetes: str = ""
-    """As `kubeloop.testing.cluster.cluster.Options` takes it."""
+    """The release, as `kubeloop.testing.cluster.cluster.Options` takes it."""
     rancher_version: str = releases.DEFAULT
 
     def embedded(self) -> cluster.Options:

@@ -47,7 +47,7 @@ class Handle(Protocol):
 
 
 Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Handle]
-"""Arguments, log and environment to a process."""
+"""A function from arguments, log and environment to a process."""
 
 
 def environment() -> dict[str, str]:
@@ -71,7 +71,7 @@ class Headroom:
         self.port = free_ports(1)[0]
         """The port of its own HTTP server."""
         self.url = ""
-        """Of its webhooks, where it serves any."""
+        """The URL of its webhooks, where it serves any."""
         self._arguments = [*arguments, "--health-bind-address", f"127.0.0.1:{self.port}"]
         self._launch = launch
         self._process: Handle | None = None
@@ -207,7 +207,7 @@ class _ClusterProcess:
             os.kill(self.pid, sig)
 
 
-# ---- metrics, and what was added to them meanwhile
+# ---- metrics, and their growth
 
 Counts = dict[str, float]
 

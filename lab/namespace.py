@@ -72,7 +72,7 @@ class Namespace:
         return self.name
 
     def by(self, client: Client) -> Self:
-        """The same for another user."""
+        """Returns the namespace for another user."""
         return type(self)(client, self.name)
 
     async def create(self, resource: Resource[T], body: Mapping[str, Any]) -> T:

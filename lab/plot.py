@@ -22,7 +22,7 @@ GOOD, BAD = "#57b36a", "#e5534b"
 ON_BAR = "#ffffff"
 
 GUTTER = 13
-"""Columns left of a chart, for labels."""
+"""The columns left of a chart, for labels."""
 _BLANK = " "
 _TICKS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
@@ -45,7 +45,7 @@ class Canvas:
     def __init__(self, width: int, height: int = 1) -> None:
         self.width = width
         self.height = height
-        # Of each cell: its character, that one's colour, and what is behind it.
+        # A cell is its character, the character's colour, and the colour behind it.
         self._cells = [[(_BLANK, "", "")] * width for _ in range(height)]
 
     def write(self, column: int, row: int, text: str, style: str = "") -> None:
@@ -133,7 +133,7 @@ def _plateaus(values: Iterable[Quantity | None]) -> Iterator[_Plateau]:
 
 _DASH = "╌"
 _BOXES = " ───╵╯╰┴╷╮╭┬│┤├┼"
-"""By where a line leaves the cell: 1 left, 2 right, 4 up, 8 down."""
+"""The characters of a line by where it leaves the cell: 1 left, 2 right, 4 up, 8 down."""
 
 
 def chart(series: Sequence[Column | None], *, top: Quantity, height: int, base: Quantity | None = None) -> Canvas:

@@ -187,7 +187,7 @@ class LateRefusal:
     """A target pod that was refused although quota had granted its room for a while."""
 
     full: bool
-    """Other pods had taken it. Else there was room: quota's own count had not noticed yet that a pod has ended."""
+    """Reports whether other pods had taken it. Else there was room: quota had not noticed yet that a pod has ended."""
     detail: str
 
 

@@ -112,7 +112,7 @@ class QuotaVersion:
     at: float
     quota: ResourceQuota
     is_requested: bool = False
-    """Its entries are those of headroom's request to Rancher, which raises it afterwards."""
+    """Reports whether its entries are those of headroom's request to Rancher, which raises it afterwards."""
 
     @property
     def version(self) -> int:
@@ -188,7 +188,7 @@ class Track:
     usage: Amounts = field(default_factory=Amounts)
     phases: list[PhaseChange] = field(default_factory=list)
     refused: float | None = None
-    """When a migration was first seen refused by quota."""
+    """The time at which a migration was first seen refused by quota."""
 
     @property
     def phase(self) -> str:
@@ -226,7 +226,7 @@ class Record:
     events: list[EventSeen] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     namespace: Namespace | None = None
-    """As it was last seen; None where nobody follows namespaces."""
+    """The namespace as last seen; None where nobody follows namespaces."""
     _counts: dict[str, int] = field(default_factory=dict)
 
     @property

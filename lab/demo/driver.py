@@ -32,7 +32,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINES
 
 _PERSON = "person"
 _ALL_RIGHTS = ("system:masters",)
-"""By their rights they might: what they are told is what admission says."""
+"""A group with all permissions: a refusal of its requests is admission's."""
 _WEBHOOK_WORDS = "admission webhook"
 _DENIAL_WORDS = "denied request: "
 T = TypeVar("T", bound=Object)
@@ -43,7 +43,7 @@ _POLL = 0.1
 
 RUNNING_SECONDS = 2.5
 EARLY_PHASE_SECONDS = 0.4
-"""How long a migration's phases last at speed 1: Running, and each one before."""
+"""The seconds of a migration's phases at speed 1: Running, and each one before."""
 HELD_BACK = 3600.0
 """Seconds: a migration stays in Running until it is told to hurry."""
 

@@ -19,7 +19,7 @@ class Check:
     expected: object
     actual: object
     headline: bool = False
-    """It is shown in the picture."""
+    """Reports whether the picture shows the check."""
 
     @property
     def ok(self) -> bool:

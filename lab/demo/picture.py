@@ -97,7 +97,7 @@ _LOOKS[constants.PHASE_RUNNING] = ("#3d64c4", ("Running",))
 _PREPARING = "#3c7f8c"
 LINGERING = ("#6a5a8c", ("old pod counts", "old pod"))
 _HEADROOM = ("#3b7d4b", "#4f8f3a")
-"""One run, and the next."""
+"""The colours of runs, in turn."""
 
 
 class Span(NamedTuple):

@@ -184,7 +184,7 @@ SCENARIO: tuple[Step, ...] = (
     Step("f", "forged: a tenant's pod that looks like a VM's is refused by deploy/policy.yaml", show_forged_pod),
     Step("g", "maintenance: a node with three VMs and Rancher's agent is drained", show_maintenance),
 )
-"""In the order of the demo. A further step is a function and a line here; it starts headroom with flags of its own."""
+"""The steps in their order. A further step is a function and a line here; it starts headroom with flags of its own."""
 
 
 async def _start_vm(driver: Driver, vm: str, domain: Mapping[str, Any]) -> None:

@@ -21,9 +21,9 @@ LIMIT: Final = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 RATIO: Final = "1.5"
 
 BASE: Final = Amounts.of("3", "5000Mi")
-"""What Rancher writes."""
+"""The limits that Rancher writes."""
 POD: Final = Amounts.of("2015m", "4797464313")
-"""What quota counts of the VM's launcher pod: the guest, the overhead at the ratio, the console log's container."""
+"""The usage of the VM's launcher pod: the guest, the overhead at the ratio, the console log's container."""
 BOTH_PODS: Final = Amounts.of("4030m", "9594928626")
 HARVESTER: Final = Amounts.of("5", "9980344313")
 """The base and Harvester's own estimate: the guest and the overhead."""

@@ -33,7 +33,7 @@ class MigrationCreator:
     pods: Pods
     recorder: EventRecorder
     selects: Callable[[str], bool]
-    """Says of a VMI's key whether this stand-in has to do with it."""
+    """Reports whether this stand-in serves the namespace of a VMI's key."""
     has_priorities: bool
     _created: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
 

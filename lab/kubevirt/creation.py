@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-# ---- on which node
+# ---- placement
 
 
 def pick_node(
@@ -106,10 +106,10 @@ class Placement:
         return pod_key in self._created and loop_time() - self._created[pod_key][1] < _UNSEEN
 
 
-# ---- what was refused
+# ---- refusals
 
 QUOTA_EXCEEDED = "exceeded quota"
-"""What quota admission says; KubeVirt looks for these words, the status does not tell quota from other refusals."""
+"""The words of quota admission; KubeVirt looks for them, the status does not tell quota from other refusals."""
 
 QUICK: Final = (0.05, 0.2, 0.8)
 """Seconds. An event of a quota may be ahead of the admission plugin's own cache by a moment."""
@@ -167,7 +167,7 @@ class Refusals:
 
     def record_refusal(self, key: str, error: ApiError, *, generation: int, now: float) -> Refused:
         """Notes a refusal and returns its error. `generation` is the one before the request was sent."""
-        # Quota, and nothing else, said no.
+        # Quota refused it, and nothing else.
         by_quota = isinstance(error, Forbidden) and QUOTA_EXCEEDED in error.message
         quick = self._next_quick(key, generation) if by_quota else len(self._quick)
         slow = self._quota_backoff if by_quota else self._other_backoff
@@ -189,7 +189,7 @@ class Refusals:
         return 0 if refusal.generation != generation else min(refusal.quick + 1, len(self._quick))
 
 
-# ---- creating
+# ---- creation
 
 ATTACHMENT = "attachment pod"
 
@@ -208,7 +208,7 @@ class Creator:
     recorder: EventRecorder
     state: StateClaims
     configuration: Configuration
-    # Pods whose creation was answered by nothing that tells whether they are there.
+    # The pods whose creation has an unknown result: its answer was lost.
     _uncertain: set[str] = field(default_factory=set, init=False)
 
     async def launch(

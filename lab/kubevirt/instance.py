@@ -115,7 +115,7 @@ def leftovers(vmi: VirtualMachineInstance, launchers: Iterable[Pod], is_under_wa
     pods = []
     for pod in launchers:
         job = pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "")
-        # What was a target once carries its label for good: as the guest's own pod, or as a later source.
+        # A former target keeps its label for good: as the guest's own pod, or as a later source.
         is_needed = pod is current or pod.name == busy_source or (job and is_under_way(job))
         if not (is_needed or pod.terminal or pod.deleting):
             pods.append(pod)

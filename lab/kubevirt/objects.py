@@ -23,13 +23,13 @@ Patch = dict[str, Any]
 FINALIZER_MIGRATION: Final = "kubevirt.io/migrationJobFinalize"
 FINALIZER_VMI: Final = "kubevirt.io/virtualMachineControllerFinalize"
 LABEL_VMI_NAME: Final = "kubevirt.io/vmi-name"
-"""On a VMIM: what `kubectl get vmim -l` selects by."""
+"""The label of a VMIM by which `kubectl get vmim -l` selects."""
 LABEL_MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
 ANNOTATION_MIGRATION_JOB_NAME: Final = "kubevirt.io/migrationJobName"
 ANNOTATION_MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
 CONDITION_MIGRATION_REQUIRED: Final = "MigrationRequired"
 CONDITION_SYNCHRONIZED: Final = "Synchronized"
-"""Condition of a VMI whose pod could not be created: status False, reason FailedCreate."""
+"""The condition of a VMI whose pod could not be created: status False, reason FailedCreate."""
 
 
 class MigrationState(kubevirt.MigrationState):

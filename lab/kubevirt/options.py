@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX: Final = "testcluster.headroom.harvesterhci.io/"
 SCALE_NAMESPACES: Final = "headroom-scale-"
-"""`headroom scale` has a stand-in of its own for them: with two, each target pod would be tried twice."""
+"""The namespaces of `headroom scale`, which has a stand-in of its own: two would create each target pod twice."""
 
 PACED_PHASES: Final = (
     constants.PHASE_SCHEDULING,
@@ -57,7 +57,7 @@ class StandInOptions:
     drained_bucket: bool = False
     workload_update_delay: float = 5.0
     namespace_prefix: str = ""
-    """Only VMs of namespaces whose names begin so: beside another KubeVirt. "": all but those of `headroom scale`."""
+    """The prefix of the namespaces that are served, beside another KubeVirt. "": all but those of `headroom scale`."""
 
     @property
     def has_priority_queue(self) -> bool:

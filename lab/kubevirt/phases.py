@@ -38,7 +38,7 @@ class Write:
     patch: Patch
     subresource: str = ""
     event: tuple[EventType, str, str] | None = None
-    """Type, reason and message of an Event for the migration."""
+    """The type, reason and message of an Event for the migration."""
 
     @property
     def phase(self) -> str:
@@ -83,7 +83,7 @@ class View:
     rival: bool = False
     report_overhead: bool = False
     claims: ClaimPair | None = None
-    """Of the VM's persistent state, if it has any."""
+    """The claims of the VM's persistent state, if it has any."""
 
     @property
     def state(self) -> MigrationState:
@@ -200,7 +200,7 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
         c.PHASE_RUNNING: _running,
     }
 )
-"""In their order."""
+"""The phases in their order."""
 _PHASE_ORDER: Final = (*TABLE, c.PHASE_SUCCEEDED)
 _WITH_HANDLER: Final = (c.PHASE_PREPARING_TARGET, c.PHASE_TARGET_READY, c.PHASE_RUNNING)
 """The phases in which the VMI's status must name the migration."""

@@ -39,7 +39,7 @@ class Ending:
     pods: Pods
     migrations: Migrations
     options: StandInOptions
-    # Since when each pod, by uid, is left over or has ended.
+    # The time since each pod, by uid, is left over or has ended.
     _ages: Ages = field(default_factory=Ages, init=False)
 
     async def reconcile(self, vmi: VirtualMachineInstance, launchers: list[Pod]) -> None:

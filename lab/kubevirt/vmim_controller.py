@@ -40,7 +40,7 @@ class MigrationHandler:
     creator: Creator
     gate: Gate
     options: StandInOptions
-    # Since when each migration is in its phase.
+    # The time of each migration in its phase.
     _ages: Ages = field(default_factory=Ages, init=False)
 
     async def on_migration_changed(self, key: str, migration: VirtualMachineInstanceMigration | None) -> None:

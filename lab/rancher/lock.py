@@ -15,7 +15,7 @@ from pkg.util import constants
 CONFIGURATION: Final = "rancher.cattle.io"
 SUDO_USER: Final = "system:serviceaccount:cattle-system:rancher-webhook-sudo"
 SUDO_GROUP: Final = "system:masters"
-"""Who is both passes every webhook of Rancher's: Rancher itself, by impersonation."""
+"""The user and group that pass every webhook of Rancher's: Rancher itself, by impersonation."""
 CHANGE: Final = "users are forbidden from changing resources managed by Rancher"
 CREATE: Final = "users are forbidden from creating resources managed by Rancher. Remove the marker label"
 DELETE: Final = "users are forbidden from deleting resources managed by Rancher"

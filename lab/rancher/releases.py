@@ -10,15 +10,15 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Release:
     """A release of Rancher. Read in: "2.13" 2.13.0 to 2.13.8, and alike since 2.8; "2.15.2" main of August 2026,
-    rancher/webhook 0.11.2."""
+    rancher/webhook 0.11.2; pull requests of rancher/rancher."""
 
     name: str
     locks_quotas: bool
-    """Whether only Rancher may write the quotas that it manages; it passes its own webhook as a user of its own."""
+    """Reports whether only Rancher may write the quotas that it manages, which it does as a user of its own."""
     separates_negative: bool
-    """Whether limits below zero are told apart, and count as zero for others (rancher/rancher pull request 56498)."""
+    """Reports whether limits below zero are told apart and count as zero for others (pull request 56498)."""
     tracks_moves: bool
-    """Whether namespaces say in which project they are counted (rancher/rancher pull request 53463, 2.14)."""
+    """Reports whether namespaces say in which project they are counted (pull request 53463, 2.14)."""
 
 
 _ALL = (

@@ -58,7 +58,7 @@ class SyncController:
         self._validate_limits = validate if release.separates_negative else validate_together
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.has_started = False
-        """Whether a project has ever had limits: before that, Rancher's controllers for quotas do not run."""
+        """Reports whether a project has ever had limits: before that, Rancher's controllers for quotas do not run."""
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> Namespace | None:
         """Returns the namespace as it is then. Raises ApiError, Unreadable."""

@@ -53,13 +53,13 @@ class Settings:
 
 
 LABEL_RUN: Final = "headroom.harvesterhci.io/scale"
-"""On every node and namespace of a run: its name."""
+"""The label of every node and namespace of a run, with its name."""
 KWOK_NODE: Final = "kwok.x-k8s.io/node"
 KWOK_MARKS: Final = frozenset((LABEL_RUN, KWOK_NODE))
-"""Labels and annotations of kwok's nodes, on which no container runs."""
+"""The labels and annotations of kwok's nodes, on which no container runs."""
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 SIZES: Final = ((1, "1Gi"), (2, "2Gi"), (2, "4Gi"), (4, "8Gi"), (8, "16Gi"))
-"""Cores and memory of VMs, as many of one as of another."""
+"""The cores and memory of VMs, as many of one as of another."""
 QUOTA_NAME: Final = "default-scale"
 
 

@@ -43,9 +43,9 @@ class Costs:
     """The measurements beside the watches. None: not known, as with --external."""
 
     headroom: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(_PROCESS_FIGURES))
-    """Of its process, as the report has it."""
+    """The figures of its process, as the report has them."""
     requests: Counts | None = None
-    """It sent, by HTTP method."""
+    """The requests that it sent, by HTTP method."""
     api_cpu: float = 0.0
     api_peak: int = 0
     api_requests: Counts = field(default_factory=dict)

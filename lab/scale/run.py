@@ -273,7 +273,7 @@ class _Run:
         server_text = (await client.transport.request("GET", "/metrics", accept="text/plain")).decode()
         own_text = (await asyncio.to_thread(self._headroom.get, "/metrics"))[1] if self._headroom else ""
         memory = process_memory(server_text)
-        # What an API server elsewhere says of itself: its memory as it is now.
+        # An API server elsewhere reports its present memory alone.
         elsewhere = Usage(process_cpu(server_text), memory, memory)
         return Counters(
             server_text, own_text, usage(self._site.api_server) if self._site.embedded else elsewhere, self._usage()

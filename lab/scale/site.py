@@ -52,7 +52,7 @@ class Site:
 
     def headroom(self, plan: Plan) -> Headroom:
         """Returns `headroom controller`, not started."""
-        # Of the cluster's other namespaces nothing is touched.
+        # The cluster's other namespaces are left alone.
         flags = ["--namespace", plan.system_namespace, "--no-leader-elect", "--only-namespace", f"{plan.run}-*"]
         if plan.settings.strategy is Strategy.VMMRQ:
             flags.append(WEBHOOK)

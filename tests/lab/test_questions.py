@@ -41,7 +41,7 @@ def test_the_most_that_was_allowed() -> None:
     assert questions.highest_since(sample().record, 19) == Amounts()
 
 
-def test_the_most_and_the_least_are_found_for_each_resource_by_itself() -> None:
+def test_highest_and_lowest_are_of_each_resource_by_itself() -> None:
     builder = RecordBuilder()
     builder.quota(1, ("5", "1"), ONE, ENTRY)
     builder.quota(2, ("3", "9"), ONE, ENTRY)
@@ -97,7 +97,7 @@ def test_what_happened_to_a_migration() -> None:
     assert names == [("source", "target"), ("target", "next")]
 
 
-def test_a_migration_is_over_when_its_old_pod_is_gone_and_room_may_have_been_taken_back_before() -> None:
+def test_a_migration_is_over_when_its_old_pod_is_gone() -> None:
     builder = RecordBuilder()
     builder.pod(1, "source", "Running")
     builder.migration(2, "Pending")
@@ -112,7 +112,7 @@ def test_a_migration_is_over_when_its_old_pod_is_gone_and_room_may_have_been_tak
     assert answer == f"lowered to {Amounts.of(*BASE)} while pods took {Amounts.of(*TWO)}"
 
 
-def test_a_limit_that_follows_the_pod_is_not_taken_back_too_early() -> None:
+def test_a_limit_that_follows_the_pod_is_not_lowered_too_early() -> None:
     """status.used says later than the pod that it has ended."""
     builder = sample()
     builder.quota(19, BASE, TWO)

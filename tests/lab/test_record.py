@@ -13,7 +13,7 @@ from tests.lab.builder import BASE, ENTRY, ONE, RecordBuilder, sample
 WORDS = "exceeded quota: q, requested: limits.cpu=2015m, used: limits.cpu=1, limited: limits.cpu=3,pods=1"
 
 
-def test_what_was_asked_for_and_the_limits_are_read_from_admissions_own_words() -> None:
+def test_requests_and_limits_are_read_from_admission_s_words() -> None:
     refusal = Refusal.of(f'Error creating pod: pods "a" is forbidden: {WORDS}')
     assert refusal == Refusal(WORDS, by_value({"limits.cpu": "2015m"}), by_value({"limits.cpu": "3", "pods": "1"}))
 
@@ -55,7 +55,7 @@ def test_a_pod_counts_until_it_has_ended(ends: str) -> None:
     assert builder.record.usage == Amounts.of(*ONE)
 
 
-def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up() -> None:
+def test_an_event_is_the_last_migration_s_with_its_increase() -> None:
     builder = RecordBuilder()
     builder.event(0, "no room for the VM itself")
     builder.migration(1, "Pending")
@@ -68,7 +68,7 @@ def test_an_event_is_told_of_the_vms_last_migration_and_counts_what_it_counts_up
     assert [(event.subject, event.count) for event in builder.record.events] == [("m1", 1), ("m1", 2), ("m2", 1)]
 
 
-def test_amounts_are_two_and_printed_as_the_api_server_prints_them() -> None:
+def test_amounts_are_two_and_printed_as_the_api_server_does() -> None:
     assert Amounts.of("3", "5000Mi") == Amounts.of("3000m", "5242880k") != Amounts.of("3", "5242880001")
     assert str(Amounts.of("2015m", "5000Mi")) == "cpu 2015m, memory 5000Mi"
     assert str(Quota(Amounts.of("3", "1k"), Amounts())) == "hard cpu 3, memory 1k; used cpu 0, memory 0"

@@ -116,12 +116,12 @@ def test_a_number_of_the_seeds(computed: ResourceList, expected: dict[str, str])
     assert {name: computed[name] for name in expected} == parse_resource_list(expected)
 
 
-def test_the_second_migration_is_refused_by_what_the_ratio_has_added() -> None:
+def test_the_ratio_s_addition_refuses_the_second_migration() -> None:
     """5682461313 is used, 10865341313 allowed, 5682461313 asked for."""
     unused = add(FIVE, AT_4_5.delta)["limits.memory"] - AT_4_5.pod["limits.memory"]
     assert AT_4_5.pod["limits.memory"] - unused == Quantity.parse("499581313")
 
 
-def test_more_than_four_fifths_of_the_maintained_namespace_is_used() -> None:
+def test_four_fifths_of_the_maintained_namespace_are_used() -> None:
     used, limit = THREE["limits.memory"], Quantity.parse("4404019200")
     assert used.value() * 5 > limit.value() * 4

@@ -16,7 +16,7 @@ def broken(_: object) -> None:
     raise ServerError("etcd is away", status=500)
 
 
-async def test_a_kind_that_cannot_be_listed_is_an_error_not_an_empty_measurement() -> None:
+async def test_a_kind_that_cannot_be_listed_is_an_error() -> None:
     cluster = FakeCluster()
     cluster.reactors.append(broken)
     watching = Watching(cluster.client(), {"ns": Record()}, PODS, sync_timeout=0.2)

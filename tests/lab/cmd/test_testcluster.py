@@ -143,7 +143,7 @@ def cluster_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.cluster
-def test_the_command_leaves_a_cluster_running_and_another_one_ends_it(cluster_folder: Path) -> None:
+def test_up_leaves_a_cluster_running_and_down_ends_it(cluster_folder: Path) -> None:
     started = _command("up", "--dir", str(cluster_folder), "--no-kubevirt", "--no-rancher", "--no-kwok")
     assert started.returncode == 0, started.stderr
     assert started.stdout == f"export KUBECONFIG={cluster_folder}/kubeconfig\n"

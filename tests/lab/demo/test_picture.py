@@ -78,7 +78,7 @@ def test_before_anything_was_seen_there_is_no_chart() -> None:
     assert "allowed" not in "".join(text_of(RecordBuilder(), Report())[1:])
 
 
-def test_the_picture_loads_nothing_and_has_colours_whatever_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_loads_nothing_and_has_colours_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = svg(sample().record, checked(SAID), 20.0)
     assert drawn.startswith("<svg")
     assert "exceeded&#160;quota:&#160;default-abc" in drawn

@@ -55,7 +55,7 @@ async def test_a_fact_may_come_true_late() -> None:
     assert driver.report.passed_count == 1
 
 
-async def test_a_fact_that_never_comes_true_is_a_failed_check_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fact_that_never_comes_true_fails_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PATIENCE", 0.01)
     driver = driver_of(RecordBuilder())
     with pytest.raises(Stopped, match="it comes"):
@@ -96,6 +96,6 @@ def test_the_last_line_and_the_exit_code(numbers: list[int], last_line: str, cod
     assert (report.last_line, report.exit_code) == (last_line, code)
 
 
-def test_amounts_are_compared_by_value_and_printed_as_they_were_written() -> None:
+def test_amounts_compare_by_value_and_are_printed_as_written() -> None:
     check = Check("b", "quota", Amounts.of("3", "5000Mi"), Amounts.of("3", "5242880k"))
     assert str(check) == "ok      (b) quota: expected cpu 3, memory 5000Mi; seen cpu 3, memory 5242880k"

@@ -104,7 +104,7 @@ async def test_a_drained_node_has_each_of_its_vmis_migrated(site: Site) -> None:
         assert migration.spec.priority == "system-critical"
 
 
-async def test_those_stay_that_do_not_migrate_on_eviction_cannot_or_do_already(site: Site) -> None:
+async def test_vmis_stay_that_must_not_or_cannot_migrate_or_already_do(site: Site) -> None:
     site.vmi("external", evictionStrategy="External")
     site.vmi("unset", evictionStrategy=None)
     site.vmi("stuck", status={"conditions": [{"type": "LiveMigratable", "status": "False"}]}, pods=0)
@@ -125,7 +125,7 @@ async def test_another_taint_or_another_node_moves_nobody(site: Site) -> None:
     assert not site.migrated_vmis
 
 
-async def test_two_leave_the_node_at_a_time_and_no_target_comes_to_a_drained_node(site: Site) -> None:
+async def test_two_leave_at_a_time_and_no_target_comes_to_the_node(site: Site) -> None:
     for number in range(4):
         site.vmi(f"vm{number}")
     site.node("node-3", TAINT)
@@ -139,7 +139,7 @@ before_1_9 = pytest.mark.parametrize("site", ["1.8"], indirect=True)
 
 
 @before_1_9
-async def test_before_1_9_none_is_created_while_two_leave_the_node_and_pending_ones_do_not_count(site: Site) -> None:
+async def test_before_1_9_none_is_created_while_two_leave_the_node(site: Site) -> None:
     for number in range(4):
         site.vmi(f"vm{number}")
     site.migration("vm0")
@@ -154,7 +154,7 @@ async def test_before_1_9_none_is_created_while_two_leave_the_node_and_pending_o
 
 
 @before_1_9
-async def test_before_1_9_none_is_created_while_five_run_in_the_cluster(site: Site) -> None:
+async def test_before_1_9_none_is_created_while_five_run(site: Site) -> None:
     for number in range(5):
         site.vmi(f"elsewhere{number}", status={"nodeName": "node-2"})
         site.migration(f"elsewhere{number}")
@@ -167,7 +167,7 @@ async def test_before_1_9_none_is_created_while_five_run_in_the_cluster(site: Si
     assert site.migrated_vmis == ["vm1"]
 
 
-async def test_a_workload_update_migrates_the_vmis_of_another_launcher_five_at_a_time(site: Site) -> None:
+async def test_a_workload_update_migrates_five_outdated_vmis_at_a_time(site: Site) -> None:
     for number in range(6):
         site.vmi(f"old{number}", status=OLD)
     site.vmi("new", status={"launcherContainerImageVersion": "virt-launcher:v1.9.0"})

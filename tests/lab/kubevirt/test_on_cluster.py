@@ -97,7 +97,7 @@ async def test_deleting_a_running_migration_aborts_it(unlimited: Namespace) -> N
     await unlimited.succeed(await unlimited.migrate())
 
 
-async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(unlimited: Namespace) -> None:
+async def test_a_failed_migration_deletes_its_state_claim(unlimited: Namespace) -> None:
     domain = {**SEED_DOMAIN, "devices": {"tpm": {"persistent": True}}}
     await unlimited.instances({"metadata": {"name": "vm1"}, "spec": {"domain": domain}})
 
@@ -113,7 +113,7 @@ async def test_a_migration_that_fails_takes_its_claim_of_the_vm_s_state_with_it(
     await becomes(claims, names)
 
 
-async def test_no_more_migrations_run_than_kubevirt_s_configuration_allows(unlimited: Namespace) -> None:
+async def test_no_more_migrations_run_than_the_configuration_allows(unlimited: Namespace) -> None:
     limits = {"migrations": {"parallelMigrationsPerCluster": 3, "parallelOutboundMigrationsPerNode": 2}}
     await unlimited.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
 

@@ -156,7 +156,7 @@ def test_the_claims_of_what_was_plugged_in(volume: dict[str, Any], claims: list[
 # ---- names
 
 
-def test_names_look_as_the_api_server_generates_them_and_follow_from_the_uid() -> None:
+def test_generated_names_follow_from_the_uid() -> None:
     names, again = ([generated_names("a-", f"uid-{number}")["name"] for number in range(500)] for _ in range(2))
     assert names == again
     assert len(set(names)) == 500

@@ -64,7 +64,7 @@ def test_a_vm(machine: VirtualMachine, instance: VirtualMachineInstance | None, 
     assert printable_status(machine, instance) == status
 
 
-def test_the_vmi_is_the_template_and_one_of_the_same_name_need_not_be_the_vm_s() -> None:
+def test_the_vmi_is_the_template_owned_by_the_vm() -> None:
     template = {
         "metadata": {"labels": {"harvesterhci.io/vmName": "vm1"}, "annotations": {"harvesterhci.io/a": "[]"}},
         "spec": {"domain": SEED_DOMAIN, "somethingNew": {"kept": True}},

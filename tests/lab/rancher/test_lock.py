@@ -84,7 +84,7 @@ def test_a_refusal_is_a_bad_request() -> None:
     }
 
 
-def test_the_configuration_asks_about_quotas_and_their_status_and_fails_closed() -> None:
+def test_the_configuration_has_quotas_and_fails_closed() -> None:
     quotas, ranges = webhooks("https://127.0.0.1:1", "Yg==")
     assert (quotas["name"], ranges["name"]) == ("rancher.cattle.io.resourcequotas", "rancher.cattle.io.limitranges")
     assert quotas["rules"][0]["resources"] == ["resourcequotas", "resourcequotas/status"]

@@ -40,7 +40,7 @@ async def raise_quota(namespace: Namespace) -> None:
     await namespace.set_hard(RAISED, annotations={"harvesterhci.io/migrating-vm1": "{}"})
 
 
-async def test_a_quota_that_is_deleted_comes_back_with_the_next_restart(cluster: Cluster, namespace: Namespace) -> None:
+async def test_a_deleted_quota_comes_back_with_the_next_restart(cluster: Cluster, namespace: Namespace) -> None:
     await namespace.delete(QUOTAS, (await namespace.quota()).name)
     RancherAgent(cluster.directory).restart()
     await until(lambda: namespace.items(QUOTAS), "the quota")

@@ -31,7 +31,7 @@ async def project(rancher: RancherInProcess) -> RancherInProcess:
     return rancher
 
 
-async def test_a_namespace_gets_what_it_requests_and_the_rest_of_the_default(project: RancherInProcess) -> None:
+async def test_a_namespace_gets_its_request_and_the_default_s_rest(project: RancherInProcess) -> None:
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
     assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
@@ -46,7 +46,7 @@ async def test_a_namespace_that_requests_nothing_gets_the_default(project: Ranch
     assert project.requested() == DEFAULT
 
 
-async def test_a_creation_that_does_not_fit_is_zero_for_what_is_too_much(project: RancherInProcess) -> None:
+async def test_a_quota_that_does_not_fit_is_created_with_zeros(project: RancherInProcess) -> None:
     project.namespace(limitsCpu="5", limitsMemory="8Gi")
     await asyncio.sleep(1.0)
     assert project.hard() == {"limits.cpu": "0", "limits.memory": "8Gi"}
@@ -97,7 +97,7 @@ async def test_a_quota_that_equals_the_request_is_not_validated(project: Rancher
     assert project.validated() == "fits"
 
 
-async def test_any_change_of_the_namespace_writes_the_request_over_what_was_raised(project: RancherInProcess) -> None:
+async def test_any_change_of_the_namespace_reverts_a_raise(project: RancherInProcess) -> None:
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
     await project.set_hard(limits_cpu="5")
@@ -151,7 +151,7 @@ async def test_a_project_without_a_default_has_quotas_deleted(project: RancherIn
     assert project.hard() is None
 
 
-async def test_a_project_that_loses_its_quota_takes_the_requests_with_it(project: RancherInProcess) -> None:
+async def test_a_project_without_its_quota_removes_the_requests(project: RancherInProcess) -> None:
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
     project.project(None, None)
@@ -189,7 +189,7 @@ async def test_without_any_project_with_limits_rancher_does_nothing(rancher: Ran
     assert rancher.annotations().keys() == {"field.cattle.io/projectId", "field.cattle.io/resourceQuota"}
 
 
-async def test_a_namespace_without_a_project_gets_its_request_unvalidated(rancher: RancherInProcess) -> None:
+async def test_without_a_project_a_request_is_not_validated(rancher: RancherInProcess) -> None:
     """The stand-in's own leniency."""
     rancher.namespace(project="", limitsCpu="300")
     await asyncio.sleep(1.0)
@@ -197,7 +197,7 @@ async def test_a_namespace_without_a_project_gets_its_request_unvalidated(ranche
     assert rancher.validated() is None
 
 
-async def test_each_namespace_is_initialized_once_and_nothing_turns_in_a_circle(project: RancherInProcess) -> None:
+async def test_each_namespace_is_initialized_once_without_a_loop(project: RancherInProcess) -> None:
     project.namespace("plain", project="")
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
@@ -213,7 +213,7 @@ async def test_each_namespace_is_initialized_once_and_nothing_turns_in_a_circle(
     assert later == calls
 
 
-async def test_in_older_releases_the_message_is_another_and_no_namespace_says_where_it_is_counted() -> None:
+async def test_older_releases_have_another_message_and_no_project_mark() -> None:
     async with RancherInProcess(FakeCluster(), "2.13") as rancher:
         rancher.project(LIMIT, DEFAULT)
         rancher.namespace(limitsCpu="5")

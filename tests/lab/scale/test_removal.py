@@ -108,7 +108,7 @@ def workload(cluster: FakeCluster, *, external: bool = False) -> Workload:
     return Workload(cluster.client(), Plan(Settings(external=external), RUN))
 
 
-async def test_pods_are_created_as_the_cluster_s_virt_controller_and_a_refusal_is_quoted() -> None:
+async def test_pods_are_the_virt_controller_s_and_refusals_are_quoted() -> None:
     cluster = FakeCluster()
     assert await workload(cluster).virt_controller() == f"system:serviceaccount:{RUN}-system:kubevirt-controller"
     put(cluster, KUBEVIRTS, "kubevirt", metadata={"namespace": "harvester-system"})
