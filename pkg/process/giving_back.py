@@ -67,8 +67,7 @@ async def _release_quota(
 ) -> None:
     """A quota or namespace that goes away meanwhile has nothing to give back."""
     try:
-        if await _give_back(client, rancher, events, quota):
-            given.released.append(quota.key)
+        await _give_back(client, rancher, events, quota)
     except NotFound:
         return
     except ApiError as exc:
@@ -78,11 +77,13 @@ async def _release_quota(
         return
     if rancher.asks(quota) and (marks := [key for key in quota.annotations if is_entry(key) or key in OWN_MARKS]):
         given.refused[quota.key] = f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
+    else:
+        given.released.append(quota.key)
 
 
-async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> bool:
-    """Calls the controller's own handler until it has nothing left to do; reports whether there was anything. Raises
-    ApiError, Forbidden where Rancher does not answer."""
+async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
+    """Calls the controller's own handler until it has nothing left to do. Raises ApiError, Forbidden where Rancher does
+    not answer."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
     handler = Handler(
         quotas,
@@ -97,15 +98,14 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
         replace(EXACT, released=True),
         clock=clock,
     )
-    first = quota
     for _ in range(_LOOKS):
         try:
             await handler.on_resource_quota_changed(quota.key, quota)
-            return quota is not first or is_ours(first)
+            return
         except RetryAfter as again:
             pause = again.seconds
         if rancher.asks(quota) and stuck_entries(quota):
-            return True
+            return
         await asyncio.sleep(min(pause, SILENCE / _LOOKS))
         quota = await quotas.get(name=quota.name, namespace=quota.namespace)
         handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)

@@ -184,6 +184,25 @@ async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program,
     await at_rest(namespace, before)
 
 
+@pytest.mark.parametrize("way", ["annotation", "auto"])
+async def test_a_release_ends_the_request_of_a_migration_under_way(
+    cluster: Cluster, admin: Admin, headroom: Program, way: str
+) -> None:
+    namespace = await running(await admin.project(ROOM, default=HARD))
+    before = await requested(namespace)
+    migration = await namespace.migrate(running=LASTING, linger=1.0)
+    await namespace.until_phase(migration, "Running")
+    headroom.kill()
+    flags = ("--force", "--rancher-quotas", way, "--namespace", NAMESPACE, "--kubeconfig", str(cluster.kubeconfig))
+    done = await asyncio.to_thread(run, "release", *flags)
+    assert (done.returncode, f"released {namespace.name}/" in done.stdout) == (0, True), done.stdout + done.stderr
+    await at_rest(namespace, before)
+    await headroom.started()
+    await namespace.hurry(migration)
+    await namespace.succeed(migration)
+    await at_rest(namespace, before)
+
+
 async def test_a_namespace_without_a_project_is_raised_by_its_request_too(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     await namespace.machine(spec=SEED, strategy="Always")

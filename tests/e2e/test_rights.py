@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.paths import Paths
@@ -17,6 +18,7 @@ from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace
 from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.util.constants import ANNOTATION_BASE
 from tests.e2e.accounts import (
     ADMISSION,
     BY_HAND,
@@ -192,6 +194,8 @@ async def everything_is_released(kubeconfig: Path, admin: Admin) -> None:
     """Before an uninstallation; a controller that was killed has left a window open."""
     budget = await made(admin)
     await budget.make_quota("quota", {"pods": "20"})
+    await budget.make_quota("marked", {"pods": "20"})
+    await budget.patch(RESOURCE_QUOTAS, "marked", {"metadata": {"annotations": {ANNOTATION_BASE: '{"pods":"20"}'}}})
     await budget.budget({"pods": "1"})
     window = {
         "originalBlockingResourceQuotas": [{"name": "quota", "spec": {"hard": {"pods": "19"}}}],
