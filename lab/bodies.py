@@ -63,13 +63,11 @@ def project(name: str, limits: Mapping[str, Any], default: Mapping[str, Any]) ->
 
 
 def namespace(name: str, text: str, labels: Mapping[str, str] | None = None) -> Raw:
-    """A namespace with Rancher's annotation."""
     annotations = {ANNOTATION_RANCHER_RESOURCE_QUOTA: text}
     return {"metadata": {"name": name, "annotations": annotations, "labels": dict(labels or {})}}
 
 
 def default_quota(name: str, hard: Mapping[str, str]) -> Raw:
-    """The default quota of a namespace."""
     metadata = {"name": name, "labels": {LABEL_DEFAULT_RESOURCE_QUOTA: TRUE}}
     return {"metadata": metadata, "spec": {"hard": dict(hard)}}
 
@@ -121,7 +119,6 @@ def migration(name: str, vm: str, **marks: Any) -> Raw:
 
 
 def stand_in(**marks: Any) -> dict[str, str]:
-    """Returns the annotations for the stand-in."""
     return {PREFIX + key.replace("_", "-"): str(value) for key, value in marks.items()}
 
 

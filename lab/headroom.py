@@ -135,7 +135,6 @@ class Headroom:
         return sum(value for sample_labels, value in metric_samples if labels.items() <= sample_labels.items())
 
     def text(self) -> str:
-        """Returns its whole log."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def last_log_line(self) -> str:

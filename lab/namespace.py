@@ -72,7 +72,6 @@ class Namespace:
         return self.name
 
     def by(self, client: Client) -> Self:
-        """Returns the namespace for another user."""
         return type(self)(client, self.name)
 
     async def create(self, resource: Resource[T], body: Mapping[str, Any]) -> T:
@@ -312,7 +311,6 @@ class Namespace:
         return [pod for pod in pods if not (counting and pod.terminal)]
 
     async def until_launchers(self, count: int) -> None:
-        """Waits until so many launchers count."""
 
         async def count_launchers() -> int:
             return len(await self.launchers(counting=True))

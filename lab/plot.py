@@ -217,7 +217,6 @@ def _label_use(canvas: Canvas, plateau: _Plateau, top: int) -> None:
 
 
 def axis(scale: Scale, unit: str = "s") -> Canvas:
-    """Returns the time axis."""
     canvas = Canvas(scale.columns)
     step = next((tick for tick in _TICKS if scale.seconds / tick <= 8), _TICKS[-1])
     for tick in range(0, int(scale.seconds) + 1, step):

@@ -134,7 +134,6 @@ class QuotaVersion:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """The entries of migrating VMs."""
         return entries(self.quota.annotations)
 
     @property

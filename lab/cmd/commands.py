@@ -17,7 +17,6 @@ from pkg.cmd.options import WrongCall
 
 
 def add_to(app: typer.Typer) -> None:
-    """Mounts the lab's commands."""
     app.add_typer(testcluster.app, name="testcluster", short_help="Run an embedded cluster on this machine.")
     add_command(app, demo)
     add_command(app, scale)

@@ -153,7 +153,6 @@ class Driver:
         await asyncio.to_thread(processes.restart, directory, "kubevirt", argv)
 
     async def clear(self, *vms: str) -> None:
-        """Deletes VMs."""
         for vm in vms:
             await self.namespace.delete(VIRTUAL_MACHINES, vm)
 

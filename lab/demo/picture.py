@@ -38,7 +38,6 @@ def write(path: Path, record: Record, report: Report, now: float) -> None:
 
 
 def svg(record: Record, report: Report, now: float) -> str:
-    """The picture's text."""
     return plot.svg(view(record, report, now=now, width=_WIDTH, rows=_ROWS), "headroom demo", _WIDTH)
 
 

@@ -32,7 +32,6 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, StandInOpt
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code."""
     flags, options = parse_arguments(argv)
 
     @contextlib.asynccontextmanager

@@ -122,7 +122,6 @@ class Configuration:
 
     @property
     def launcher_image(self) -> str:
-        """The image of today's launchers."""
         return f"virt-launcher:{reported_version(self._options.overhead_profile)}"
 
     @property

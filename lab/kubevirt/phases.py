@@ -107,7 +107,6 @@ class View:
 
 
 def decide(view: View) -> Step:
-    """The migration's next step."""
     migration = view.migration
     if migration.phase in c.FINAL_PHASES:
         return _finish(view)
@@ -131,7 +130,6 @@ def decide(view: View) -> Step:
 
 
 def fail(view: View, reason: str) -> Write:
-    """The step into phase Failed."""
     status = _phase_patch(view, c.PHASE_FAILED)
     if view.is_handed_over:
         status["migrationState"] = msgspec.to_builtins(view.state)

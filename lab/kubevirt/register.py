@@ -49,7 +49,6 @@ class OperatorHandler:
 
 
 def own_key(obj: Object) -> list[str]:
-    """A VM and its VMI have the same key."""
     return [obj.key]
 
 

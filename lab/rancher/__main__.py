@@ -35,7 +35,6 @@ async def rancher(management: Management, config: ClientConfig, release: Release
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
     parser = arguments("rancher", "system:serviceaccount:cattle-system:rancher", __doc__)
     parser.add_argument("--rancher", choices=sorted(RELEASES), default=DEFAULT, help="the release that is played")
     flags = parser.parse_args(argv)

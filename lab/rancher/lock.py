@@ -47,7 +47,6 @@ def decide(request: AdmissionRequest) -> Decision:
 
 
 async def answer(request: AdmissionRequest) -> Decision:
-    """Answers for a WebhookServer."""
     return decide(request)
 
 

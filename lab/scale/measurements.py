@@ -30,7 +30,6 @@ class Measurements:
         self._began, self._bases = time, self.usage()
 
     def end(self, time: float) -> None:
-        """Ends the figures."""
         self._end = time
 
     def usage(self) -> dict[str, Amounts]:

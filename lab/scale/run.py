@@ -58,7 +58,6 @@ class Display:
         self._stage, self._began = "", 0.0
 
     def stage(self, text: str) -> None:
-        """A new stage."""
         self._stage, self._began = f"scale: {text}", time.monotonic()
         with contextlib.suppress(BrokenPipeError):
             self._progress.step(self._stage)
@@ -153,7 +152,6 @@ class _Run:
         self.cleaning_up = False
 
     async def execute(self) -> int:
-        """The exit code."""
         async with _client(self._site.kubeconfig) as client:
             workload = Workload(client, self._plan)
             await workload.refuse_real_nodes()
