@@ -144,6 +144,7 @@ class Registration:
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Write the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
+        await self.adopt()
         await self.write(bundle)
 
     async def adopt(self) -> None:
@@ -180,9 +181,10 @@ class Registration:
     async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
         """Every configuration, or of those that stand the webhooks that `only` keeps. Whether any stood."""
 
-        async def attempt(_: bool) -> bool:
+        async def attempt(again: bool) -> bool:
             stood = False
-            await self.adopt()
+            if again:
+                await self.adopt()
             for resource, make in self._kinds:
                 found: Configuration | None = await registered(self.client, resource, self._name)
                 stood |= found is not None
