@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 60.0
 """How often the Secret, the files and the configurations are looked at, and the API server is asked whether it reaches
-the webhooks. A look costs it five requests."""
+the webhooks. A look costs it six requests."""
 FIRST_SECONDS, RETRY_SECONDS = 0.25, 10.0
 """The same while something is wrong: twice as long each time."""
 
