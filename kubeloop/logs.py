@@ -16,7 +16,7 @@ from kubeloop.text import printable
 
 
 class Reconcile(NamedTuple):
-    """One call of the handlers of a key; `id` is another one for every call of this process."""
+    """A call of a key's handlers; `id` differs for every call of this process."""
 
     kind: str
     key: str
@@ -38,7 +38,7 @@ def reconciling(kind: str, key: str) -> Iterator[None]:
 
 
 def current() -> Reconcile | None:
-    """What this task handles: for records of another kind (traces, events)."""
+    """Returns the call that this task is part of: for records of another kind (traces, events)."""
     return _CURRENT.get()
 
 

@@ -29,7 +29,7 @@ _WEBHOOK: Final = {"webhook": "the webhook's name; `unknown`: of a path that not
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric under the name that a scrape shows. `labels` maps each label to what its values are, in words."""
+    """A metric under the name that a scrape shows. `labels` maps each label to a description of its values."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -42,7 +42,7 @@ class Metric:
         return Counter(self.name, self.help, list(self.labels))
 
     def gauge(self) -> Gauge:
-        """For one with labels: each series is exported once it has a value."""
+        """Returns the gauge of a metric with labels: each series is exported once it has a value."""
         return Gauge(self.name, self.help, list(self.labels))
 
     def histogram(self, buckets: Sequence[float]) -> Histogram:

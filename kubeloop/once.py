@@ -1,4 +1,4 @@
-"""What is to be reported once, and not at every look."""
+"""Reports that are made once, and not at every check."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cachetools import TTLCache
 
 
 class Once:
-    """Which states were reported within the last `seconds` of a clock; the `most` last ones at most."""
+    """The states that were reported within the last `seconds` of a clock; the last `most` of them."""
 
     def __init__(self, seconds: float, *, most: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
         self._reported: TTLCache[Hashable, bool] = TTLCache(most, ttl=seconds, timer=clock)
 
     def is_due(self, *state: Hashable) -> bool:
-        """Whether this state is to be reported now; from then on it counts as reported."""
+        """Reports whether this state is to be reported now; from then on it counts as reported."""
         is_due = state not in self._reported
         if is_due:
             self._reported[state] = True

@@ -79,7 +79,7 @@ def _described(kind: type) -> inspect.Type:
 
 @functools.cache
 def _names(kind: type) -> tuple[dict[str, inspect.Type], dict[str, str]]:
-    """Of a struct the fields by their names in JSON, and these names by Python's."""
+    """Returns a struct's fields by their names in JSON, and these names by Python's."""
     fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
     wire = {field.encode_name: field.type for field in fields}
     return wire, {field.name: field.encode_name for field in fields if field.name not in wire}

@@ -7,7 +7,7 @@ from kubeloop.api.meta import Object, Struct
 
 
 class EventSeries(Struct):
-    """How often an event was repeated, and when last."""
+    """The number of an event's repetitions, and the time of the last one."""
 
     count: int = 0
     last_observed_time: str = ""

@@ -16,8 +16,9 @@ _ABSENT: Any = object()
 
 
 def json_patch(old: Struct, new: Struct, sent: Mapping[str, Any]) -> list[Operation]:
-    """What differs between `old`, decoded from `sent`, and `new`. What the structs do not declare stays as it is, in
-    items of lists too. Raises PartlyDeclared where items that are declared in part are put in another order."""
+    """Returns the operations that turn `old`, decoded from `sent`, into `new`. What the structs do not declare stays as
+    it is, in items of lists too. Raises PartlyDeclared where items that are declared in part are put in another
+    order."""
     if type(old) is not type(new):
         raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
     return list(_struct(type(old).__name__, old, new, sent, ""))
@@ -73,7 +74,7 @@ def _list(where: str, was: Sequence[Any], now: Sequence[Any], sent: Sequence[Any
 
 
 def _places(items: Sequence[Any], among: Sequence[Any]) -> set[int] | None:
-    """Where the items stand in the other list, in their order; None if they do not."""
+    """Returns the items' indexes in the other list, or None if it lacks one or has another order."""
     places: set[int] = set()
     ahead = iter(enumerate(among))
     for item in items:

@@ -147,7 +147,9 @@ def as_number(version: str) -> int:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Whether a resourceVersion is before another one of the same collection; False where that cannot be told."""
+    """Reports whether a resourceVersion is before another one of the same collection; False where that cannot be
+    told.
+    """
     return 0 <= as_number(version) < as_number(than)
 
 

@@ -1,4 +1,4 @@
-"""What controllers do with objects, without asking the server: keys, conditions, owner references, and changes.
+"""Helpers for objects that need no request: keys, conditions, owner references, and changes.
 
 Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})` where Go has DeepCopy
 and assignments. What differs between two is found field by field among the fields that the structs declare, for a merge
@@ -70,7 +70,7 @@ def find_condition(conditions: Sequence[Condition] | None, condition_type: str) 
 
 
 def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
-    """Whether a condition of that type stands at status "True"."""
+    """Reports whether a condition of that type has status "True"."""
     found = find_condition(conditions, condition_type)
     return found is not None and found.status == "True"
 
@@ -132,8 +132,8 @@ def difference(old: Struct, new: Struct) -> Patch:
 
 
 def metadata_difference(old: Object, new: Object) -> Patch:
-    """Of metadata what may be written: labels, annotations, finalizers, owner references. Empty maps are not kept.
-    Raises ValueError when the two are not one object."""
+    """Returns the patch of metadata that may be written: labels, annotations, finalizers, owner references. Empty maps
+    are not kept. Raises ValueError when the two are not one object."""
     for name in _IDENTITY:
         if getattr(old.metadata, name) != getattr(new.metadata, name):
             raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")
@@ -201,7 +201,7 @@ def refuse_partly_declared(where: str, value: Any) -> None:
 
 @functools.cache
 def _whole(kind: type[Struct]) -> bool:
-    """With all that is in it, in lists and dicts too."""
+    """Reports whether a type and all that its fields contain, in lists and dicts too, are declared as whole."""
     reached, ahead = {kind}, [kind]
     while ahead:
         found = {inner for hint in _field_types(ahead.pop()).values() for inner in _structs_in(hint)}

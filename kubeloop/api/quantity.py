@@ -25,7 +25,7 @@ class QuantityError(ValueError):
 
 
 class Format(Enum):
-    """How a quantity is spelled; arithmetic keeps the left side's."""
+    """The spelling of a quantity; arithmetic keeps the left side's."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"

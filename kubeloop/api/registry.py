@@ -20,7 +20,7 @@ BY_TYPE: dict[type, Resource[Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """One REST resource: where it lives and what its objects decode into.
+    """A REST resource: its path in the API and the type that its objects decode into.
 
     `status_subresource`: whether status is written through the subresource alone, or there is none; writes the other
     way are refused at once. None: not known, the API server decides."""

@@ -82,7 +82,7 @@ def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceLis
 
 
 def positive(resources: Mapping[str, Quantity]) -> ResourceList:
-    """What is more than nothing."""
+    """Returns the amounts that are above zero."""
     return {name: amount for name, amount in resources.items() if amount.nanos > 0}
 
 

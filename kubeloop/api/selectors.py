@@ -18,7 +18,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def selector(wanted: str | Labels | LabelSelector) -> Selects:
-    """Of a text (`a=b,c!=d,e in (f,g),h notin (i),j,!k`), of labels that an object must have, or of a LabelSelector. An
+    """Returns the selector of a text (`a=b,c!=d,e in (f,g),h notin (i),j,!k`), of labels or of a LabelSelector. An
     empty one selects everything. Raises ValueError for what is not a selector."""
     if isinstance(wanted, str):
         tests = [_parsed(part) for part in _COMMA.split(wanted) if part.strip()]

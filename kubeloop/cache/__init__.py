@@ -1,4 +1,4 @@
-"""What the API server has, kept in memory: reflector, indexed store, shared informer (client-go's tools/cache).
+"""A copy of the API server's objects in memory: reflector, indexed store, shared informer (client-go's tools/cache).
 
 Promises: one list and one watch a kind, however many handlers; after `has_synced()` the indexer holds what the
 server had, and every later change reaches it and then every handler, in order, with no `await` between the two.

@@ -1,4 +1,4 @@
-"""For tests: a store that notices when an object in it was changed in place (client-go's cache mutation detector).
+"""A store for tests that notices when one of its objects was changed in place (client-go's cache mutation detector).
 
 Objects are frozen, their lists and dicts are not: `obj.spec.words.append(…)` changes what every reader gets, and then
 `update` finds no difference. To rule it out at every read would cost each reader copies; a test finds it for nothing.

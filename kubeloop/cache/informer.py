@@ -1,4 +1,4 @@
-"""One list and one watch a kind, shared by all handlers: client-go's SharedIndexInformer."""
+"""An informer shares one list and one watch of a kind among all handlers: client-go's SharedIndexInformer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SharedIndexInformer(Generic[T]):
 
     @property
     def forbidden(self) -> str:
-        """Why the first list is refused (missing RBAC rights), as the server says it; "" when it is not."""
+        """The server's reason to refuse the first list (missing RBAC rights); "" if it does not."""
         trouble = None if self.has_synced() else self.trouble
         return str(trouble) if isinstance(trouble, Forbidden) else ""
 
@@ -69,11 +69,11 @@ class SharedIndexInformer(Generic[T]):
 
     @property
     def trouble(self) -> ApiError | None:
-        """Why the last list or watch failed (Forbidden: the rights are missing); None while it works."""
+        """The error of the last list or watch (Forbidden: the rights are missing); None while it works."""
         return self._reflector.health.trouble
 
     def has_synced(self) -> bool:
-        """Whether every handler was notified of the whole first list, or the kind is not installed."""
+        """Reports whether every handler was notified of the whole first list, or the kind is not installed."""
         return self._processor.synced.is_set()
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
@@ -91,8 +91,8 @@ class SharedIndexInformer(Generic[T]):
         return [f"{self.kind}: the informer's task ended"] if dead else []
 
     def problems(self, now: float) -> list[str]:
-        """Why the cache may be stale: a watch without a sign of life, or a kind that is no longer served. `now` is the
-        loop's time()."""
+        """Returns the reasons for which the cache may be stale: a watch without a sign of life, or a kind that is no
+        longer served. `now` is the loop's time()."""
         hidden = 0 if self.installed else len(self.indexer)
         lines = [f"{self.kind}: no longer served, {hidden} objects are kept as they were last seen"] if hidden else []
         return lines + self._reflector.health.problems(now)

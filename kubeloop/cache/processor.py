@@ -44,7 +44,7 @@ class ResourceEventHandlerFuncs(Generic[T]):
 
 
 class HandlerRegistration(Generic[T]):
-    """One handler's place in an informer: what `add_event_handler` returns and `remove_event_handler` takes."""
+    """A handler's place in an informer: `add_event_handler` returns it, `remove_event_handler` takes it."""
 
     def __init__(
         self, handler: ResourceEventHandler[T], resync_period: float, kind: str, synced: asyncio.Event
@@ -57,7 +57,7 @@ class HandlerRegistration(Generic[T]):
         self.resync_timer: asyncio.TimerHandle | None = None
 
     def has_synced(self) -> bool:
-        """Whether this handler was notified of the whole first list: the same as its informer's has_synced."""
+        """Reports whether this handler was notified of the whole first list: the same as its informer's has_synced."""
         return self._synced.is_set()
 
     def add(self, obj: T, is_in_initial_list: bool) -> None:
@@ -237,12 +237,12 @@ class SharedProcessor(Generic[T]):
         return registration
 
     def remove(self, registration: HandlerRegistration[T]) -> None:
-        """It is not called any more, not even for the rest of the current notification."""
+        """Removes a handler: it is not called any more, not even for the rest of the current notification."""
         registration.remove()
         self._handlers = [other for other in self._handlers if other is not registration]
 
     def run_resyncs(self) -> None:
-        """From here on resyncs repeat."""
+        """Starts the periodic resyncs."""
         self._running = True
         for registration in self._handlers:
             self._schedule_resync(registration)
@@ -270,5 +270,5 @@ def _same_version(old: ObjectMeta, new: ObjectMeta) -> bool:
 
 
 def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:
-    """Whether two objects of one name are two lives. Where a uid is missing, they are not told apart."""
+    """Reports whether the second object replaced the first one of its name; False if a uid is missing."""
     return bool(old.uid and new.uid) and old.uid != new.uid

@@ -1,4 +1,4 @@
-"""What to do when a list or watch ends: how long to wait, whether to list again, what to report. No I/O."""
+"""Decisions about a list or watch that ended: the wait, whether to list again, the report. No I/O."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Backoff:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing failed since the last reset."""
+        """Reports whether nothing failed since the last reset."""
         return not self._step
 
     def next(self) -> float:
@@ -109,7 +109,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class Attempt:
-    """What came of one list-and-watch: whether its watch was opened, how long it lasted, how many events it brought."""
+    """The result of a list-and-watch: whether its watch was opened, its duration and its number of events."""
 
     opened: bool = False
     lasted: float = 0.0
@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What to do: after `delay` seconds resume the watch, or list again."""
+    """The next step: after `delay` seconds resume the watch, or list again."""
 
     delay: float
     resume: bool = True
@@ -181,7 +181,9 @@ class Recovery:
             self._empty_watches = self._empty_watches + 1 if short and not attempt.events else 0
 
     def _soon(self) -> float:
-        """For a connection that worked: at once, unless it broke before or keeps ending within a second."""
+        """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
+        second.
+        """
         calm = self._backoff.calm and self._short_watches <= 1
         delay = self._backoff.next()
         return 0.0 if calm else delay
@@ -193,8 +195,8 @@ class Recovery:
 
 
 def position_lost(err: ApiError) -> bool:
-    """Whether the server no longer has a resourceVersion (expired), or does not have it yet (too large). The latter is
-    a 504 with reason Timeout, as of a server whose etcd was restored from a backup."""
+    """Reports whether the server no longer has a resourceVersion (expired), or does not have it yet (too large). The
+    latter is a 504 with reason Timeout, as of a server whose etcd was restored from a backup."""
     return isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout")
 
 
@@ -217,11 +219,11 @@ class Health:
 
     @property
     def silent(self) -> bool:
-        """Whether the server answers, and its watches bring nothing."""
+        """Reports whether the server answers while its watches bring nothing."""
         return self._silent_since is not None
 
     def started(self, now: float) -> None:
-        """From here on signs of life are expected."""
+        """Begins to expect signs of life."""
         if self._last_heard is None:
             self._last_heard = now
 
@@ -260,7 +262,7 @@ class Health:
             _SILENT.labels(self._kind).dec()
 
     def problems(self, now: float) -> list[str]:
-        """One line when no data came for too long, or only by lists."""
+        """Returns a line if no data came for too long, or only by lists."""
         if self._silent_since is not None:
             silent = now - self._silent_since
             return [f"{self._kind}: watches bring nothing for {silent:.0f} s, although the server answers lists"]

@@ -77,7 +77,7 @@ class ApplySet:
 
 
 def _owner(owner: Object) -> dict[str, str]:
-    """In the order in which wrangler hashes it."""
+    """Returns the owner's labels in the order in which wrangler hashes them."""
     api_version, kind = kind_of(owner)
     group, _, version = api_version.rpartition("/")
     return {

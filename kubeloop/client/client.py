@@ -1,4 +1,4 @@
-"""One Client for one API server."""
+"""Client: the entry point to an API server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Client:
         return self._by_kind[api_version, kind]
 
     def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
-        """Of the kind's objects the metadata alone."""
+        """Returns a client for the metadata alone of the kind's objects."""
         return self.resource(resource.metadata())
 
     async def close(self) -> None:

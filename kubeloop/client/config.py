@@ -1,4 +1,4 @@
-"""Which server to use, and as which user; loading.py finds it."""
+"""The configuration of a client: the server and the user; loading.py finds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Impersonation:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def headers(self) -> CIMultiDict[str]:
-        """As client-go's round_trippers.go sends them."""
+        """Returns the headers of impersonation, as client-go's round_trippers.go sends them."""
         headers: CIMultiDict[str] = CIMultiDict({"Impersonate-User": self.user})
         for group in self.groups:
             headers.add("Impersonate-Group", group)
@@ -44,7 +44,7 @@ class Impersonation:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """How to reach one API server.
+    """The address of an API server, and all that it takes to connect to it.
 
     `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash; files in `tls` are
     read again while the client runs; `server_name` is the name to verify in the certificate where it differs; `proxy`
@@ -92,7 +92,7 @@ class ClientConfig:
 
     @property
     def refreshable(self) -> bool:
-        """Whether a 401 may be retried with other credentials."""
+        """Reports whether a 401 may be retried with other credentials."""
         return self.credentials.refreshable or self.tls.on_disk
 
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""Where the Authorization header (or a client certificate) comes from, and when it is fetched anew."""
+"""Sources of the Authorization header or a client certificate, and when each is read again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What one request carries: a whole Authorization header value, a client certificate, both or neither."""
+    """The credential of a request: a whole Authorization header value, a client certificate, both or neither."""
 
     authorization: str | None = field(default=None, repr=False)
     certificate: Certificate | None = None
@@ -53,7 +53,7 @@ class CredentialSource(Protocol):
 
     @property
     def refreshable(self) -> bool:
-        """Whether a 401 may be retried with another credential."""
+        """Reports whether a 401 may be retried with another credential."""
 
     async def get(self, *, refresh: bool = False) -> Credential:
         """The credential to use now; `refresh`: the last one was refused. Raises ConfigError."""

@@ -1,4 +1,4 @@
-"""From the server's bytes to typed objects; one object that does not decode never costs the others."""
+"""Decoders of the server's bytes into typed objects; an object that does not decode never costs the others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ObjectList(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """One page of a list. `metadata.continue_` is "" on the last page. `undecodable`: name, namespace, uid and
+    """A page of a list. `metadata.continue_` is "" on the last page. `undecodable`: name, namespace, uid and
     resourceVersion of the objects that did not decode; a name of "" stands for one of which not even that is known."""
 
     items: list[T]
@@ -53,7 +53,7 @@ class ListPage(Generic[T]):
 
 @dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
 class WatchEvent(Generic[T]):
-    """One watch event: `type` is ADDED, MODIFIED or DELETED (with `object`), or BOOKMARK.
+    """An event of a watch: `type` is ADDED, MODIFIED or DELETED (with `object`), or BOOKMARK.
 
     `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends the first
     part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
@@ -76,7 +76,7 @@ class _Name(Struct):
 
 
 class _Named(Struct):
-    """What is known of an object that does not decode."""
+    """The metadata of an object that does not decode."""
 
     metadata: _Name = _Name()
 
@@ -123,7 +123,7 @@ class Decoder(Generic[T]):
         self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_List[kind])  # type: ignore[valid-type]
 
     def object(self, body: bytes) -> T:
-        """One object. Raises ServerError for an answer that is not one."""
+        """Returns the object. Raises ServerError for an answer that is not one."""
         try:
             obj = self._with_nulls(body)
             return self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj
@@ -131,7 +131,9 @@ class Decoder(Generic[T]):
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
     def list_page(self, body: bytes) -> ListPage[T]:
-        """One page; objects that don't decode are reported and left out. Raises ServerError for no list at all."""
+        """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at
+        all.
+        """
         try:
             page = self._list.decode(body)
         except (*UNDECODABLE, RecursionError):
@@ -142,7 +144,7 @@ class Decoder(Generic[T]):
         return ListPage(items, page.metadata, kind=page.kind)
 
     def watch_event(self, line: bytes) -> WatchEvent[T]:
-        """One event; an object that does not decode is reported. Raises what an ERROR event says, ServerError
+        """Returns the event; an object that does not decode is reported. Raises what an ERROR event says, ServerError
         for a line that is not an event."""
         if line.startswith(_CHANGES):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.

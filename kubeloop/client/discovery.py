@@ -1,4 +1,4 @@
-"""What the server publishes: the kinds that it knows, the only proof that one is not installed, and their schemas."""
+"""Discovery reads the kinds that the server knows, the only proof that one is not installed, and their schemas."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _GROUPS = msgspec.json.Decoder(_ApiGroupList)
 
 
 async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
-    """Whether the server knows the kind.
+    """Reports whether the server knows the kind.
 
     False only where a well-formed APIResourceList, or an APIGroupList for a group or version that is not served at all,
     is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
@@ -57,7 +57,9 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
 
 
 async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
-    """Whether the kind has a status subresource; None where that cannot be told. Raises ApiError as `is_served`."""
+    """Reports whether the kind has a status subresource; None where that cannot be told. Raises ApiError as
+    `is_served`.
+    """
     names = await served_names(transport, resource.api_version) or set()
     return f"{resource.plural}/status" in names if resource.plural in names else None
 

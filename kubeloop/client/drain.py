@@ -36,7 +36,7 @@ _PODS = Resource("", "v1", "pods", "Pod", _Pod, status_subresource=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """How to drain; the options and their defaults are kubectl's. `skips`: pods that stay, beside those."""
+    """A drain of a node; the options and their defaults are kubectl's. `skips` reports which further pods stay."""
 
     client: Client
     ignore_daemon_sets: bool = False
@@ -53,7 +53,7 @@ class Drain:
         return await self.client.resource(NODES).merge_patch(patch, name=node_name)
 
     async def pods(self, node_name: str) -> list[Pod]:
-        """Those that a drain evicts. Raises DrainError for pods that the options do not allow to evict."""
+        """Returns the pods that a drain evicts. Raises DrainError for pods that the options do not allow to evict."""
         found = await self.client.resource(_PODS).list(
             label_selector=self.pod_selector, field_selector=f"spec.nodeName={node_name}"
         )
@@ -80,7 +80,7 @@ class Drain:
             raise DrainError(f"node {node_name}: not drained within {self.timeout:g} s") from None
 
     def _stays(self, pod: _Pod) -> str | None:
-        """Why a pod stays where it is: "" for one that may, else what forbids the drain; None: it goes."""
+        """Returns the reason for which a pod stays: "" if it may stay, else what forbids the drain; None if it goes."""
         owners = [owner.kind for owner in pod.metadata.owner_references or () if owner.controller]
         if self.skips(pod) or _MIRROR in pod.annotations:
             return ""

@@ -65,13 +65,14 @@ class ApiError(ReportedError):
 
     @property
     def refusal(self) -> Refusal:
-        """Who refused the request, and the sentence that was given."""
+        """The refuser of the request, and its reason."""
         return refusal_of(self.message)
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server said no, and the same request cannot help: 4xx but 404, 408, 409, 410 and 429, and what a
-        webhook or a policy denied with a status of its choice (an eviction's 429 is a matter of time)."""
+        """Reports whether the server refused for good, so that the same request cannot help: 4xx but 404, 408, 409, 410
+        and 429, and what a webhook or a policy denied with a status of its choice (an eviction's 429 is a matter of
+        time)."""
         if self.status == 429 or isinstance(self, PatchConflict):
             return False
         if 400 <= self.status < 500 and self.status not in _NOT_FOR_GOOD:
@@ -80,8 +81,8 @@ class ApiError(ReportedError):
 
     @property
     def needs_repair(self) -> bool:
-        """Whether it lasts until somebody else acts: a refusal, or a webhook that the server needs and that does not
-        answer."""
+        """Reports whether the error lasts until somebody else acts: a refusal, or a webhook that the server needs and
+        that does not answer."""
         return self.is_refusal or (self.status >= 500 and self.refusal.by.startswith("webhook "))
 
 

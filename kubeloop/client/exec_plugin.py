@@ -32,8 +32,8 @@ MODES: Final = ("Never", "IfAvailable", "Always")
 
 @dataclass(frozen=True)
 class Command:
-    """What a kubeconfig says of a plugin. `env` is added to this process's own; `mode` is one of MODES; `cluster` is
-    what the plugin learns of the cluster, None where it does not ask."""
+    """A kubeconfig's description of a plugin. `env` is added to this process's own; `mode` is one of MODES; `cluster`
+    is what the plugin learns of the cluster, None where it does not ask."""
 
     api_version: str
     args: list[str]

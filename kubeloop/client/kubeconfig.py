@@ -89,7 +89,7 @@ class _Chosen:
         )
 
     def _withheld(self, host: str) -> CredentialSource:
-        """None, as by clientcmd: whoever listens could use them."""
+        """Returns no credentials, as clientcmd for a server without TLS: any listener could use them."""
         user = self._user
         if any((user.token, user.token_file, user.password, user.exec, user.auth_provider)):
             log.warning("the credentials of user %r are not sent to %r: it is not https://", self._user_name, host)

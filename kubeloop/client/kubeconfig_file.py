@@ -21,7 +21,9 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Which plain texts are something else is Go's choice: `12:30` and a date are texts, `y` is true."""
+    """The loader with Go's choice of the plain texts that are not strings: `12:30` and a date are texts, `y` is
+    true.
+    """
 
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
@@ -59,7 +61,7 @@ def _binary(loader: Any, node: yaml.ScalarNode) -> str:
 
 
 def _untagged(loader: Any, node: yaml.Node) -> Any:
-    """What it would be without its tag, which is not known."""
+    """Returns a node's value as if it had no tag: the tag is unknown."""
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
@@ -86,7 +88,7 @@ class _Secret(msgspec.Struct):
 
 
 class Extension(msgspec.Struct):
-    """What another program keeps in the file."""
+    """An entry that another program keeps in the file."""
 
     name: str = ""
     extension: Any = None
@@ -126,7 +128,7 @@ class AuthProvider(_Secret):
 
 
 class User(_Secret, rename="kebab"):
-    """Who asks."""
+    """A user and its credentials."""
 
     client_certificate: str = ""
     client_certificate_data: str = ""
@@ -147,7 +149,7 @@ class User(_Secret, rename="kebab"):
 
 
 class Context(msgspec.Struct):
-    """Which user at which server."""
+    """A context: a user, a cluster and a namespace."""
 
     cluster: str = ""
     user: str = ""
@@ -246,7 +248,7 @@ def _file(text: bytes) -> _File:
 
 
 def _first_document(content: bytes) -> Any:
-    """Of several documents the first, as kubectl reads it; None for an empty file."""
+    """Returns the first of several documents, as kubectl reads it, or None for an empty file."""
     loader = _Loader(content)
     try:
         return loader.get_data() if loader.check_data() else None
@@ -255,7 +257,9 @@ def _first_document(content: bytes) -> Any:
 
 
 def _json(value: Any, done: dict[int, Any]) -> Any:
-    """With texts for keys, as JSON has them; `done` are those by id, for what aliases name is there once."""
+    """Returns the value with text keys, as in JSON; `done` maps ids to values, as a value that aliases name exists
+    once.
+    """
     if id(value) not in done and isinstance(value, dict):
         done[id(value)] = {_key(key): _json(held, done) for key, held in value.items()}
     elif id(value) not in done and isinstance(value, list):

@@ -39,7 +39,7 @@ _BRACKETS: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[{]++
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """What the decoder makes of `body`, however deep that is nested. Raises UNDECODABLE."""
+    """Decodes `body`, however deep it is nested. Raises UNDECODABLE."""
     try:
         return decoder.decode(body)
     except RecursionError:
@@ -47,12 +47,14 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def is_open(kind: type) -> bool:
-    """Whether objects of this type keep what has no fixed schema, which may be nested as deep as a tenant likes."""
+    """Reports whether objects of this type keep content without a fixed schema, which may be nested as deep as a tenant
+    likes.
+    """
     return bool(_open_fields(kind))
 
 
 def is_deep(obj: object) -> bool:
-    """Whether an object keeps more than _COUNTED levels below its fields without a schema."""
+    """Reports whether an object keeps more than _COUNTED levels below its fields without a schema."""
     level: list[Any] = [obj]
     for _ in range(_COUNTED):
         level = [part for value in level for part in _parts(value)]
@@ -62,7 +64,7 @@ def is_deep(obj: object) -> bool:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What can hold more of a container's content."""
+    """Returns the items of a value that are containers themselves."""
     match value:
         case dict():
             return [held for held in value.values() if isinstance(held, _CONTAINERS)]
@@ -154,7 +156,7 @@ def _filled(kind: inspect.Type, value: Any) -> Any:
 
 
 def _zero(kind: inspect.Type) -> Any:
-    """What a null stands for; None where the type takes a null."""
+    """Returns the value that a null stands for, or None if the type takes a null."""
     match kind:
         case inspect.UnionType(types=options):
             zeros = [_zero(option) for option in options]

@@ -72,7 +72,7 @@ def _reader(what: str) -> Iterator[None]:
 
 
 def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool:
-    """Whether this process runs in a pod with a service account."""
+    """Reports whether this process runs in a pod with a service account."""
     return bool(environ.get(HOST)) and Path(token_file).is_file()
 
 

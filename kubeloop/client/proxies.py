@@ -1,4 +1,4 @@
-"""Which proxy leads to a server: the kubeconfig's, or the environment's, by the rules of Go's httpproxy."""
+"""The choice of the proxy for a server: the kubeconfig's, or the environment's, by the rules of Go's httpproxy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def is_loopback(hostname: str) -> bool:
-    """Whether the host is this machine."""
+    """Reports whether the host is this machine."""
     address = _address(hostname)
     if address is not None:
         return address.is_loopback
@@ -100,8 +100,8 @@ def _exceptions() -> Iterator[str]:
 
 
 def _matches(entry: str, hostname: str, port: str) -> bool:
-    """Whether an entry of NO_PROXY is about this host: `*`, a network, an address or a domain, the last two with or
-    without a port. `a.b` is a.b and what is below it, `.a.b` and `*.a.b` only what is below."""
+    """Reports whether an entry of NO_PROXY is about this host: `*`, a network, an address or a domain, the last two
+    with or without a port. `a.b` is a.b and what is below it, `.a.b` and `*.a.b` only what is below."""
     if entry == "*":
         return True
     address = _address(hostname)

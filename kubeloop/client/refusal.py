@@ -1,4 +1,4 @@
-"""Who refused a request, and why, as the API server's message says it.
+"""Refusal: the refuser of a request and its reason, parsed from the API server's message.
 
 An admission webhook chooses the status of its denial (400 where it gives none), a policy too (422 by default), RBAC
 answers 403, a webhook that does not answer costs a 500: the texts alone tell them apart. They are apiserver's own

@@ -53,7 +53,7 @@ class ResourceReader(Generic[T]):
         self._decoder: Decoder[T] = decoder_for(resource.type)
 
     async def get(self, *, name: str, namespace: str = "") -> T:
-        """One object. Raises NotFound; NotServed for a kind that is not installed."""
+        """Returns the object. Raises NotFound; NotServed for a kind that is not installed."""
         path = self._object_path(name, namespace)
         return self._answer(name, await self.transport.request("GET", path, accept=self._accept.object))
 
@@ -85,7 +85,7 @@ class ResourceReader(Generic[T]):
         field_selector: str = "",
         retry: bool = True,
     ) -> ListPage[T]:
-        """One page of at most `limit` objects (0: all). Objects that don't decode are reported."""
+        """Returns a page of at most `limit` objects (0: all). Objects that don't decode are reported."""
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
@@ -106,7 +106,7 @@ class ResourceReader(Generic[T]):
         return self._decoder.list_page(body)
 
     async def is_served(self) -> bool:
-        """Whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
+        """Reports whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
         return await discovery.is_served(self.transport, self.resource)
 
     def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Selection[T]:

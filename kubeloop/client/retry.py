@@ -1,4 +1,4 @@
-"""When requests are sent: how many a second, and which failed ones again."""
+"""Limits of a client's requests: their rate, and the retries of those that failed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Closed(NotSent):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how fast. Seconds.
+    """The number of attempts and the waits between them, in seconds.
 
     `attempts` counts the first one; waits double from `base` up to `maximum`, plus up to `base` of jitter. A
     Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the error goes to
@@ -157,7 +157,7 @@ def api_errors(host: str) -> Iterator[None]:
 
 
 def cause(err: BaseException) -> str:
-    """What went wrong, in the system's own words where it has some."""
+    """Returns the cause of an error, in the system's own words where it has some."""
     if isinstance(err, TimeoutError) and not isinstance(err, aiohttp.ClientConnectorError):
         return "timed out"
     if isinstance(err, aiohttp.ClientHttpProxyError):

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TLSSettings:
-    """What a connection verifies and presents (client-go's TLSClientConfig). Each part is a file (a Path), its content
-    in PEM, or None; without `ca` the system's certificate authorities count."""
+    """The certificates that a connection verifies and presents (client-go's TLSClientConfig). Each part is a file (a
+    Path), its content in PEM, or None; without `ca` the system's certificate authorities count."""
 
     ca: Path | str | None = None
     certificate: Path | str | None = field(default=None, repr=False)
@@ -33,11 +33,11 @@ class TLSSettings:
 
     @property
     def on_disk(self) -> bool:
-        """Whether anything can change."""
+        """Reports whether a part is a file, which can change."""
         return any(isinstance(part, Path) for part in (self.ca, self.certificate, self.key))
 
     def read(self) -> TLSSettings:
-        """The same with the files' content, as it is now. Raises ConfigError."""
+        """Returns the same settings with the files' content, as it is now. Raises ConfigError."""
         if bool(self.certificate) != bool(self.key):
             raise ConfigError("only one of client-certificate and client-key is set: set both")
         return TLSSettings(_text(self.ca), _text(self.certificate), _text(self.key), self.verify)

@@ -75,7 +75,7 @@ class GuardedBody(BytesPayload):
 
 
 class TransportOptions(TypedDict, total=False):
-    """What Client passes on: see Transport."""
+    """The options that Client passes on: see Transport."""
 
     user_agent: str
     qps: float | None
@@ -281,7 +281,7 @@ class Transport:
     async def _send(
         self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
     ) -> aiohttp.ClientResponse:
-        """One attempt, timed until the headers come."""
+        """Sends the request once, and times it until the headers come."""
         guarded = self._guarded(method, options)
         started = time.perf_counter()
         code = "<error>"  # no answer, as client-go's label says it

@@ -1,5 +1,5 @@
-"""What the API server warns of: an unknown field, a version that will go (RFC 7234 §5.5). It is for the program's
-author, and need not be said of every object."""
+"""Warnings of the API server: an unknown field, a version that will go (RFC 7234 §5.5). They are for the program's
+author, and need not be repeated for every object."""
 
 from __future__ import annotations
 

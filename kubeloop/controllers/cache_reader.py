@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Object)
 
 
 class CacheReader(Generic[T]):
-    """What the server had when its last event arrived; read only. Objects are frozen and shared.
+    """The server's objects as of the last event that arrived; read only. Objects are frozen and shared.
 
     While the rights to list the kind are missing every read raises CacheForbidden: an empty answer would be wrong. Its
     `informer` can be left out in tests."""
@@ -30,7 +30,7 @@ class CacheReader(Generic[T]):
         self._closed = False
 
     def close(self) -> None:
-        """From now on every read raises RuntimeError: nothing follows the server any more."""
+        """Makes every later read raise RuntimeError: nothing follows the server any more."""
         self._closed = True
 
     @property
@@ -46,7 +46,7 @@ class CacheReader(Generic[T]):
         return self.get_by_key(f"{namespace}/{name}" if namespace else name)
 
     def require(self, *, name: str, namespace: str = "") -> T:
-        """As `get`. Raises NotFound in the API server's words."""
+        """Returns the object as `get` does. Raises NotFound in the API server's words."""
         found = self.get(name=name, namespace=namespace)
         if found is None:
             raise NotFound(name) if self._informer is None else not_found(self._informer.resource, name)

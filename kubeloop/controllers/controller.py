@@ -82,7 +82,7 @@ class Controller(Generic[T]):
 
     @property
     def client(self) -> ResourceClient[T]:
-        """For writing. ValueError in a controller that was made without."""
+        """The client for writes. Raises ValueError in a controller without one."""
         if self._client is None:
             raise ValueError(
                 f"controller {self.name} was made without a client: give it one, as a ControllerFactory does"
@@ -240,8 +240,8 @@ class Controller(Generic[T]):
             await asyncio.sleep(0)
 
     def _current(self, key: str) -> T | None:
-        """What the next handler gets: the object as the last one left it, until the cache has that or a later one, or
-        one from before it (etcd was restored)."""
+        """Returns the object for the next handler: as the last handler left it, until the cache has that or a later
+        version, or one from before it (etcd was restored)."""
         cached, (before, returned) = self.informer.indexer.get_by_key(key), self._returned.get(key, (None, None))
         if before is None or returned is None:
             return cached

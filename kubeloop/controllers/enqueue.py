@@ -1,4 +1,4 @@
-"""From events to keys: which keys a queue gets when objects of its kind, or of another one, change."""
+"""Event handlers that enqueue: they map changes of objects, of the queue's own kind or another, to its keys."""
 
 from __future__ import annotations
 

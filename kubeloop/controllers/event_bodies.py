@@ -21,8 +21,8 @@ class About(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What makes two events the same; `message` is None for those that are combined from similar ones. With an `action`
-    they are of events.k8s.io/v1."""
+    """The identity of an event: events with the same one are repetitions. `message` is None for those that are combined
+    from similar ones. With an `action` they are of events.k8s.io/v1."""
 
     about: About
     type: str
@@ -99,7 +99,7 @@ def reference_to(obj: Object) -> dict[str, str]:
 
 
 def namespace_of(reference: dict[str, str]) -> str:
-    """Of the event."""
+    """Returns the namespace of the event."""
     return reference["namespace"] or _DEFAULT_NAMESPACE
 
 

@@ -161,7 +161,7 @@ class EventRecorder:
         pending[identity] = Occurrence(reference, message, now, now)
 
     def _is_one_of_many(self, identity: Identity) -> bool:
-        """Whether so many similar events were written lately that this one is combined with them."""
+        """Reports whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
         if identity.message is not None and len(messages) < SIMILAR_LIMIT - 1:

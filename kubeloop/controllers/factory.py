@@ -136,8 +136,8 @@ class ControllerFactory:
     def metadata(
         self, resource: Resource[Any], **options: Unpack[MetadataOptions]
     ) -> Controller[PartialObjectMetadata]:
-        """As `controller`, with the metadata of the kind's objects alone: no more is sent or held (client-go's
-        metadata informers)."""
+        """Returns the controller as `controller` does, for the metadata of the kind's objects alone: no more is sent or
+        cached (client-go's metadata informers)."""
         return self.controller(resource.metadata(), **options)
 
     def require(self, *controllers: Controller[Any], if_defined: bool = False) -> None:
@@ -189,15 +189,16 @@ class ControllerFactory:
         return [c.name + reason for c in self._controllers.values() if (reason := self._why_unsynced(c)) is not None]
 
     def healthy(self) -> list[str]:
-        """What only a restart repairs, a line each: dead workers, ended informers."""
+        """Returns the problems that only a restart repairs, a line each: dead workers, ended informers."""
         if self._stopping:
             return []
         workers = [problem for c in self._controllers.values() for problem in c.healthy()]
         return workers + [problem for informer in self._informers() for problem in informer.healthy()]
 
     def unready(self) -> list[str]:
-        """Why not all that the server has is handled, a line each: `stale`, `hanging`, `undecodable`. A restart would
-        repair nothing of it, and an outage of the API server would restart every replica."""
+        """Returns the reasons for which objects of the server are not handled, a line each: `stale`, `hanging`,
+        `undecodable`. A restart would repair nothing of it, and an outage of the API server would restart every
+        replica."""
         return self.stale() + self.hanging() + self.undecodable()
 
     def stale(self) -> list[str]:
@@ -278,7 +279,7 @@ class ControllerFactory:
         return True
 
     def _why_unsynced(self, controller: Controller[Any]) -> str | None:
-        """None when it is synced."""
+        """Returns the reason for which a controller has not synced, or None if it has."""
         informer = controller.informer
         if missing := self._why_missing(controller):
             return missing

@@ -54,10 +54,10 @@ class Limits:
 
 
 class ConnectionMetrics:
-    """What a listener reports of its connections; here nothing is done with it."""
+    """The metrics of a listener's connections; these methods do nothing with them."""
 
     def connections(self, count: int) -> None:
-        """So many are open now."""
+        """Reports the number of open connections."""
 
     def closed(self, reason: str) -> None:
         """A connection was closed early: `handshake`, `head`, `total` or `crowded`."""
@@ -149,7 +149,7 @@ class Listener:
         return there
 
     def _made_room(self) -> bool:
-        """Whether a silent connection was closed for one that waits."""
+        """Closes a silent connection for one that waits, and reports whether there was one."""
         latest = asyncio.get_running_loop().time() - self._limits.crowded
         oldest = next((protocol for protocol in self._opened if protocol in self._silent), None)
         if oldest is None or self._opened[oldest] > latest:

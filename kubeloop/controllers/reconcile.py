@@ -72,7 +72,7 @@ class ReconcileMetrics:
         MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
 
     def observe(self, result: str, seconds: float) -> None:
-        """One call of the handler ended."""
+        """Records that a call of the handler ended."""
         self._totals[result].inc()
         self._time.observe(seconds)
         if result == ERROR:
@@ -80,7 +80,7 @@ class ReconcileMetrics:
 
 
 class Outcome(IntEnum):
-    """How a call ended, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
+    """The outcome of a call, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
 
     DONE = 0
     SKIPPED = 1
@@ -96,7 +96,7 @@ _RESULTS = (SUCCESS, SUCCESS, ERROR, REQUEUE_AFTER, REQUEUE, ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[T]):
-    """What came of a call: the outcome, and more of it for some.
+    """The verdict on a call: its outcome, and for some outcomes more.
 
     `delay`: a handler asked to be called again after so many seconds. `not_before`: the server asked to wait so many
     seconds (Retry-After); nothing brings the key back sooner. `returned`: the object as a handler left it. `refusal`:
@@ -202,7 +202,9 @@ class NamedHandler(Generic[T]):
         return await self._handler(key, obj)
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
-        """Of a group (of a TaskGroup) every error counts; failures in it are one failure."""
+        """Returns the verdict on an error. In a group (of a TaskGroup) every error counts; failures in it are one
+        failure.
+        """
         verdicts: list[Verdict[T]] = []
         failures: list[Exception] = []
         for one in _leaves(error):
@@ -309,15 +311,15 @@ def _peace(error: BaseException) -> float | None:
 
 
 def same_object(obj: T | None, returned: object) -> T | None:
-    """What a handler returned, if that is a version of its object: it may well return something else."""
+    """Returns a handler's result if that is a version of its object: a handler may return anything."""
     if obj is None or type(returned) is not type(obj):
         return None
     return returned if returned.key == obj.key and returned.uid == obj.uid else None
 
 
 def _signature(error: BaseException) -> object:
-    """What tells one error from another: a status of the API server, or the lines that raised; its text may differ at
-    every attempt."""
+    """Returns a value that tells one error from another: a status of the API server, or the lines that raised; its text
+    may differ at every attempt."""
     if isinstance(error, ApiError):
         return type(error), error.status, error.refusal.by
     if isinstance(error, BaseExceptionGroup):

@@ -25,20 +25,20 @@ Page = Callable[[web.BaseRequest], web.Response]
 
 
 class Checks(Protocol):
-    """What is asked; Management is one."""
+    """The checks that the server asks; Management implements them."""
 
     def healthy(self) -> list[str]:
-        """What only a restart repairs, a line each."""
+        """Returns the problems that only a restart repairs, a line each."""
 
     def unready(self) -> list[str]:
-        """What is missing until ready, a line each."""
+        """Returns the reasons for which the process is not ready, a line each."""
 
     def notes(self) -> list[str]:
         """Further lines of /readyz."""
 
 
 class HealthServer:
-    """What `serve_health` started. `addresses` are the bound (host, port) pairs, in the order asked for."""
+    """The server that `serve_health` starts. `addresses` are the bound (host, port) pairs, in the order asked for."""
 
     def __init__(self) -> None:
         self.addresses: list[tuple[str, int]] = []

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def formatted(text: str) -> str:
-    """As the ruff of this project has it, without imports that are not used."""
+    """Formats the text with this project's ruff, and removes unused imports."""
     with needs_extra("structs"):
         import_module("ruff")
     for command in (["check", "--fix-only", "--select", "F401,I"], ["format"]):

@@ -1,4 +1,4 @@
-"""From a schema to the text of structs."""
+"""Generator of structs' source text from a schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What is written: a kind with its schema, and what the schema's references name."""
+    """A kind with its schema, and the definitions that the schema's references name."""
 
     group: str
     version: str
@@ -43,7 +43,7 @@ class Kind:
 
 
 def kind_of_crd(definition: Mapping[str, Any]) -> Kind:
-    """Of a CustomResourceDefinition, in the version that is stored. Raises KeyError or ValueError."""
+    """Returns the kind of a CustomResourceDefinition, in its storage version. Raises KeyError or ValueError."""
     spec = definition["spec"]
     (version,) = (each for each in spec["versions"] if each["storage"])
     return Kind(
@@ -196,7 +196,7 @@ def _python_name(wire: str, taken: Collection[str]) -> str:
 
 
 def _default(zero: str, wire: str) -> str:
-    """Of a field; `wire`: its name in JSON where that is not derived."""
+    """Returns the source of a field's default; `wire` is its name in JSON where that is not derived."""
     factory = zero.startswith("default_factory")
     if not wire and not factory:
         return zero

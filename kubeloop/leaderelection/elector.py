@@ -62,8 +62,8 @@ class Recorder(Protocol):
 
 
 class LeaderElector:
-    """One candidate. `run` it in a task and give `before_write` to the transport of everything that a leader writes.
-    `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic)."""
+    """A candidate for the leadership. `run` it in a task and give `before_write` to the transport of everything that a
+    leader writes. `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic)."""
 
     def __init__(
         self,
@@ -98,13 +98,15 @@ class LeaderElector:
         MASTER.labels(str(lock)).set(0)
 
     def unready(self) -> list[str]:
-        """Why this candidate could not become the leader: it has not been able to read or write the lease."""
+        """Returns the reason for which this candidate could not become the leader: it has not been able to read or
+        write the lease.
+        """
         if self._clock() < self._answered_at + self._config.renew_deadline:
             return []
         return [f"lease {self._lock}: {self._trouble or 'not read yet'}"]
 
     def is_leader(self) -> bool:
-        """Whether this candidate holds the lease now."""
+        """Reports whether this candidate holds the lease now."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + self._config.renew_deadline
 
     def before_write(self) -> None:
@@ -183,7 +185,9 @@ class LeaderElector:
         return True
 
     async def try_acquire_or_renew(self) -> bool:
-        """One attempt; whether the lease is ours afterwards. Raises ApiError other than a lost race."""
+        """Tries once to acquire or renew the lease, and reports whether this candidate holds it then. Raises ApiError
+        other than a lost race.
+        """
         # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True

@@ -36,7 +36,7 @@ def crd_schema(definition: Schema, version: str) -> Schema:
 
 
 def check_struct(kind: type[Object], schema: Schema, definitions: Definitions | None = None) -> list[str]:
-    """What is wrong with the struct, a line each: fields that the schema does not have or has with another type, and
+    """Returns the errors of the struct, a line each: fields that the schema does not have or has with another type, and
     fields of the schema that a struct lacks which says that it declares all (`whole`; it may declare more: Condition
     has what the conditions of many kinds have).
 
@@ -46,13 +46,15 @@ def check_struct(kind: type[Object], schema: Schema, definitions: Definitions | 
 
 
 async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
-    """As check_struct, with the schema of the API server. Raises ApiError, KeyError where the server has none."""
+    """Checks as check_struct does, with the schema of the API server. Raises ApiError, KeyError where the server has
+    none.
+    """
     schema, definitions = await served_schema(client.transport, resource.api_version, resource.kind)
     return check_struct(resource.type, schema, definitions)
 
 
 class _Comparison:
-    """Of a kind with its schema; a struct that stands in several places of it is compared at the first."""
+    """The comparison of a kind with its schema; a struct in several places of it is compared at the first."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions

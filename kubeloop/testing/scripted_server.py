@@ -74,7 +74,7 @@ class ScriptedServer:
         self._scripts[verb, path].extend(replies)
 
     def always(self, verb: str, path: str, reply: Reply) -> None:
-        """What the route answers when its script is used up."""
+        """Sets the route's reply for the time when its script is used up."""
         self._always[verb, path] = reply
 
     def seen(self, verb: str, path: str | None = None) -> list[Seen]:
@@ -146,7 +146,7 @@ def body(obj: Any, code: int = 200) -> Reply:
 
 
 def listing(items: Sequence[Mapping[str, Any]], resource_version: str, continue_: str = "") -> Reply:
-    """One page of a list; `continue_` says that more pages follow."""
+    """Returns a page of a list; `continue_` says that more pages follow."""
     meta = {"resourceVersion": resource_version} | ({"continue": continue_} if continue_ else {})
     return body({"apiVersion": "v1", "kind": "List", "metadata": meta, "items": list(items)})
 

@@ -1,4 +1,4 @@
-"""What a scripted watch sends: its steps, and the objects in them. Import them from scripted_server.py."""
+"""Steps of a scripted watch, and the objects in them. Import them from scripted_server.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class End(enum.Enum):
-    """How a stream stops where it does not end properly."""
+    """The way in which a stream stops if it does not end properly."""
 
     DROP = "the connection is reset, whatever was sent so far"
     HANG = "nothing more comes, and the connection stays open until the client leaves or the server stops"

@@ -41,7 +41,7 @@ class Stuck(Exception):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Where the loop would sleep until its next timer, the clock is moved instead."""
+    """The selector that moves the clock where the loop would sleep until its next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
     def _is_sending(self) -> bool:
-        """Whether a connection is being made, or something was sent and its arrival has not been confirmed."""
+        """Reports whether a connection is being made, or something was sent and its arrival has not been confirmed."""
         return any(key.events & selectors.EVENT_WRITE or _unconfirmed(key.fd) for key in self.get_map().values())
 
 
@@ -109,7 +109,9 @@ async def settle(turns: int = 20) -> None:
 
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
-    """As asyncio.run, under virtual time. Tasks that still run at its end are cancelled: a test need not stop them."""
+    """Runs a coroutine as asyncio.run does, under virtual time. Tasks that still run at its end are cancelled: a test
+    need not stop them.
+    """
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(coroutine)
 

@@ -20,7 +20,7 @@ WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 
 class QueueMetrics:
-    """What a queue tells about its items (client-go's queueMetrics); of one without a name nothing is kept."""
+    """The metrics of a queue's items (client-go's queueMetrics); a queue without a name has none."""
 
     def add(self, item: Hashable) -> None: ...
     def get(self, item: Hashable) -> None: ...
@@ -77,7 +77,7 @@ def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[],
 
 
 class _Gauges(Collector):
-    """What is only worth computing when metrics are scraped: client-go updates these twice a second instead."""
+    """The gauges that are computed when metrics are scraped: client-go updates these twice a second instead."""
 
     def collect(self) -> Iterator[Metric]:
         queues = sorted(_by_name().items())

@@ -62,11 +62,15 @@ class Queue(Generic[K]):
         self.name = name
 
     def __len__(self) -> int:
-        """How many items a worker can take now; one that was added again while it is processed is not among them."""
+        """The number of items that a worker can take now, without those that were added again during their
+        processing.
+        """
         return sum(map(len, self._lines.values())) - self._left_in_all
 
     def _depth(self) -> int:
-        """How many items need processing, as client-go counts them: those that were added again too."""
+        """Returns the number of items that need processing, as client-go counts them: those that were added again
+        too.
+        """
         return len(self._dirty)
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
@@ -159,7 +163,7 @@ class Queue(Generic[K]):
             self._drop_left()
 
     def _has_left(self, item: K, priority: int) -> bool:
-        """Whether the entry that came first is one that no longer counts; it is gone then."""
+        """Reports whether the item's first entry no longer counts, and drops it then."""
         entries = self._left.pop((priority, item), 0)
         if not entries:
             return False

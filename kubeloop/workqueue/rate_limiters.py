@@ -1,4 +1,4 @@
-"""How long a failed item waits, in seconds: client-go's `util/workqueue/default_rate_limiters.go`."""
+"""Delays of failed items, in seconds: client-go's `util/workqueue/default_rate_limiters.go`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class RateLimiter(Protocol[K_contra]):
-    """What a RateLimitingQueue asks."""
+    """The rate limiter of a RateLimitingQueue."""
 
     def when(self, item: K_contra) -> float:
         """Seconds until the item may be tried again; counts a failure."""

@@ -14,7 +14,9 @@ from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rat
 
 
 class _Due(NamedTuple):
-    """When an item is due, on the loop's clock. Of those due at the same moment the first asked for goes first."""
+    """The time at which an item is due, on the loop's clock. Items due at the same time go in the order of their
+    requests.
+    """
 
     when: float
     number: int
@@ -76,7 +78,7 @@ class DelayingQueue(Queue[K]):
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
     def shut_down(self) -> None:
-        """As Queue's; what is still delayed is dropped, as by client-go."""
+        """Shuts down as Queue does; items that are still delayed are dropped, as in client-go."""
         super().shut_down()
         self._due.clear()
         self._due_heap.clear()

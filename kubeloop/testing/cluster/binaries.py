@@ -82,7 +82,7 @@ def ensure_prometheus(
 
 
 def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:
-    """What the cluster runs. Raises UnknownRelease."""
+    """Returns the components of the cluster. Raises UnknownRelease."""
     return ETCD_COMPONENT, _chosen_kubernetes(release, environ), KWOK_COMPONENT
 
 
@@ -131,7 +131,9 @@ def _fits(binary: Path, component: Component) -> bool:
 
 
 def said_version(binary: Path) -> str:
-    """What `binary --version` says, as "v1.36.3"; "" of a file that cannot be run or says something else."""
+    """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it cannot be run or prints something
+    else.
+    """
     try:
         said = subprocess.run(
             [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20

@@ -38,7 +38,7 @@ def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
 
 
 def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
-    """Whether `go` runs and is of release GO_MINIMUM or later."""
+    """Reports whether `go` runs and is of release GO_MINIMUM or later."""
     try:
         answer = subprocess.run(
             [go, "env", "GOVERSION"],

@@ -45,7 +45,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Options:
-    """What a cluster consists of beside etcd, API server and controller manager. `nodes` counts only with kwok."""
+    """The parts of a cluster beside etcd, API server and controller manager. `nodes` counts only with kwok."""
 
     kwok: bool = True
     kubernetes: str = ""
@@ -90,7 +90,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of the cluster in a directory; `processes` maps a name to its pid, 0 when it does not run."""
+    """The status of the cluster in a directory; `processes` maps a name to its pid, 0 when it does not run."""
 
     directory: str
     ready: bool
@@ -124,7 +124,7 @@ def down(directory: Path) -> list[str]:
 
 
 def status(directory: Path) -> Status:
-    """What runs in `directory`, and is it ready for use. Never waits for an `up`."""
+    """Returns the processes of the cluster in `directory`, and whether it is ready for use. Never waits for an `up`."""
     paths = Paths(directory.absolute())
     pids = {}
     for name in processes.names(paths.directory):

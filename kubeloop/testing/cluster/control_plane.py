@@ -1,4 +1,4 @@
-"""How etcd, kube-apiserver, kube-controller-manager and kwok are run: certificates, flags, environment.
+"""Commands of etcd, kube-apiserver, kube-controller-manager and kwok: certificates, flags, environment.
 
 Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
 controllers that quota, namespaces, service accounts and garbage collection need, and no client-side rate limits.
@@ -86,7 +86,7 @@ def _pair(folder: Path, name: str) -> KeyPair:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """One cluster's addresses, files and commands."""
+    """A cluster's addresses, files and commands."""
 
     paths: Paths
     binaries: Binaries
@@ -183,8 +183,8 @@ class ControlPlane:
 
 
 def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, *, lease: int = 0) -> Command:
-    """For the nodes that a selector by label or annotation names. `lease`: seconds of their heartbeats, 0 for none;
-    `home` holds nothing: a kwok.yaml of the person who runs this must not get in."""
+    """Returns the command of kwok for the nodes of a selector by label or annotation. `lease`: seconds of their
+    heartbeats, 0 for none; `home` holds nothing: a kwok.yaml of the person who runs this must not get in."""
     argv = [
         str(binaries.kwok),
         f"--kubeconfig={kubeconfig}",

@@ -33,8 +33,8 @@ _GITHUB = "https://github.com"
 
 
 class _Release(NamedTuple):
-    """Where a project has its files: the address of one below the base address, the checksum file beside it, and the
-    path in the archive, where it is one."""
+    """The location of a project's files: the address of one below the base address, the checksum file beside it, and
+    the path in the archive, where it is one."""
 
     base: str
     file: str
@@ -72,7 +72,7 @@ _CHECKSUM_FILE_LIMIT = 1 << 16
 
 
 class Artifact(NamedTuple):
-    """One file to download. `member` is the path inside the archive, when `url` is a tarball; `checksum` what its
+    """A file to download. `member` is the path inside the archive, when `url` is a tarball; `checksum` what its
     publisher names, SHA-256 in hexadecimal digits."""
 
     url: str

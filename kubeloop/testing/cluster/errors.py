@@ -1,4 +1,4 @@
-"""What can go wrong with the embedded cluster. Each message is one line and says what to do next."""
+"""Errors of the embedded cluster. Each message is one line and says what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies where in a cluster's directory D, locks between processes, and the free ports it listens on."""
+"""The layout of a cluster's directory D, locks between processes, and the free ports it listens on."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _ENDED = "ZX"
 
 @dataclass(frozen=True)
 class Process:
-    """One recorded process. `pid` is 0 while (or when) it has not recorded itself."""
+    """A recorded process. `pid` is 0 if it has not recorded itself."""
 
     name: str
     directory: Path
@@ -130,7 +130,7 @@ def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
 
 
 def argv(directory: Path, name: str) -> list[str]:
-    """How process `name` was started."""
+    """Returns the command line of process `name`."""
     words: list[str] = _spec(directory, name)["argv"]
     return words
 

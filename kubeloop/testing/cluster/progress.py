@@ -14,7 +14,7 @@ from typing import TextIO
 
 
 class Progress:
-    """Where to report to. By itself it discards every report."""
+    """The receiver of reports. This class discards them."""
 
     def step(self, text: str) -> None: ...
 
@@ -22,7 +22,7 @@ class Progress:
 
 
 class Lines(Progress):
-    """Prints to `stream` (standard error unless told). `interval` is in seconds."""
+    """Prints to `stream` (standard error by default). `interval` is in seconds."""
 
     def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
         self._stream = stream if stream is not None else sys.stderr

@@ -25,7 +25,7 @@ _POLL = 0.05
 
 
 class Patience:
-    """One deadline for the whole start, and the processes that must live meanwhile: at least one when it is over."""
+    """The deadline of the whole start, and the processes that must live meanwhile: at least one when it is over."""
 
     def __init__(self, timeout: float = START_TIMEOUT) -> None:
         self._deadline = time.monotonic() + timeout
@@ -33,7 +33,7 @@ class Patience:
         self._watched: list[Process] = []
 
     def watch(self, process: Process) -> None:
-        """From now on, the end of `process` is the end of the wait."""
+        """Adds a process whose end is the end of the wait."""
         self._watched.append(process)
 
     async def until(self, what: str, done: Callable[[], Awaitable[bool]]) -> None:
@@ -72,7 +72,7 @@ async def server_ready(client: Client) -> bool:
 
 
 async def server_version(client: Client) -> str:
-    """What /version says, e.g. "v1.36.3". Raises ApiError."""
+    """Returns the server's version, e.g. "v1.36.3". Raises ApiError."""
     answer = await client.transport.request("GET", "/version")
     return str(json.loads(answer)["gitVersion"])
 

@@ -33,7 +33,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 
 @dataclass(frozen=True)
 class Component:
-    """One upstream project: what it is called, which release is used, and the Go packages its binaries come from.
+    """An upstream project: its name, the release in use, and the Go packages of its binaries.
 
     `packages` maps a binary's file name to its Go main package; `module` is the folder of its Go module under gomod/,
     where that is not its name."""

@@ -102,7 +102,7 @@ def _set(document: Raw, path: Path, value: Any) -> None:
 
 
 def _remove(document: Raw, path: Path) -> None:
-    """With the maps that are empty then."""
+    """Removes a field, with the maps that are empty then."""
     if path[:2] in (_FINALIZERS, _OWNERS):
         items = document["metadata"][path[1]]
         items[:] = [item for item in items if _item_key(item) != path[2]]

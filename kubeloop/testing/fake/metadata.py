@@ -1,4 +1,4 @@
-"""What the API server refuses in metadata (apimachinery's `pkg/api/validation/objectmeta.go`)."""
+"""The API server's validation of metadata (apimachinery's `pkg/api/validation/objectmeta.go`)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_metadata(resource: Resource[Any], metadata: Mapping[str, Any], before:
 
 
 def is_of_kubernetes(resource: Resource[Any]) -> bool:
-    """Whether the kind is the API server's own, not a custom resource."""
+    """Reports whether the kind is the API server's own, not a custom resource."""
     return "." not in resource.group or resource.group.removesuffix(".k8s.io") in _GROUPS
 
 

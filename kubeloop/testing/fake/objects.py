@@ -257,7 +257,7 @@ class Objects:
 
 
 def _event(change: _Change, matches: Matches) -> Raw | None:
-    """What a watch with a selector sees: an object that begins or ceases to match comes or goes."""
+    """Returns the event that a watch with a selector sends: an object that begins or ceases to match comes or goes."""
     if change.new is None:
         return {"type": "DELETED", "object": change.old} if change.old and matches(change.old) else None
     before, after = change.old is not None and matches(change.old), matches(change.new)
@@ -281,7 +281,7 @@ def _expired(since: int) -> Raw:
 
 
 def spec_of(raw: Raw, resource: Resource[Any]) -> Raw:
-    """What counts for the generation: all but metadata, and status where that is a subresource."""
+    """Returns the fields that count for the generation: all but metadata, and status where that is a subresource."""
     ignored = _NOT_SPEC if resource.status_subresource else _NOT_SPEC[:3]
     return {name: value for name, value in raw.items() if name not in ignored}
 

@@ -1,4 +1,4 @@
-"""What the fake API server does with patches and selectors: RFC 7396, RFC 6902, label and field selectors."""
+"""Patches and selectors of the fake API server: RFC 7396, RFC 6902, label and field selectors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _field(obj: Raw, path: list[str]) -> str:
 
 
 def _holds(document: Any, path: str, value: Any) -> bool:
-    """As the API server tests: null is the value of a key that is not there."""
+    """Reports whether a test operation holds, as in the API server: null is the value of a missing key."""
     try:
         return bool(_at(document, path) == value)
     except PatchConflict:

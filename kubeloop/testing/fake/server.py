@@ -212,7 +212,7 @@ class FakeTransport(Transport):
         return self._cluster.store(resource, key_of(namespace, name), None, raw)
 
     def _write(self, resource: Resource[Any], current: Raw, changed: Raw, subresource: str) -> Raw:
-        """What an update or patch makes of an object; a write that changes nothing leaves it as it is."""
+        """Writes an update or patch; one that changes nothing leaves the object as it is."""
         metadata, was = changed.setdefault("metadata", {}), current["metadata"]
         check_identity(resource, metadata, was)
         check_metadata(resource, metadata, was)
