@@ -48,7 +48,7 @@ def controller(
     # A dry run writes nothing, the Lease included.
     elected = not settings.dry_run and (config.in_cluster if election.leader_elect is None else election.leader_elect)
 
-    others = partial(look_at_registered, namespace=settings.namespace, remove=controllers.remove_webhooks)
+    leader_task = partial(look_at_registered, namespace=settings.namespace, remove=controllers.remove_webhooks)
     replica = Replica(
         config,
         settings,
@@ -58,7 +58,7 @@ def controller(
         process.metrics_bind_address,
         webhooks=served.server if served else None,
         webhook_address=webhooks.address(config.in_cluster),
-        beside=None if settings.dry_run or (served and served.settings.register) else others,
+        leader_task=None if settings.dry_run or (served and served.settings.register) else leader_task,
     )
     return run_until_signal(replica.serve)
 
@@ -66,7 +66,8 @@ def controller(
 def _webhooks(
     settings: Settings, policy: PolicyOptions, controllers: ControllerOptions, webhooks: WebhookOptions
 ) -> Webhooks | None:
-    """None without webhooks; what the command line says about them is checked all the same. Raises ConfigError."""
+    """Returns the webhooks of this process, None without them; their flags are checked all the same. Raises
+    ConfigError."""
     if not (controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()):
         return None
     from pkg.cmd.webhook import webhooks_of  # a controller without webhooks has no use for their libraries

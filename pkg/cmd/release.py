@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -40,7 +40,7 @@ _PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (control
 
 
 class Part(StrEnum):
-    """What can be released by itself."""
+    """A part that can be released by itself."""
 
     WEBHOOKS = "webhooks"
     LOCKS = "locks"
@@ -85,7 +85,7 @@ def release(
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     elected = config.in_cluster if election.leader_elect is None else election.leader_elect
-    released, refused, remark = asyncio.run(
+    outcome = asyncio.run(
         _release(
             config,
             installation,
@@ -94,14 +94,21 @@ def release(
             refuses=not installation.force and election.leader_elect is not True,
         )
     )
-    for line in released or ["nothing to release"]:
+    for line in outcome.lines or ["nothing to release"]:
         typer.echo(line)
-    for line in refused:
+    for line in filter(None, [*outcome.refusals, outcome.remark]):
         typer.echo(line, err=True)
-    if remark:
-        typer.echo(remark, err=True)
-    if refused:
+    if outcome.refusals:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Lines for people: what was released, what was refused, and what is not known of other controllers."""
+
+    lines: list[str]
+    refusals: list[str]
+    remark: str = ""
 
 
 class Runs(ReportedError):
@@ -109,35 +116,36 @@ class Runs(ReportedError):
 
 
 async def _release(
-    config: ClientConfig, chosen: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
-) -> tuple[list[str], list[str], str]:
-    """What was done, a line each, what was refused, and what is not known. Every step may be repeated: a release that
-    was interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
+    config: ClientConfig, options: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
+) -> Outcome:
+    """Releases what the options name. Every step may be repeated: a release that was interrupted is run again. Without
+    an `election` the Lease is not waited for; `refuses`: where a controller runs.
 
     Raises Runs, ApiError, LeaseLost.
     """
-    namespace = chosen.namespace or config.namespace
+    namespace = options.namespace or config.namespace
     async with Client(config, user_agent=USER_AGENT) as client:
-        await _stop(client, namespace, chosen.scale_down or ())
-        remark = await _refuse_beside(client, namespace) if refuses else ""
+        await _stop(client, namespace, options.scale_down or ())
+        remark = await _refuse_while_one_runs(client, namespace) if refuses else ""
         if election is None:
-            return *await _give_back(config, client, None, chosen, namespace), remark
+            return replace(await _give_back(config, client, None, options, namespace), remark=remark)
         elector = LeaderElector(LeaseLock(client, namespace, LEASE), election)
         await elector.acquire()
         async with Client(config, user_agent=USER_AGENT, before_write=elector.before_write) as leader:
             renewal = asyncio.create_task(elector.renew())
             try:
-                return *await _give_back(config, leader, elector.before_write, chosen, namespace), remark
+                outcome = await _give_back(config, leader, elector.before_write, options, namespace)
+                return replace(outcome, remark=remark)
             finally:
                 renewal.cancel()
                 await asyncio.wait([renewal])
 
 
-async def _refuse_beside(client: Client, namespace: str) -> str:
-    """What is not known of others. Raises Runs where a Lease says that a controller runs."""
+async def _refuse_while_one_runs(client: Client, namespace: str) -> str:
+    """Raises Runs where a Lease says that a controller runs; returns a remark where none tells."""
     # Wherever it runs: what is released is the whole cluster's.
     namespaces = list(dict.fromkeys([namespace, *own_namespaces(client, None)]))
-    where, lease = await find_lease(client, namespaces)
+    lease_namespace, lease = await find_lease(client, namespaces)
     if lease is None:
         return (
             f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
@@ -145,15 +153,15 @@ async def _refuse_beside(client: Client, namespace: str) -> str:
         )
     if lease.live:
         raise Runs(
-            f"{lease.holder} runs and holds the Lease {where}/{LEASE}: stop it first "
-            f"(--namespace {where} --scale-down headroom-controller --scale-down headroom-webhook), "
+            f"{lease.holder} runs and holds the Lease {lease_namespace}/{LEASE}: stop it first "
+            f"(--namespace {lease_namespace} --scale-down headroom-controller --scale-down headroom-webhook), "
             "or give --force"
         )
     return ""
 
 
 async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> None:
-    """The replicas, and wait until their pods are gone: a webhook that runs would register itself again."""
+    """Stops the replicas and waits until their pods are gone: a webhook that runs would register itself again."""
     for name in deployments:
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"
         try:
@@ -174,18 +182,17 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
 
 
 async def _give_back(
-    config: ClientConfig, client: Client, guard: BeforeWrite | None, chosen: ReleaseOptions, namespace: str
-) -> tuple[list[str], list[str]]:
-    """What was removed, unlocked and given back, a line each, and what was refused; where quotas were meant, also how
-    many."""
+    config: ClientConfig, client: Client, guard: BeforeWrite | None, options: ReleaseOptions, namespace: str
+) -> Outcome:
+    """Removes, unlocks and gives back; where quotas were meant, the last line says how many."""
     unlocked: list[str] = []
-    given = GivenBack([], {})
-    only = chosen.only
+    given_back = GivenBack([], {})
+    only = options.only
     # First: a webhook that is registered and does not answer may be in the way of everything else.
     removed = await unregister(client) if only in (None, Part.WEBHOOKS) else []
     as_rancher = Client(config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
     async with as_rancher:
-        rancher = RancherWrites(client, as_rancher, chosen.rancher_quotas)
+        rancher = RancherWrites(client, as_rancher, options.rancher_quotas)
         try:
             if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
                 rancher.registrations = Listed(await _registrations(client))
@@ -193,31 +200,35 @@ async def _give_back(
         finally:
             # Also where a quota of a lock could not be restored.
             if only in (None, Part.QUOTAS):
-                given = await release_all(client, rancher)
+                given_back = await release_all(client, rancher)
                 await unlabel_all(client)
     if only is None:
         removed += await _remove_own(client, namespace)
-    done = [
-        *(f"removed {what}" for what in removed),
+    lines = [
+        *(f"removed {name}" for name in removed),
         *(f"unlocked {name}" for name in unlocked),
-        *(f"released {key}" for key in given.released),
-        *([f"{len(given.released)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
+        *(f"released {key}" for key in given_back.quotas),
+        *([f"{len(given_back.quotas)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
     ]
-    return done, [f"not released {key}: {why}" for key, why in given.refused.items()]
+    return Outcome(lines, [f"not released {key}: {reason}" for key, reason in given_back.refusals.items()])
 
 
 async def _registrations(client: Client) -> list[ValidatingWebhookConfiguration]:
-    """None where they may not be read: a lock then shows by a denied write."""
+    """Returns all webhook configurations, none where they may not be read: a lock then shows by a denied write."""
     with contextlib.suppress(Forbidden):
         return await client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).list()
     return []
 
 
 async def _remove_own(client: Client, namespace: str) -> list[str]:
-    """What headroom made for itself in its own namespace; the Lease last."""
-    own: tuple[tuple[Resource[Any], str], ...] = ((SECRETS, DEFAULT_SECRET), (CONFIG_MAPS, CONFIG_MAP), (LEASES, LEASE))
+    """Removes what headroom made for itself in its own namespace, the Lease last; returns their kinds and names."""
+    objects: tuple[tuple[Resource[Any], str], ...] = (
+        (SECRETS, DEFAULT_SECRET),
+        (CONFIG_MAPS, CONFIG_MAP),
+        (LEASES, LEASE),
+    )
     removed = []
-    for resource, name in own:
+    for resource, name in objects:
         try:
             await client.resource(resource).delete(name=name, namespace=namespace)
             removed.append(f"{resource.kind} {name}")

@@ -57,8 +57,8 @@ def exact_user(user: str) -> str:
 
 
 def strict_webhooks(texts: Iterable[str]) -> list[str]:
-    """Those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each holds.
-    Raises ConfigError."""
+    """Returns those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each
+    holds. Raises ConfigError."""
     policies: dict[str, str] = {}
     for text in texts:
         webhook, is_single, policy = text.rpartition("=")
@@ -67,4 +67,4 @@ def strict_webhooks(texts: Iterable[str]) -> list[str]:
         if is_single and webhook not in WEBHOOKS:
             raise ConfigError(f"--failure-policy: {webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
         policies[webhook] = policy
-    return [each for each in WEBHOOKS if policies.get(each, policies.get("")) == "Fail"]
+    return [name for name in WEBHOOKS if policies.get(name, policies.get("")) == "Fail"]

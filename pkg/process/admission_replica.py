@@ -1,4 +1,4 @@
-"""One process of `headroom webhook`: health, caches and the admission server, started and ended in order."""
+"""A process of `headroom webhook`: health, caches and the admission server, started and ended in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pkg.webhook.register import Webhooks
 
 @dataclass(frozen=True)
 class AdmissionReplica:
-    """One of any number: each answers, none is elected."""
+    """A replica of any number: each answers, none is elected."""
 
     config: ClientConfig
     webhooks: Webhooks
@@ -52,17 +52,17 @@ class AdmissionReplica:
         settings, client = self.webhooks.settings, management.client
         checks.admission = admission = await self.webhooks.server(client, management)
         checks.management = management
-        own = settings.namespace or self.config.namespace
+        namespace = settings.namespace or self.config.namespace
         upkeep = Upkeep(
             client,
             management.recorder("headroom"),
-            own,
+            namespace,
             lambda: virt_controllers(management.kubevirts.cache().list(), settings.kubevirt_users),
             management.set_policy_in_force,
             reports=lambda: False,
         )
         if not settings.register and not settings.dry_run:
-            tasks.append(asyncio.create_task(look_at_registered(management, own)))
+            tasks.append(asyncio.create_task(look_at_registered(management, namespace)))
         try:
             await management.start()
             tasks.append(asyncio.create_task(upkeep.run()))

@@ -1,5 +1,5 @@
-"""What `headroom release` gives back: the quotas that takeover mode raised, by their controller's own handler, and what
-was raised under locks. Runs over everything once, without informers: its account may watch nothing."""
+"""Gives back the quotas that takeover mode raised, by their controller's own handler, and the quotas that were raised
+under locks (`headroom release`). Runs over everything once, without informers: its account may watch nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _LOOKS: Final = 20
 class GivenBack(NamedTuple):
     """The keys of the quotas that were given back, and those that were not, with the reason."""
 
-    released: list[str]
-    refused: dict[str, str]
+    quotas: list[str]
+    refusals: dict[str, str]
 
 
 async def release_all(client: Client, rancher: RancherWrites | None = None) -> GivenBack:
@@ -54,16 +54,16 @@ async def release_all(client: Client, rancher: RancherWrites | None = None) -> G
         for quota in await client.resource(RESOURCE_QUOTAS).list()
         if is_ours(quota) or (is_default(quota) and request_of(namespaces.get(quota.namespace)))
     ]
-    given, events = GivenBack([], {}), EventRecorder(client, "headroom")
+    given_back, events = GivenBack([], {}), EventRecorder(client, "headroom")
     try:
-        await for_each(quotas, lambda quota: _release_quota(client, rancher, events, quota, given))
+        await for_each(quotas, lambda quota: _release_quota(client, rancher, events, quota, given_back))
     finally:
         await events.stop()
-    return given
+    return given_back
 
 
 async def _release_quota(
-    client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota, given: GivenBack
+    client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota, given_back: GivenBack
 ) -> None:
     """A quota or namespace that goes away meanwhile has nothing to give back."""
     try:
@@ -73,12 +73,14 @@ async def _release_quota(
     except ApiError as exc:
         if not exc.is_refusal:
             raise
-        given.refused[quota.key] = str(exc)
+        given_back.refusals[quota.key] = str(exc)
         return
     if rancher.asks(quota) and (marks := [key for key in quota.annotations if is_entry(key) or key in OWN_MARKS]):
-        given.refused[quota.key] = f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
+        given_back.refusals[quota.key] = (
+            f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
+        )
     else:
-        given.released.append(quota.key)
+        given_back.quotas.append(quota.key)
 
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
@@ -135,7 +137,7 @@ async def close_all(client: Client, rancher: RancherWrites | None = None) -> lis
         await for_each(locks, writer.unlock)
     finally:  # also where one could not be deleted
         raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
-        saved = [each.namespace for each in await list_installed(writer.budgets) if is_in_use(each)]
+        saved = [budget.namespace for budget in await list_installed(writer.budgets) if is_in_use(budget)]
         namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
         try:
             await for_each(namespaces, partial(_restore_all, writer))

@@ -52,17 +52,17 @@ class Leftovers:
             await asyncio.sleep(PERIOD)
 
     async def check(self) -> None:
-        """One look; reports what two in a row have found. Raises ApiError."""
-        found = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
-        if self._stood and found is None:
-            what = (
+        """Looks once; reports a fault that two looks in a row have found. Raises ApiError."""
+        configuration = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
+        if self._stood and configuration is None:
+            message = (
                 f"{VALIDATING_WEBHOOK_CONFIGURATIONS.kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client"
             )
-            log.warning("%s", what)
-            self.tell(EVENT_CHANGED, what)
-        self._stood = found is not None
-        event, fault = await self._fault(found) if found else ("", "")
-        if found or self._failing:
+            log.warning("%s", message)
+            self.tell(EVENT_CHANGED, message)
+        self._stood = configuration is not None
+        event, fault = await self._fault(configuration) if configuration else ("", "")
+        if configuration or self._failing:
             UNREACHABLE.set(event == EVENT_NOT_REACHED)
             DRIFT.set(event == EVENT_OTHER_FLAGS)
         self._failing = self._failing + 1 if fault else 0
@@ -70,16 +70,16 @@ class Leftovers:
             log.warning("%s", fault)
             self.tell(event, fault)
 
-    async def _fault(self, found: ValidatingWebhookConfiguration) -> tuple[str, str]:
+    async def _fault(self, configuration: ValidatingWebhookConfiguration) -> tuple[str, str]:
         """An event's reason and message, "" where there is none: our webhooks do not answer; or they do, and are not
         those that the headroom which answers would register: then none that runs looks after them."""
-        hooks = found.webhooks or ()
-        names = ", ".join(f"{each['name']} ({each.get('failurePolicy', '')})" for each in hooks)
+        hooks = configuration.webhooks or ()
+        names = ", ".join(f"{hook['name']} ({hook.get('failurePolicy', '')})" for hook in hooks)
         try:
             mark = await probe(self.client, self.namespace)
         except NotReached as exc:
             return EVENT_NOT_REACHED, f"the webhooks {names} are registered and do not answer: {exc}"
-        if found.annotations.get(ANNOTATION_HASH, mark) == mark:
+        if configuration.annotations.get(ANNOTATION_HASH, mark) == mark:
             return "", ""
         return EVENT_OTHER_FLAGS, (
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
@@ -88,6 +88,6 @@ class Leftovers:
 
 
 async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
-    """Of a process that registers no webhooks: those that are registered are another's, or of before."""
+    """Looks after webhooks that this process does not register: another one's, or of before."""
     tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
     await Leftovers(management.client, namespace, remove=remove, tell=tell).run()

@@ -1,4 +1,4 @@
-"""One process of `headroom controller`: health, leader election, controllers, webhooks, started and ended in order."""
+"""A process of `headroom controller`: health, leader election, controllers, webhooks, started and ended in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ELECTED_DRAIN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Replica:
-    """One process of `headroom controller`, one of several where there is an election."""
+    """A process of `headroom controller`, one of several where there is an election."""
 
     config: ClientConfig
     settings: Settings
@@ -51,7 +51,7 @@ class Replica:
     webhooks: Callable[[Client, Management], Awaitable[Admission]] | None = None
     """Makes the webhooks of this process, on its caches; None: it serves none."""
     webhook_address: str = ""
-    beside: Callable[[Management], Coroutine[Any, Any, None]] | None = None
+    leader_task: Callable[[Management], Coroutine[Any, Any, None]] | None = None
     """What else the leader does, until it is cancelled."""
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -82,7 +82,8 @@ class Replica:
             await self._run(stop, checks, management, kubernetes, replica, elector)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
-        """None where there is no election. It writes events by itself: the leader's client writes nothing before."""
+        """Returns the elector, None where there is no election. It writes events by itself: the leader's client writes
+        nothing before."""
         if self.election is None:
             return None
         namespace = self.settings.namespace
@@ -91,7 +92,7 @@ class Replica:
         return LeaderElector(
             LeaseLock(replica, namespace, LEASE),
             self.election,
-            tell=lambda what: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, what),
+            tell=lambda message: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, message),
             recorder=events,
         )
 
@@ -147,13 +148,13 @@ class Replica:
     async def _publish(
         self, management: Management, kubernetes: KubernetesVersion, leading: asyncio.Event, checks: Checks
     ) -> None:
-        """From the election on, also while the caches do not sync: then that is what there is to say."""
-        policy, ours = self.settings.policy, version("harvester-headroom")
+        """Publishes the installation from the election on, also while the caches do not sync: then it says that."""
+        policy, own_version = self.settings.policy, version("harvester-headroom")
         await leading.wait()
         if self.settings.dry_run:
             return
-        recorder, own = management.recorder("headroom"), about(self.settings.namespace)
-        troubles = Troubles(management.troubles, recorder, own, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
+        recorder, installation = management.recorder("headroom"), about(self.settings.namespace)
+        troubles = Troubles(management.troubles, recorder, installation, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
         troubles.others = management.reverts.causes
         publisher = Publisher(
             management.client,
@@ -161,7 +162,7 @@ class Replica:
             lambda: Installation(
                 policy.mode,
                 policy.estimate,
-                ours,
+                own_version,
                 " ".join(kubernetes.versions),
                 rancher_quotas=management.rancher.way,
                 rancher_reason=management.rancher.reason,
@@ -196,8 +197,8 @@ class Replica:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(upkeep.run())
                 await leading.wait()
-                if self.beside is not None:
-                    tasks.create_task(self.beside(management))
+                if self.leader_task is not None:
+                    tasks.create_task(self.leader_task(management))
         finally:
             REGISTRY.unregister(state)
 

@@ -172,7 +172,7 @@ async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(ther
     there.quotas.before = [lambda: there.quotas.gone("b/q")]
     there.quotas.errors["patch"] = [NotFound("gone", status=404)]
     given = await release_all(there.client())
-    assert ("c/q" in given.released, given.refused) == (True, {})
+    assert ("c/q" in given.quotas, given.refusals) == (True, {})
 
 
 async def test_what_may_not_be_written_is_named_and_keeps_no_other_from_it(there: Quotas) -> None:
