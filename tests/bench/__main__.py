@@ -1,6 +1,6 @@
 """`make bench`: one embedded cluster, every measurement, the programs beside headroom in turn.
 
-`python -m tests.bench [--full] [--write docs/dev/benchmarks.md] [NAME …]`: `--full` is `make bench-full`, five
+`python -m tests.bench [--full] [--write docs/benchmarks.md] [NAME …]`: `--full` is `make bench-full`, five
 rounds and up to 20,000 objects; `--write` puts what was measured into the document, and its plot beside it.
 """
 
@@ -29,6 +29,7 @@ from tests.bench.row import Comparison, Result, Row, combined
 from tests.bench.sync import sync
 from tests.bench.watch import watch
 from tests.bench.webhook import webhook
+from tests.bench.work import burst_of_twenty, by_budget, one_migration
 
 Measurement = Callable[[Path], Coroutine[Any, Any, list[Any]]]
 OwnMeasurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
@@ -69,6 +70,9 @@ def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
         "burst-100x10": partial(burst, namespaces=100, each=10),
         "rancher": through_rancher,
         "webhook": webhook,
+        "migration": one_migration,
+        "burst-20": burst_of_twenty,
+        "budget": by_budget,
     }
     found |= {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
     return found | {"many": partial(many, programs=programs, rounds=extent.half)}
