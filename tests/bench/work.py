@@ -84,7 +84,7 @@ def _costs(title: str, before: str, after: str, migrations: int) -> list[Row]:
     return [
         Row(f"{title}: calls of handlers", calls, "", 25),
         Row("… of those about quotas and VMIs", of("controller_runtime_reconcile_total", "controller", *HANDLERS), ""),
-        Row("… writes of quotas, VMIs and VMs", of("rest_client_requests_total", "method", "PATCH"), "", 4.5),
+        Row("… patches: quotas, VMIs, VMs, events again", of("rest_client_requests_total", "method", "PATCH"), "", 4.5),
         Row("… requests", requests, ""),
         Row("… CPU", 1000 * (process_cpu(after) - process_cpu(before)) / migrations, "ms", 20),
     ]

@@ -3,7 +3,7 @@
 Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
 
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
-What a VMI lacks for a second is written as it is then: shorter states are over before a person sees them.
+What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover
 
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
-SETTLED = 1.0
+SETTLED = 0.5
 """Seconds for which a VMI shows another state than its migration's before that is written."""
 _EARLY = 0.001
 """Seconds by which a timer may come too early: less than that is not waited for again."""

@@ -107,23 +107,23 @@ async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cl
 
 SHORT: dict[str, tuple[list[tuple[float, str]], list[str | None]]] = {
     "Pending is over before it would be written": (
-        [(0.0, "Pending"), (0.8, "Scheduling"), (1.8, "Running")],
+        [(0.0, "Pending"), (0.4, "Scheduling"), (0.9, "Running")],
         [None, None, "Migrating"],
     ),
-    "a whole migration": ([(0.0, "Pending"), (0.4, "Running"), (0.8, "Succeeded"), (9.0, "Succeeded")], [None] * 4),
+    "a whole migration": ([(0.0, "Pending"), (0.2, "Running"), (0.4, "Succeeded"), (9.0, "Succeeded")], [None] * 4),
     "one that is written stays until the next has lasted": (
-        [(0.0, "Pending"), (1.0, "Pending"), (1.2, "Running"), (2.0, "Running"), (2.2, "Running")],
+        [(0.0, "Pending"), (0.5, "Pending"), (0.6, "Running"), (1.0, "Running"), (1.1, "Running")],
         [None, "Pending migration", "Pending migration", "Pending migration", "Migrating"],
     ),
     "the end is written like any other state": (
-        [(0.0, "Running"), (1.0, "Running"), (4.0, "Succeeded"), (5.0, "Succeeded")],
+        [(0.0, "Running"), (0.5, "Running"), (2.0, "Succeeded"), (2.5, "Succeeded")],
         [None, "Migrating", "Migrating", None],
     ),
 }
 
 
 @sentences(SHORT)
-async def test_a_state_of_less_than_a_second_is_not_written(
+async def test_a_state_of_less_than_half_a_second_is_not_written(
     case: tuple[list[tuple[float, str]], list[str | None]], cluster: Cluster
 ) -> None:
     steps, expected = case
