@@ -158,7 +158,7 @@ _ESTIMATES: Mapping[EstimateKind, _Estimate] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class NamespaceFacts:
     """All that is the same for all VMs of a namespace in one decision."""
 
     facts: Facts
@@ -170,7 +170,7 @@ class Namespace:
 
 
 def assess(
-    namespace: Namespace, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
+    namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
 ) -> VmUsage:
     """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
     facts, rendering, estimate = namespace.facts, namespace.rendering, _ESTIMATES[namespace.estimate]
@@ -224,7 +224,7 @@ def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -
 
 
 def _claims(
-    namespace: Namespace,
+    namespace: NamespaceFacts,
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     moves: Sequence[Move],

@@ -18,7 +18,7 @@ from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.errors import not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vm import Namespace, VmUsage, assess
+from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
 
 
 def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[Problem]]:
@@ -38,11 +38,11 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], lis
 
 
 def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
-    """What `vms_of` gives. Each is worked out once as long as its objects are the same: of a namespace's VMs few change
-    from one decision to the next, which finds the others in the facts' cache."""
+    """Yields what `vms_of` returns. Each is assessed once as long as its objects are the same: of a namespace's VMs few
+    change from one decision to the next, which finds the others in the facts' cache."""
     quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
     labelled = labelled_claims(facts.claims) if facts.claims else {}
-    namespace = Namespace(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
+    namespace = NamespaceFacts(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
     moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
@@ -78,8 +78,8 @@ def controlled_pods(facts: Facts) -> ControlledPods:
 
 
 def rendering_of(facts: Facts, base: Base) -> Rendering:
-    """With the limits that this quota asks for, also where spec.hard has lost one: it gets it back with the same
-    patch."""
+    """Returns the rendering with the limits that this quota asks for, also where spec.hard lost one: it gets it back
+    with the same patch."""
     limits = facts.rendering.quota_limits | limited_by({*facts.quota.hard, *(base.limits or {})})
     if limits == facts.rendering.quota_limits:
         return facts.rendering

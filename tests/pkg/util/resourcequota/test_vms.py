@@ -52,6 +52,64 @@ def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_ca
     assert problem.cause.__traceback__ is not None
 
 
+MOVED = vmi(nodeName="node-2")
+TARGETS = {
+    phase: launcher(HERE, node="node-2", migration=vmim(phase), created="2026-01-01T00:01:00Z")
+    for phase in ("Pending", "Scheduled", "Running", "Succeeded")
+}
+SIDE = pod_usage(SOURCE)
+AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
+    "not migrating: nothing": (namespace(quota(), [vmim("Succeeded")], [SOURCE], [HERE]), Stage.FINISHED, ""),
+    "announced without a target: what it may have, and nothing is wanted": (
+        namespace(quota(), [vmim(abort=True)], [SOURCE], [HERE]),
+        Stage.ANNOUNCED,
+        "to_come allowed need",
+    ),
+    "announced with a target: what that was granted": (
+        namespace(quota(), [vmim("Scheduled", abort=True)], [SOURCE, TARGETS["Scheduled"]], [HERE]),
+        Stage.ANNOUNCED,
+        "target allowed need granted wanted_entry",
+    ),
+    "a target is wanted": (
+        namespace(quota(), [vmim()], [SOURCE], [HERE]),
+        Stage.WANTED,
+        "to_come allowed need wanted_entry",
+    ),
+    "it was refused": (
+        namespace(quota(), [vmim(refused=True)], [SOURCE], [HERE]),
+        Stage.REFUSED,
+        "to_come allowed need wanted_entry",
+    ),
+    "both run": (
+        namespace(quota(), [vmim("Running")], [SOURCE, TARGETS["Running"]], [HERE]),
+        Stage.WANTED,
+        "target allowed need granted wanted_entry",
+    ),
+    "it has arrived: the source is left over": (
+        namespace(quota(), [vmim("Running")], [SOURCE, TARGETS["Running"]], [MOVED]),
+        Stage.ARRIVED,
+        "granted wanted_entry",
+    ),
+    "its migration has ended: the source is left over": (
+        namespace(quota(), [vmim("Succeeded")], [SOURCE, TARGETS["Succeeded"]], [MOVED]),
+        Stage.FINISHED,
+        "granted wanted_entry",
+    ),
+}
+
+
+@sentences(AMOUNTS)
+def test_each_amount_is_one_side_or_nothing(case: tuple[Facts, Stage, str]) -> None:
+    seen, stage, amounts = case
+    vm = asked(seen, EXACT)[0].get("vm1")
+    assert vm is not None
+    assert vm.stage is stage
+    names = ("target", "to_come", "allowed", "need", "granted", "wanted_entry")
+    assert {name: getattr(vm, name) or {} for name in names} == {
+        name: SIDE if name in amounts.split() else {} for name in names
+    }
+
+
 STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
     "its pod is not known": ([], HERE),
     "its pod is over": ([ended(SOURCE)], HERE),
