@@ -50,8 +50,9 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
     elif management is Management.SKIPPED:
         decided = _run_out(facts, policy) if is_default(quota) else Plan()
     else:
-        beside_harvester = policy.mode is Mode.ASSIST and management is Management.DEFAULT
-        decided = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy).plan()
+        default = management is Management.DEFAULT
+        beside_harvester = default and policy.mode is Mode.ASSIST
+        decided = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy, default=default).plan()
         if not facts.rancher.asks:  # a touch is a write of the quota
             return with_touch(facts, decided)
     return without_touch(quota, decided)

@@ -27,7 +27,7 @@ from pkg.util.resourcequota.entries import (
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.give_back import hand_over, lowered
-from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
+from pkg.util.resourcequota.managed import RECORDS, is_ours
 from pkg.util.resourcequota.policy import Policy
 
 
@@ -35,11 +35,11 @@ class OwnRules:
     """Headroom's own: an entry follows the migration and the pods that quota counts, and a refused target gets what the
     overhead has grown by."""
 
-    def __init__(self, facts: Facts, policy: Policy) -> None:
+    def __init__(self, facts: Facts, policy: Policy, *, default: bool) -> None:
+        """`default`: the quota is Rancher's."""
         quota = facts.quota
         base = base_of(quota, facts.limits, policy, facts.rancher.granted)
         annotations = dict(quota.annotations)
-        default = is_default(quota)
         if default:  # Harvester leaves one with these marks alone
             annotations[constants.ANNOTATION_SKIP_AUTO_SCALING] = constants.TRUE
             annotations[constants.ANNOTATION_OWNER] = constants.OWNER

@@ -5,7 +5,7 @@ A pod counts as far as the VM's spec goes: a tenant may have written it, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
@@ -59,7 +59,7 @@ def pods_usage(
 ) -> PodsUsage:
     """Returns the usage of these sides; `migrations` are all of the VM's, `active` those that may go on. `rendering`
     has the limits that the facts' quota asks for. Without a VMI nothing bounds what a pod counts."""
-    pods = [pod for side in (*sides.home, *sides.target, *sides.old) for pod in side.pods]
+    pods = [pod for side in (*sides.home, *sides.target, *sides.old) for pod in (side.launcher, *side.attachments)]
     ends = [end for end in map(charged_until, pods) if end is not None]
     if not (active or sides.old):
         return PodsUsage({}, {}, {}, (), ends, frozenset(), ())
@@ -72,8 +72,7 @@ def pods_usage(
         Leftover(pod.uid, f"pod {pod.name}", minimum(old, source) if source else old, left_at(pod.name, migrations))
         for pod, old in old_usages
     ]
-    attaching = any(map(may_attach, active))
-    allowed, to_come = usage.to_come(source, target, attaching=attaching) if active else ({}, {})
+    allowed, to_come = usage.to_come(source, target, active) if active else ({}, {})
     groups = [sides.home, *((side,) for side in sides.old), *((sides.target,) if active else ())]
     too_large = [text for text in map(usage.excess, groups) if text] if is_bounded else []
     return PodsUsage(target, allowed, to_come, leftovers, ends, usage.limits_since, too_large)
@@ -104,10 +103,9 @@ class _SideUsage:
         return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
     def to_come(
-        self, source: ResourceList, target: ResourceList, *, attaching: bool
+        self, source: ResourceList, target: ResourceList, active: Iterable[VirtualMachineInstanceMigration]
     ) -> tuple[ResourceList, ResourceList]:
-        """Returns what the target may have, min(source, target), and what quota will count of its pods to come;
-        `attaching`: KubeVirt may still create an attachment pod.
+        """Returns what the target may have, min(source, target), and what quota will count of its pods to come.
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
@@ -119,7 +117,7 @@ class _SideUsage:
         if not self.sides.target:
             to_come = self._rendered_today(target_usage) if has_changed else today
             return minimum(source, to_come), to_come
-        attachment = self._attachment_to_come() if attaching else {}
+        attachment = self._attachment_to_come(active)
         return minimum(source, add(target, attachment)), attachment
 
     @cached_property
@@ -139,8 +137,9 @@ class _SideUsage:
             for s in (*self.sides.home, *self.sides.target, *self.sides.old)
         }
 
-    def _attachment_to_come(self) -> ResourceList:
-        if not self._inputs.hotplugged or any(side.attachments for side in self.sides.target):
+    def _attachment_to_come(self, active: Iterable[VirtualMachineInstanceMigration]) -> ResourceList:
+        is_there = any(side.attachments for side in self.sides.target)
+        if is_there or not (self._inputs.hotplugged and any(map(may_attach, active))):
             return {}
         source = self._as_pattern(self.sides.home[0])
         return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
