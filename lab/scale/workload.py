@@ -24,7 +24,7 @@ from lab.scale.plan import KWOK_MARKS, LABEL_RUN, QUOTA_NAME, SCHEDULABLE, Plan,
 from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.report.installation import held
+from pkg.report.installation import lease_state
 from pkg.selfcheck.probe import PROBE_CONFIGURATION
 from pkg.util import constants
 
@@ -68,7 +68,7 @@ class Workload:
         ]
         leases = await self._client.resource(registry.LEASES).list(field_selector=f"metadata.name={constants.LEASE}")
         now = time.time()
-        installations += [f"Lease {item.key}" for item in leases if held(item.spec, now).live]
+        installations += [f"Lease {item.key}" for item in leases if lease_state(item.spec, now).is_live]
         if installations:
             raise WrongCluster(
                 f"headroom is installed on the cluster ({', '.join(installations)}): measure that one with --external"

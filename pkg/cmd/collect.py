@@ -22,8 +22,8 @@ from pkg.cmd.flags import option
 from pkg.cmd.html import write_page
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.report.collect import ABOUT, MORE, files, merged, restored
-from pkg.report.reader import Absent, Assumed, own_namespaces, take
+from pkg.report.collect import ABOUT, MORE, collected_files, merge_snapshots, restore_snapshot
+from pkg.report.reader import Absent, Assumptions, home_namespaces, read_snapshot
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import status
 from pkg.util.constants import COLLECTED
@@ -73,12 +73,12 @@ def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
     about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
-        assumed = Assumed(namespace=chosen.headroom_namespace)
-        taken = [await take(client, assumed, each, events="") for each in namespaces or ("",)]
-        return merged(taken), await _logs(client, own_namespaces(client, chosen.headroom_namespace), about)
+        assumed = Assumptions(namespace=chosen.headroom_namespace)
+        taken = [await read_snapshot(client, assumed, each, events="") for each in namespaces or ("",)]
+        return merge_snapshots(taken), await _logs(client, home_namespaces(client, chosen.headroom_namespace), about)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
-    contents = {**files(snapshot, about, namespaces), **logs}
+    contents = {**collected_files(snapshot, about, namespaces), **logs}
     if chosen.output == _STREAM:
         _pack(sys.stdout.buffer, "headroom-collect", contents)
     else:
@@ -121,7 +121,7 @@ def load(folder: str) -> Snapshot:
             objects += [document for _place, document in read_objects(stream)]
     try:
         with reading_file(path / ABOUT) as stream:
-            return restored(msgspec.json.decode(stream.read()), objects)
+            return restore_snapshot(msgspec.json.decode(stream.read()), objects)
     except (msgspec.MsgspecError, KeyError, ValueError, TypeError) as exc:
         raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
 

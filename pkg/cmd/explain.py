@@ -15,11 +15,11 @@ from pkg.cmd.collect import load
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
-from pkg.report.budget import explained
+from pkg.report.budget import explain_with_budget
 from pkg.report.explain import Explanation, Verdict, not_running
 from pkg.report.fit import Fit
 from pkg.report.installation import Installed
-from pkg.report.reader import FAILURES, Absent, require, take
+from pkg.report.reader import FAILURE_SELECTOR, Absent, read_snapshot, require
 from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import shown
 
@@ -77,7 +77,7 @@ def explain(
         raise WrongCall("--from and --watch exclude each other")
 
     async def look(client: Client) -> Answer:
-        snapshot = await take(client, report.assumed(), namespace, events=FAILURES)
+        snapshot = await read_snapshot(client, report.assumptions(), namespace, events=FAILURE_SELECTOR)
         if (found := _explained(snapshot, namespace, name)) is not None:
             return found
         machine = await require(client, VIRTUAL_MACHINES, name, namespace)
@@ -96,7 +96,7 @@ def explain(
 def _explained(snapshot: Snapshot, namespace: str, name: str) -> Answer | None:
     """None for a VM that does not run."""
     instance = snapshot.source.instances.get(namespace=namespace, name=name)
-    return Answer(snapshot, explained(snapshot, instance)) if instance is not None else None
+    return Answer(snapshot, explain_with_budget(snapshot, instance)) if instance is not None else None
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -111,6 +111,6 @@ def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
         [name, *(shown(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
         for name, need in fit.needs.items()
     ]
-    title = f"quota {fit.quota}   {installed.keeps(fit.kept_by)}"
+    title = f"quota {fit.quota}   {installed.keeper_title(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
     return [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkg.cmd.options import WrongCall
 from pkg.report.page import page
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus, head
+from pkg.report.status import QuotaStatus, headline
 
 
 def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], *, told: bool = True) -> None:
@@ -16,6 +16,6 @@ def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], 
     for a folder."""
     if target.is_dir():
         raise WrongCall(f"{target} is a folder: name a file")
-    target.write_text(page(snapshot, quotas, head(snapshot, quotas)), "utf-8")
+    target.write_text(page(snapshot, quotas, headline(snapshot, quotas)), "utf-8")
     if told:
         print(target)

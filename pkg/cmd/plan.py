@@ -25,7 +25,7 @@ from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, Tone
 from pkg.report.evacuation import Evacuation, Violation, evacuation, evacuations
 from pkg.report.fit import Fit
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
-from pkg.report.reader import require, room, take
+from pkg.report.reader import read_capacity, read_snapshot, require
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import listed, shown
@@ -71,15 +71,15 @@ def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) ->
     growth = _growth(chosen.grow)
 
     async def look(client: Client) -> Answer:
-        snapshot = await take(client, report.assumed(), where)
+        snapshot = await read_snapshot(client, report.assumptions(), where)
         if chosen.size:
             return _Sized(snapshot, await _sizes(client, snapshot, chosen, growth))
         if chosen.evacuate == EVERY_NODE:
-            return _Evacuated(snapshot, evacuations(snapshot, await room(client), chosen.overhead_ratio))
+            return _Evacuated(snapshot, evacuations(snapshot, await read_capacity(client), chosen.overhead_ratio))
         if chosen.evacuate:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
                 await require(client, NODES, chosen.evacuate)
-            found = evacuation(snapshot, await room(client), chosen.evacuate, chosen.overhead_ratio)
+            found = evacuation(snapshot, await read_capacity(client), chosen.evacuate, chosen.overhead_ratio)
             return _Planned(snapshot, found.plan, found.violations)
         return _Planned(snapshot, plan_migrations(snapshot, chosen.overhead_ratio))
 

@@ -27,7 +27,7 @@ from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, Log
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.process.giving_back import GivenBack, close_all, release_all
-from pkg.report.reader import find_lease, own_namespaces
+from pkg.report.reader import find_lease, home_namespaces
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -144,14 +144,14 @@ async def _release(
 async def _refuse_while_one_runs(client: Client, namespace: str) -> str:
     """Raises Runs where a Lease says that a controller runs; returns a remark where none tells."""
     # Wherever it runs: what is released is the whole cluster's.
-    namespaces = list(dict.fromkeys([namespace, *own_namespaces(client, None)]))
+    namespaces = list(dict.fromkeys([namespace, *home_namespaces(client, None)]))
     lease_namespace, lease = await find_lease(client, namespaces)
     if lease is None:
         return (
             f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
             "or it may not be read"
         )
-    if lease.live:
+    if lease.is_live:
         raise Runs(
             f"{lease.holder} runs and holds the Lease {lease_namespace}/{LEASE}: stop it first "
             f"(--namespace {lease_namespace} --scale-down headroom-controller --scale-down headroom-webhook), "

@@ -27,7 +27,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.text import printable
 from pkg.cmd.flags import option
 from pkg.cmd.options import Output, OutputOptions, WrongCall
-from pkg.report.reader import Assumed
+from pkg.report.reader import Assumptions
 from pkg.report.snapshot import Snapshot
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
@@ -68,8 +68,8 @@ class ReportOptions(OutputOptions):
         envvar="HEADROOM_NAMESPACE",
     )
 
-    def assumed(self) -> Assumed:
-        return Assumed(self.mode, self.estimate, self.headroom_namespace)
+    def assumptions(self) -> Assumptions:
+        return Assumptions(self.mode, self.estimate, self.headroom_namespace)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Printer:
         self._before: Mapping[str, str] = {}
 
     def show(self, answer: Answer) -> None:
-        before, now = self._before, {"headroom": answer.snapshot.installed.in_short, **answer.lines()}
+        before, now = self._before, {"headroom": answer.snapshot.installed.summary, **answer.lines()}
         said = [f"{key} {text}" for key, text in now.items() if before.get(key) != text]
         for each in [*said, *(f"{key} is gone" for key in before if key not in now)]:
             print(f"{time.strftime('%H:%M:%S')} {printable(each)}", flush=True)

@@ -18,13 +18,13 @@ from pkg.cmd.flags import option
 from pkg.cmd.html import write_page
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, Tone, WatchOptions
-from pkg.report.budget import Report
-from pkg.report.budget import reports as with_budgets
-from pkg.report.installation import Installed, lasting
-from pkg.report.reader import nodes, take
+from pkg.report.budget import BudgetReport
+from pkg.report.budget import report_namespaces as budget_reports
+from pkg.report.installation import Installed, duration_text
+from pkg.report.reader import read_nodes, read_snapshot
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus, head
-from pkg.report.status import status as of
+from pkg.report.status import QuotaStatus, headline
+from pkg.report.status import status as quota_statuses
 from pkg.report.totals import Totals, totals
 from pkg.util.amounts import listed, shown
 
@@ -66,7 +66,7 @@ class Answer(reports.Answer):
 
     where: str
     quotas: list[QuotaStatus]
-    budgets: list[Report]
+    budgets: list[BudgetReport]
     whole: bool = True
     totals: Totals | None = None
 
@@ -85,7 +85,7 @@ class Answer(reports.Answer):
 
     def parts(self) -> list[RenderableType]:
         installed = self.snapshot.installed
-        first = head(self.snapshot, self.quotas)
+        first = headline(self.snapshot, self.quotas)
         parts = [reports.line(first, Tone.GOOD if first.startswith("headroom works") else Tone.WRONG)]
         if self.totals:
             parts += _total_parts(self.totals)
@@ -96,7 +96,7 @@ class Answer(reports.Answer):
         parts += [part for found in self.budgets if self.whole or found.raised for part in _budget_parts(found)]
         if not (self.quotas or self.budgets):
             parts.append(reports.line(f"no managed quota in {self.where or 'any namespace'}"))
-        remarks = self.snapshot.basis.of_rancher, installed.registration
+        remarks = self.snapshot.basis.rancher_remark, installed.registration
         return [*parts, *(reports.line(remark) for remark in remarks if remark)]
 
     def lines(self) -> dict[str, str]:
@@ -124,9 +124,11 @@ def status(
         raise WrongCall("--html goes without --check and --watch")
 
     async def read(client: Client) -> Answer:
-        snapshot = await take(client, report.assumed(), where, events="" if showing.html else None)
-        summed = totals(snapshot, await nodes(client)) if showing.cluster else None
-        return Answer(snapshot, where, of(snapshot), with_budgets(snapshot), bool(showing.all or where), summed)
+        snapshot = await read_snapshot(client, report.assumptions(), where, events="" if showing.html else None)
+        summed = totals(snapshot, await read_nodes(client)) if showing.cluster else None
+        return Answer(
+            snapshot, where, quota_statuses(snapshot), budget_reports(snapshot), bool(showing.all or where), summed
+        )
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, read)
@@ -146,7 +148,7 @@ def _short(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[RenderableType]:
     amounts = (f"{name} {row.sentence(name)}" for name, row in quota.resources.items() if row.added)
     yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), Tone.RAISED)
     for entry in quota.additions:
-        since = f" for {lasting(snapshot.now - from_rfc3339(entry.since))}" if entry.since else ""
+        since = f" for {duration_text(snapshot.now - from_rfc3339(entry.since))}" if entry.since else ""
         left = ""
         if entry.left:
             until = from_rfc3339(entry.since) + snapshot.basis.policy.hold_limit if entry.since else None
@@ -179,7 +181,7 @@ def _said(quota: QuotaStatus) -> Iterator[str]:
     yield from (f"! {problem}" for problem in quota.problems)
 
 
-def _budget_said(found: Report) -> Iterator[str]:
+def _budget_said(found: BudgetReport) -> Iterator[str]:
     lock = found.lock
     yield f"locked by {lock.holder or '-'} for {lock.reason or '-'}" if lock else "not locked"
     yield from (f"{raised.quota} raised for {', '.join(raised.migrations)}" for raised in found.raised)
@@ -196,7 +198,7 @@ def _check(snapshot: Snapshot, parts: list[Part]) -> int:
 
 def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
     parts = reports.table(
-        f"{quota.namespace}/{quota.name}   {installed.keeps(quota.kept_by)}",
+        f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}",
         ["resource", "base#", "added#", "hard#", "used#"],
         [
             [name, *(shown(q, name) for q in (row.base, row.added, row.hard, row.used))]
@@ -211,7 +213,7 @@ def _parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
     return [*parts, *(reports.problem(problem) for problem in quota.problems)]
 
 
-def _budget_parts(found: Report) -> list[RenderableType]:
+def _budget_parts(found: BudgetReport) -> list[RenderableType]:
     """A namespace that managed tenant quota looks after."""
     names = ", ".join(found.budgets) or "no budget"
     adds = ", ".join(f"{name} {amount}" for name, amount in sorted(found.additional.items())) or "nothing"

@@ -10,7 +10,7 @@ from msgspec import field, structs
 from kubeloop.api.meta import rfc3339
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import Explanation, Verdict, explain
-from pkg.report.fit import asked_for, with_migrations
+from pkg.report.fit import hypothetical_migration, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.sides import target_launchers
@@ -41,8 +41,9 @@ class Locked(Document, frozen=True):
     reason: str = field(name="for")
 
 
-class Report(Document, frozen=True):
-    """A namespace. `additional` is what its budget may add; `problems` are sentences for people."""
+class BudgetReport(Document, frozen=True):
+    """A namespace with a migration budget. `additional` is what the budget may add; `problems` are sentences for
+    people."""
 
     namespace: str
     budgets: Sequence[str]
@@ -52,51 +53,52 @@ class Report(Document, frozen=True):
     problems: Sequence[str]
 
 
-def report(observed: Observed) -> Report:
-    """The namespace at this moment."""
+def report_namespace(observed: Observed) -> BudgetReport:
+    """Returns the report about the namespace at this moment."""
     window = Window(observed, _AT_ONCE)
     lock = observed.lock
-    raised = []
+    raised_quotas = []
     hards = {quota.name: quota.hard for quota in observed.quotas}
     for name, record in (window.said | window.records).items():
-        blocked = sorted(each for each, quotas in window.members.items() if name in quotas)
-        raised.append(Raised(name, hards.get(name, {}), dict(record.hard), blocked))
-    return Report(
+        vms = sorted(vm for vm, quotas in window.members.items() if name in quotas)
+        raised_quotas.append(Raised(name, hards.get(name, {}), dict(record.hard), vms))
+    return BudgetReport(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
         lock=Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.holder, lock.reason)
         if lock
         else None,
-        raised=raised,
+        raised=raised_quotas,
         problems=[problem.message for problem in window.problems],
     )
 
 
-def why_it_waits(observed: Observed, migration: str) -> list[str]:
-    """Why the migration of that name has no target pod yet, or what is done about it; empty when it does not wait."""
-    found = next((each for each in observed.facts.migrations if each.name == migration), None)
-    if found is None or is_finished(found):
+def wait_reasons(observed: Observed, migration: str) -> list[str]:
+    """Returns why the migration of that name has no target pod yet, or what is done about it; nothing if it does not
+    wait."""
+    vmim = next((vmim for vmim in observed.facts.migrations if vmim.name == migration), None)
+    if vmim is None or is_finished(vmim):
         return []
-    vmi = observed.facts.instances.get(found.spec.vmi_name)
+    vmi = observed.facts.instances.get(vmim.spec.vmi_name)
     if vmi is None:
-        return [f"VM {found.spec.vmi_name} does not run"]
-    if target_launchers(found, vmi, observed.facts.pods):
+        return [f"VM {vmim.spec.vmi_name} does not run"]
+    if target_launchers(vmim, vmi, observed.facts.pods):
         return []
     window = Window(observed, _AT_ONCE)
-    said = [
+    problems = [
         problem.message
         for problem in window.problems
-        if found in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
+        if vmim in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
     ]
-    missing = next((each for each in window.missing if each.migration.uid == found.uid), None)
-    if missing and missing in window.wanted:
-        return [*said, f"resource quotas {', '.join(missing.blocking)} refuse its target pod: {_stage(window)}"]
-    if said:
-        return said
-    if missing and missing.waits:
-        return [missing.waits]
-    if is_refused(found):
+    refused = next((target for target in window.missing if target.migration.uid == vmim.uid), None)
+    if refused and refused in window.wanted:
+        return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {_stage(window)}"]
+    if problems:
+        return problems
+    if refused and refused.waits:
+        return [refused.waits]
+    if is_refused(vmim):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
 
@@ -109,48 +111,50 @@ def _stage(window: Window) -> str:
     return "the namespace is locked, they are raised, KubeVirt will create it"
 
 
-def reports(snapshot: Snapshot) -> list[Report]:
-    """Every namespace that has a budget, or is locked, by name."""
+def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
+    """Returns the report of every namespace that has a budget, or is locked, by name."""
     locks = filter(None, map(recognise, snapshot.locks))
     names = {budget.namespace for budget in snapshot.budgets} | {lock.namespace for lock in locks}
-    shown = names & {namespace.name for namespace in snapshot.namespaces}
-    return [report(observe(snapshot, name)) for name in sorted(shown)]
+    names_here = names & {namespace.name for namespace in snapshot.namespaces}
+    return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
 
 
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
-    """The input of a decision about the namespace, except whether it can be locked."""
+    """Returns the input of a decision about the namespace, except whether it can be locked."""
     locks = filter(None, map(recognise, snapshot.locks))
     lock = next((lock for lock in locks if lock.namespace == namespace), None)
     return observe_namespace(snapshot.observer, lock, namespace, snapshot.now)
 
 
-def explained(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
-    """The VM of a VMI, in a namespace with a budget or without."""
-    found = explain(snapshot, instance)
+def explain_with_budget(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
+    """Explains the VM of a VMI, in a namespace with a budget or without."""
+    explanation = explain(snapshot, instance)
     if not any(budget.namespace == instance.namespace for budget in snapshot.budgets):
-        return found
-    if found.verdict is Verdict.WAITS_FOR_QUOTA and found.migration is not None:
-        return _with(found, why_it_waits(observe(snapshot, instance.namespace), found.migration.name))
-    if found.verdict is Verdict.COULD_NOT_MIGRATE:
-        return _prospect(snapshot, instance, found)
-    return found
+        return explanation
+    if explanation.verdict is Verdict.WAITS_FOR_QUOTA and explanation.migration is not None:
+        return _with_reasons(
+            explanation, wait_reasons(observe(snapshot, instance.namespace), explanation.migration.name)
+        )
+    if explanation.verdict is Verdict.COULD_NOT_MIGRATE:
+        return _prospect(snapshot, instance, explanation)
+    return explanation
 
 
-def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, found: Explanation) -> Explanation:
-    """A VM that does not migrate: what the budget would do for it."""
-    asked = asked_for(instance)
-    seen = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    wanted = Window(seen, _AT_ONCE).wanted
-    blocking = next((each.blocking for each in wanted if each.migration.uid == asked.uid), ())
+def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, explanation: Explanation) -> Explanation:
+    """Explains what the budget would do for a VM that does not migrate."""
+    vmim = hypothetical_migration(instance)
+    observed = observe(with_migrations(snapshot, [instance]), instance.namespace)
+    targets = Window(observed, _AT_ONCE).wanted
+    blocking = next((target.blocking for target in targets if target.migration.uid == vmim.uid), ())
     if not blocking:
-        return _with(found, why_it_waits(seen, asked.name))
-    budgets = ", ".join(sorted(budget.name for budget in seen.budgets))
+        return _with_reasons(explanation, wait_reasons(observed, vmim.name))
+    budgets = ", ".join(sorted(budget.name for budget in observed.budgets))
     summary = (
         "it does not migrate; a target pod would not fit, "
         f"{budgets} would be added to {', '.join(blocking)} under a lock"
     )
-    return structs.replace(found, verdict=Verdict.COULD_WITH_HEADROOM, summary=summary)
+    return structs.replace(explanation, verdict=Verdict.COULD_WITH_HEADROOM, summary=summary)
 
 
-def _with(found: Explanation, said: Sequence[str]) -> Explanation:
-    return structs.replace(found, summary="; ".join([found.summary, *said]))
+def _with_reasons(explanation: Explanation, reasons: Sequence[str]) -> Explanation:
+    return structs.replace(explanation, summary="; ".join([explanation.summary, *reasons]))

@@ -1,5 +1,5 @@
-"""What keeps a migration waiting beside the quotas that headroom manages: by name, with the part of the page of limits.
-Pure."""
+"""Reasons beside the quotas that headroom manages for which a migration waits: by name, with the part of the page of
+limits. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ _LIVE_MIGRATABLE = "LiveMigratable"
 _REQUESTS_STORAGE = "requests.storage"
 
 
-def kubevirt_waits(migration: VirtualMachineInstanceMigration) -> str:
-    """What KubeVirt waits for by itself before it creates a target, or why there is none here; "": nothing."""
+def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
+    """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; "" if nothing is
+    known."""
     if is_decentralized(migration):
         return (
             "it is decentralized: nothing is added, as the receiver is its VM's only pod there and the base pays for "
@@ -53,34 +54,36 @@ def kubevirt_waits(migration: VirtualMachineInstanceMigration) -> str:
     return ""
 
 
-def of_queue(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
-    """How many of the migrations that wait as well KubeVirt starts first by their priority; "": none."""
-    own = PRIORITIES.get(migration.spec.priority or "", 0)
+def priority_note(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
+    """Returns how many of the waiting migrations KubeVirt starts first by their priority; "" for none."""
+    priority = PRIORITIES.get(migration.spec.priority or "", 0)
     waiting = [m for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
-    ahead = sum(PRIORITIES.get(m.spec.priority or "", 0) > own for m in waiting)
-    return f"{ahead} that wait have a higher priority" if ahead else ""
+    ahead_count = sum(PRIORITIES.get(m.spec.priority or "", 0) > priority for m in waiting)
+    return f"{ahead_count} that wait have a higher priority" if ahead_count else ""
 
 
-def of_target(snapshot: Snapshot, target: Pod) -> str:
-    """Why a target pod that exists does not run; "": nothing is known of that."""
+def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
+    """Returns why a target pod that exists does not run; "" if no reason is known."""
     if target.status.phase != constants.PHASE_PENDING:
         return ""
     for gate in target.spec.scheduling_gates or ():
         if gate.name in _GATES:
             return f"{_GATES[gate.name]} (scheduling gate {gate.name}): {ADMISSION}"
-    made = {each.name for each in target.status.resource_claim_statuses or () if each.resource_claim_name}
-    lacking = [each.name for each in target.spec.resource_claims or () if each.template and each.name not in made]
-    if lacking:
-        limits = "".join(f"; {text}" for text in _device_limits(snapshot, target.namespace))
-        return f"ResourceClaims for its devices are not created: {', '.join(sorted(lacking))}{limits}: {PLACEMENT}"
+    created = {claim.name for claim in target.status.resource_claim_statuses or () if claim.resource_claim_name}
+    missing = [
+        claim.name for claim in target.spec.resource_claims or () if claim.template and claim.name not in created
+    ]
+    if missing:
+        notes = "".join(f"; {text}" for text in _device_limit_notes(snapshot, target.namespace))
+        return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}{notes}: {PLACEMENT}"
     scheduled = _condition(target.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
     return ""
 
 
-def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
-    """What refused a pod, by what KubeVirt quotes of the API server; "": not known."""
+def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
+    """Returns what refused a pod, by what KubeVirt quotes of the API server; "" if that is not known."""
     for words, text, part in _REFUSALS:
         if any(word in message for word in words):
             return f"{text}: {part}"
@@ -90,41 +93,41 @@ def of_refusal(snapshot: Snapshot, namespace: str, message: str) -> str:
     return ""
 
 
-def of_instance(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
-    """What else is known of a VM: KubeVirt does not migrate it, its volumes move."""
-    found = [text for text in [hinders_migration(vmi)] if text]
-    moving = moves(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
-    if moving:
-        found.append(_volumes(snapshot, vmi.namespace, moving))
-    return found
+def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
+    """Returns what else is known of a VM: that KubeVirt does not migrate it, that its volumes move."""
+    notes = [text for text in [unmigratable_reason(vmi)] if text]
+    volume_moves = moves(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
+    if volume_moves:
+        notes.append(_volumes_note(snapshot, vmi.namespace, volume_moves))
+    return notes
 
 
-def hinders_migration(vmi: VirtualMachineInstance) -> str:
-    """Why KubeVirt does not migrate a VM; "" where it does."""
+def unmigratable_reason(vmi: VirtualMachineInstance) -> str:
+    """Returns why KubeVirt does not migrate a VM; "" if it does."""
     migratable = _condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
     if migratable is None or migratable.status != "False":
         return ""
-    why = migratable.message or migratable.reason or "no reason is given"
-    return f"KubeVirt does not migrate it: {why}: {PLACEMENT}"
+    reason = migratable.message or migratable.reason or "no reason is given"
+    return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
 
 
-def of_halted(printable_status: str) -> str:
-    """Why a VM does not run that shall, as far as storage is the reason."""
+def halted_reason(printable_status: str) -> str:
+    """Returns why a VM that shall run does not, if storage is the reason; else ""."""
     if printable_status not in _WITHOUT_VOLUMES:
         return ""
     refused = "quota may refuse an import's pods or scratch space"
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
 
 
-def _volumes(snapshot: Snapshot, namespace: str, moving: Sequence[Move]) -> str:
-    """How much disks count that a volume migration doubles."""
+def _volumes_note(snapshot: Snapshot, namespace: str, volume_moves: Sequence[Move]) -> str:
+    """Returns which volumes move, and how much of their disks a volume migration counts twice."""
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
-    twice = doubled(moving, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
-    counts = f", so that {shown(twice, _REQUESTS_STORAGE)} count twice" if twice else ""
-    return f"its volumes {', '.join(each.volume for each in moving)} move{counts}: {STORAGE}"
+    doubled_size = doubled(volume_moves, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
+    effect = f", so that {shown(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
+    return f"its volumes {', '.join(move.volume for move in volume_moves)} move{effect}: {STORAGE}"
 
 
-def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:
+def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
     for quota in snapshot.quotas_of(namespace):
         for name, limit in sorted(quota.hard.items()):
             if counts_of_devices(name):
@@ -132,4 +135,4 @@ def _device_limits(snapshot: Snapshot, namespace: str) -> Iterator[str]:
 
 
 def _condition(conditions: Sequence[Condition] | None, kind: str) -> Condition | None:
-    return next((each for each in conditions or () if each.type == kind), None)
+    return next((condition for condition in conditions or () if condition.type == kind), None)

@@ -1,9 +1,8 @@
-"""What a maintainer needs of a cluster, as files, and back from them. Pure.
+"""Writes what a maintainer needs of a cluster as files, and reads it back from them. Pure.
 
 Promises: an object is written as its struct, which decodes the fields in use and no others, with the annotations and
 labels of ANNOTATIONS and LABELS alone: what a tenant or another program writes elsewhere (user data of cloud-init,
-environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret.
-"""
+environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.report.installation import Installed
-from pkg.report.snapshot import LISTS, OF_FAILURES, Basis, Snapshot
+from pkg.report.snapshot import FAILURE_REASONS, LISTS, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
 from pkg.util.kubevirt.claims import STATE_PREFIX, moves
@@ -73,129 +72,136 @@ AROUND_VMIS: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, P
 _OF_NAMESPACES: Final = ("quotas", "limit_ranges", "machines", "pods", "instances", "budgets")
 
 
-def files(snapshot: Snapshot, about: Mapping[str, Any], namespaces: Collection[str] = ()) -> dict[str, bytes]:
-    """Contents by file name. `namespaces`: only these; none: those with a managed or raised quota, or a budget."""
-    found = status(snapshot)
-    chosen = set(namespaces) or {each.namespace for each in found} | {each.namespace for each in snapshot.budgets}
+def collected_files(
+    snapshot: Snapshot, origin: Mapping[str, Any], namespaces: Collection[str] = ()
+) -> dict[str, bytes]:
+    """Returns contents by file name. `namespaces`: only these; if empty, those with a managed or raised quota, or a
+    budget."""
+    statuses = status(snapshot)
+    selection = set(namespaces) or {quota.namespace for quota in statuses} | {obj.namespace for obj in snapshot.budgets}
     document = {
-        "headroom": dict(about),
+        "headroom": dict(origin),
         "now": snapshot.now,
         "basis": snapshot.basis.document(),
         "policyInForce": snapshot.basis.policy_in_force,
         "rancherQuotas": snapshot.basis.rancher_quotas.value,
         "rancherReason": snapshot.basis.rancher_reason,
         "installed": msgspec.to_builtins(snapshot.installed),
-        "namespaces": sorted(chosen),
-        "status": [each.document() for each in found if each.namespace in chosen],
+        "namespaces": sorted(selection),
+        "status": [quota.document() for quota in statuses if quota.namespace in selection],
     }
-    every: list[Object] = [
-        *(each for each in snapshot.namespaces if each.name in chosen),
-        *(each for name in _OF_NAMESPACES for each in _of(getattr(snapshot, name), chosen)),
-        *(each for each in _of(snapshot.claims, chosen) if each.name.startswith(STATE_PREFIX)),
-        *_moving(snapshot, chosen),
+    objects: list[Object] = [
+        *(obj for obj in snapshot.namespaces if obj.name in selection),
+        *(obj for name in _OF_NAMESPACES for obj in _in_namespaces(getattr(snapshot, name), selection)),
+        *(obj for obj in _in_namespaces(snapshot.claims, selection) if obj.name.startswith(STATE_PREFIX)),
+        *_moving_claims(snapshot, selection),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
-        *(each for each in snapshot.locks if _is_ours(each)),
-        *(each for each in _of(snapshot.failures, chosen) if each.involved_object.kind in EVENTS_ABOUT),
+        *(obj for obj in snapshot.locks if _is_ours(obj)),
+        *(obj for obj in _in_namespaces(snapshot.failures, selection) if obj.involved_object.kind in EVENTS_ABOUT),
         *snapshot.kubevirts,
         *snapshot.settings,
         *snapshot.projects,
     ]
-    of_delta = (*AROUND_VMIS, VirtualMachineInstance)
+    kinds_of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {
         ABOUT: json.dumps(document, indent=2).encode() + b"\n",
-        constants.COLLECTED: _lines(every, of_delta),
-        MORE: _lines(every, [kind for kind in LISTS.values() if kind not in of_delta]),
+        constants.COLLECTED: _json_lines(objects, kinds_of_delta),
+        MORE: _json_lines(objects, [kind for kind in LISTS.values() if kind not in kinds_of_delta]),
     }
 
 
-def restored(about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
-    """The snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other files."""
+def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
+    """Returns the snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other
+    files."""
     lists: dict[str, list[Any]] = {name: [] for name in LISTS}
-    of = {kind.__name__: (name, kind) for name, kind in LISTS.items()}
+    list_by_kind = {kind.__name__: (name, kind) for name, kind in LISTS.items()}
     for document in objects:
-        if str(document["kind"]) in of:  # other versions collect other kinds
-            name, kind = of[str(document["kind"])]
+        if str(document["kind"]) in list_by_kind:  # other versions collect other kinds
+            name, kind = list_by_kind[str(document["kind"])]
             lists[name].append(msgspec.convert(document, kind))
-    lists["failures"] = [each for each in lists["failures"] if each.reason in OF_FAILURES]
-    basis = about["basis"]
+    lists["failures"] = [event for event in lists["failures"] if event.reason in FAILURE_REASONS]
+    basis = metadata["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
-        now=float(about["now"]),
+        now=float(metadata["now"]),
         basis=Basis(
             policy,
             basis["source"] or "",
             basis["kubernetes"],
-            about.get("policyInForce", False),
-            RancherQuotas(about.get("rancherQuotas", RancherQuotas.DIRECT)),
-            about.get("rancherReason", ""),
+            metadata.get("policyInForce", False),
+            RancherQuotas(metadata.get("rancherQuotas", RancherQuotas.DIRECT)),
+            metadata.get("rancherReason", ""),
         ),
-        installed=msgspec.convert(about["installed"], Installed),
+        installed=msgspec.convert(metadata["installed"], Installed),
         **cast("dict[str, Any]", lists),
     )
 
 
-def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Several namespaces of one cluster as one."""
-    lists: dict[str, Any] = {name: _every(getattr(each, name) for each in snapshots) for name in LISTS}
+def merge_snapshots(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Returns several namespaces of one cluster as one snapshot."""
+    lists: dict[str, Any] = {
+        name: _without_repeats(getattr(snapshot, name) for snapshot in snapshots) for name in LISTS
+    }
     return replace(snapshots[0], **lists)
 
 
-def _every(parts: Iterable[Sequence[T]]) -> list[T]:
-    """Without repeats."""
-    return list({each.key: each for part in parts for each in part}.values())
+def _without_repeats(parts: Iterable[Sequence[T]]) -> list[T]:
+    """Returns the objects without repeats."""
+    return list({obj.key: obj for part in parts for obj in part}.values())
 
 
-def allowed(obj: Object) -> dict[str, Any]:
-    """What is written of an object."""
+def collected_document(obj: Object) -> dict[str, Any]:
+    """Returns what is written of an object."""
     api_version, kind = kind_of(obj)
     document: dict[str, Any] = msgspec.to_builtins(obj)
     metadata = document.get("metadata", {})
     for part, keys in (("annotations", ANNOTATIONS), ("labels", LABELS)):
-        kept = {key: text for key, text in (metadata.pop(part, None) or {}).items() if key.startswith(keys)}
-        if kept:
-            metadata[part] = kept
+        allowed_keys = {key: text for key, text in (metadata.pop(part, None) or {}).items() if key.startswith(keys)}
+        if allowed_keys:
+            metadata[part] = allowed_keys
     if isinstance(obj, VirtualMachineInstance) and (sidecars := hook_sidecar_count(obj)):
         metadata.setdefault("annotations", {})[ANNOTATION_HOOK_SIDECARS] = json.dumps([{}] * sidecars)
     if isinstance(obj, VirtualMachine):
         document["spec"].get("template", {}).pop("metadata", None)
     if "webhooks" in document:
         document["webhooks"] = [
-            {name: each[name] for name in WEBHOOK_FIELDS if name in each} for each in document["webhooks"] or ()
+            {name: webhook[name] for name in WEBHOOK_FIELDS if name in webhook}
+            for webhook in document["webhooks"] or ()
         ]
     for condition in document.get("status", {}).get("conditions") or ():
         condition.pop("message", None)
     return {**document, "apiVersion": api_version, "kind": kind}
 
 
-def _moving(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
-    """The claims of disks, as far as a volume migration doubles them."""
-    machines = snapshot.source.machines
-    named = {
-        (vmi.namespace, claim)
+def _moving_claims(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
+    """Returns the PVCs of disks that a volume migration doubles."""
+    vms = snapshot.source.machines
+    claim_keys = {
+        (vmi.namespace, pvc)
         for vmi in snapshot.instances
-        for each in moves(vmi, machines.get(namespace=vmi.namespace, name=vmi.name))
-        for claim in (each.source, each.destination)
+        for move in moves(vmi, vms.get(namespace=vmi.namespace, name=vmi.name))
+        for pvc in (move.source, move.destination)
     }
-    return [each for each in _of(snapshot.claims, namespaces) if (each.namespace, each.name) in named]
+    return [move for move in _in_namespaces(snapshot.claims, namespaces) if (move.namespace, move.name) in claim_keys]
 
 
-def _of(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:
-    return [each for each in objects if each.namespace in namespaces]
+def _in_namespaces(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:
+    return [obj for obj in objects if obj.namespace in namespaces]
 
 
 def _is_ours(configuration: ValidatingWebhookConfiguration) -> bool:
     return configuration.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(configuration) is not None
 
 
-def _lines(objects: Iterable[Object], kinds: Sequence[type[Object]]) -> bytes:
-    """In the order of the kinds: what a VMI depends on stands before it."""
+def _json_lines(objects: Iterable[Object], kinds: Sequence[type[Object]]) -> bytes:
+    """Returns the objects as JSON lines in the order of the kinds: what a VMI depends on stands before it."""
 
     def documents() -> Iterator[bytes]:
         by_kind: dict[type[Object], list[Object]] = {kind: [] for kind in kinds}
-        for each in objects:
-            if type(each) in by_kind:
-                by_kind[type(each)].append(each)
-        for found in by_kind.values():
-            yield from (msgspec.json.encode(allowed(each)) + b"\n" for each in found)
+        for obj in objects:
+            if type(obj) in by_kind:
+                by_kind[type(obj)].append(obj)
+        for group in by_kind.values():
+            yield from (msgspec.json.encode(collected_document(obj)) + b"\n" for obj in group)
 
     return b"".join(documents())

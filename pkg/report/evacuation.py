@@ -1,4 +1,5 @@
-"""Whether all VMs of each node could leave it: by the quotas, by KubeVirt, and by the room of the other nodes. Pure."""
+"""Plans the evacuation of each node: whether the quotas, KubeVirt and the capacity of the other nodes let all its VMs
+leave. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kubeloop.api.objects import condition_is_true
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.causes import hinders_migration
+from pkg.report.causes import unmigratable_reason
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import listed
@@ -30,7 +31,7 @@ _EVERYWHERE: Final = ResourceQuotaSpec()
 
 
 class Violation(Document, frozen=True):
-    """A VM that would stay where it is, and why."""
+    """A VM that would stay on its node, and the reason."""
 
     namespace: str
     vm: str
@@ -38,23 +39,23 @@ class Violation(Document, frozen=True):
 
 
 class NodeEvacuation(Document, frozen=True):
-    """One node that is left by all its VMs while the others stay: each VM by itself, the quotas of all of them at once,
-    and the VMs that would not move."""
+    """The evacuation of one node while the others stay: each VM by itself, the quotas of all of them at once, and the
+    VMs that would not move."""
 
     node: str
     plan: MigrationPlan
     violations: Sequence[Violation]
 
     def document(self) -> dict[str, Any]:
-        """For JSON: the plan's VMs and quotas beside the node and its violations."""
+        """Returns the JSON: the plan's VMs and quotas beside the node and its violations."""
         plan = self.plan.document()
         violations = [violation.document() for violation in self.violations]
         return {"node": self.node, "vms": plan["vms"], "together": plan.get("together", []), "violations": violations}
 
 
 class Evacuation(Document, frozen=True):
-    """Every node in turn. `worst` is the one that most VMs would not leave, of several the one with the most VMs; None
-    without nodes. `remarks` are what was not looked at."""
+    """The evacuation of every node in turn. `worst` is the node that most VMs would not leave, of several the one with
+    the most VMs; None if no node has VMs. `remarks` name what is not looked at."""
 
     ratio: str | None = field(name="overheadRatio")
     nodes: Sequence[NodeEvacuation]
@@ -62,7 +63,7 @@ class Evacuation(Document, frozen=True):
     remarks: Sequence[str]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the JSON."""
         return {
             "evacuate": "all",
             "overheadRatio": self.ratio,
@@ -73,87 +74,88 @@ class Evacuation(Document, frozen=True):
 
 
 @dataclass(frozen=True)
-class Room:
-    """What the nodes offer, and all pods of the cluster; None: they may not be read."""
+class NodeCapacity:
+    """The nodes and all pods of the cluster; None if they may not be read."""
 
     nodes: Sequence[Node] | None = None
     pods: Sequence[Pod] | None = None
 
     @property
     def remarks(self) -> list[str]:
-        """What is not looked at."""
-        missing = [name for name, found in (("nodes", self.nodes), ("pods", self.pods)) if found is None]
-        if missing:
-            return [f"{' and '.join(missing)} may not be listed: whether other nodes have room is not known"]
+        """Sentences about what is not looked at."""
+        unread = [name for name, objects in (("nodes", self.nodes), ("pods", self.pods)) if objects is None]
+        if unread:
+            return [f"{' and '.join(unread)} may not be listed: whether other nodes have room is not known"]
         return ["of placement only requests and taints of nodes are looked at, not selectors and affinities"]
 
-    def of_others(self, left: str) -> dict[str, ResourceList] | None:
-        """Returns what is free on each node that takes VMs but the one that is left, by the names that quota has;
-        None: it is not known."""
-        if self._free is None:
+    def of_other_nodes(self, evacuated: str) -> dict[str, ResourceList] | None:
+        """Returns what is free on each node that takes VMs, except the evacuated one, by quota's names of resources;
+        None if that is not known."""
+        if self._free_by_node is None:
             return None
-        return {name: dict(amounts) for name, amounts in self._free.items() if name != left}
+        return {name: dict(amounts) for name, amounts in self._free_by_node.items() if name != evacuated}
 
     @cached_property
-    def _free(self) -> dict[str, ResourceList] | None:
-        """What is free on each node that takes VMs."""
+    def _free_by_node(self) -> dict[str, ResourceList] | None:
+        """The resources that are free on each node that takes VMs."""
         if self.nodes is None or self.pods is None:
             return None
-        free = {node.name: _offered(node) for node in self.nodes if _takes_vms(node, self.nodes)}
+        free_by_node = {node.name: _requestable(node) for node in self.nodes if _takes_vms(node, self.nodes)}
         for pod in self.pods:
-            if (node := pod.spec.node_name or "") in free and not pod.terminal:
+            if (node := pod.spec.node_name or "") in free_by_node and not pod.terminal:
                 for name, amount in pod_usage(pod).items():
-                    if name in free[node]:
-                        free[node][name] -= amount
-        return free
+                    if name in free_by_node[node]:
+                        free_by_node[node][name] -= amount
+        return free_by_node
 
 
-def evacuations(snapshot: Snapshot, room: Room, ratio: str | None = None) -> Evacuation:
-    """Plan every node that has VMs. `ratio` None: as it is configured."""
+def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = None) -> Evacuation:
+    """Plans every node that has VMs. `ratio` None: the configured one."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
-    nodes = [evacuation(snapshot, room, name, ratio) for name in sorted(names)]
-    worst = max(nodes, key=lambda found: (len(found.violations), len(found.plan.vms)), default=None)
-    asked = next((found.plan.ratio for found in nodes if found.plan.ratio), ratio)
-    return Evacuation(asked, nodes, worst.node if worst else None, room.remarks)
+    nodes = [evacuation(snapshot, capacity, name, ratio) for name in sorted(names)]
+    worst = max(nodes, key=lambda node: (len(node.violations), len(node.plan.vms)), default=None)
+    effective_ratio = next((node.plan.ratio for node in nodes if node.plan.ratio), ratio)
+    return Evacuation(effective_ratio, nodes, worst.node if worst else None, capacity.remarks)
 
 
-def evacuation(snapshot: Snapshot, room: Room, node: str, ratio: str | None = None) -> NodeEvacuation:
-    """Plan one node."""
+def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str | None = None) -> NodeEvacuation:
+    """Plans one node."""
     plan = plan_migrations(snapshot, ratio, node)
-    placed = _unplaced(snapshot, plan, room.of_others(node), ratio)
-    return NodeEvacuation(node, plan, [*_kept_by_quota(snapshot, plan), *placed])
+    unplaced = _unplaced_vms(snapshot, plan, capacity.of_other_nodes(node), ratio)
+    return NodeEvacuation(node, plan, [*_blocked_by_quota(snapshot, plan), *unplaced])
 
 
-def _kept_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Violation]:
-    """Those that the quotas, or KubeVirt, let not go."""
+def _blocked_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Violation]:
+    """Yields the VMs that the quotas, or KubeVirt, do not let go."""
     for vm in plan.vms:
         instance = _instance(snapshot, vm)
         reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
-        reasons += filter(None, [hinders_migration(instance)] if instance else [])
+        reasons += filter(None, [unmigratable_reason(instance)] if instance else [])
         if reasons:
             yield Violation(vm.namespace, vm.vm, "; ".join(reasons))
 
 
-def _unplaced(
-    snapshot: Snapshot, plan: MigrationPlan, free: dict[str, ResourceList] | None, ratio: str | None
+def _unplaced_vms(
+    snapshot: Snapshot, plan: MigrationPlan, free_by_node: dict[str, ResourceList] | None, ratio: str | None
 ) -> Iterator[Violation]:
-    """Those for whose target no node has room, when the largest are placed first, each where most memory is free."""
-    if free is None:
+    """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
+    is free."""
+    if free_by_node is None:
         return
-    asked = [(_requests(snapshot, vm, ratio), vm) for vm in plan.vms if not vm.migrates]
-    for requests, vm in sorted(asked, key=lambda pair: pair[0].get("requests.memory", ZERO), reverse=True):
-        fitting = [name for name, left in free.items() if _has_room(left, requests)]
+    requests_by_vm = [(_requests(snapshot, vm, ratio), vm) for vm in plan.vms if not vm.migrates]
+    for requests, vm in sorted(requests_by_vm, key=lambda pair: pair[0].get("requests.memory", ZERO), reverse=True):
+        fitting = [name for name, free in free_by_node.items() if _has_capacity(free, requests)]
         if not fitting:
             yield Violation(vm.namespace, vm.vm, f"no other node has room for its target pod: {listed(requests)}")
             continue
-        chosen = max(fitting, key=lambda name: (free[name].get("requests.memory", ZERO), name))
+        target_node = max(fitting, key=lambda name: (free_by_node[name].get("requests.memory", ZERO), name))
         for name, amount in requests.items():
-            if name in free[chosen]:
-                free[chosen][name] -= amount
+            if name in free_by_node[target_node]:
+                free_by_node[target_node][name] -= amount
 
 
 def _requests(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> ResourceList:
-    """What the scheduler looks at of the target pod."""
+    """Returns what the scheduler reads of the target pod."""
     instance = _instance(snapshot, vm)
     if instance is None:
         return {}
@@ -163,19 +165,19 @@ def _requests(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> ResourceList
     return {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
 
 
-def _has_room(left: Mapping[str, Any], requests: ResourceList) -> bool:
-    return all(amount <= left[name] for name, amount in requests.items() if name in left)
+def _has_capacity(free: Mapping[str, Any], requests: ResourceList) -> bool:
+    return all(amount <= free[name] for name, amount in requests.items() if name in free)
 
 
-def _offered(node: Node) -> ResourceList:
-    """What pods may request of it, by the names that quota has for that."""
+def _requestable(node: Node) -> ResourceList:
+    """Returns what pods may request of a node, by quota's names of resources."""
     allocatable = parse_resource_list(node.status.allocatable or {})
     return {f"requests.{name}": amount for name, amount in allocatable.items() if name in ("cpu", "memory")}
 
 
 def _takes_vms(node: Node, nodes: Iterable[Node]) -> bool:
-    """Whether launchers can be placed there: KubeVirt labels the nodes, where it runs."""
-    if any(_SCHEDULABLE in each.labels for each in nodes) and node.labels.get(_SCHEDULABLE) != "true":
+    """Reports whether launchers can be placed on a node: KubeVirt labels the nodes where it runs."""
+    if any(_SCHEDULABLE in other.labels for other in nodes) and node.labels.get(_SCHEDULABLE) != "true":
         return False
     tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
     return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")

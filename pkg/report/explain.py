@@ -1,4 +1,4 @@
-"""Why a VM's migration waits, or whether one would. Pure."""
+"""Explains why a VM's migration waits, or whether one would. Pure."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from pkg.util.kubevirt.migration import (
 from pkg.util.resourcequota.touch import last_touch
 
 
-class _Failure(NamedTuple):
+class _FailureEvent(NamedTuple):
     """An event. Every user who may create events can have written it, so that its text is only quoted."""
 
-    at: str
+    time: str
     message: str
-    about: str
+    object_name: str
 
     def __str__(self) -> str:
-        return f"event of {self.about} at {self.at}: {quoted(self.message)}"
+        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
 
 
-_NONE = _Failure("", "", "")
-_ASKS_FOR_MORE = " is requested and "
+_NO_FAILURE = _FailureEvent("", "", "")
+_TOO_LARGE = " is requested and "
 """In what the reserve says of a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 
 class Verdict(StrEnum):
-    """Where a VM stands."""
+    """The state of a VM's migration."""
 
     NOT_RUNNING = "not running"
     COULD_MIGRATE = "could migrate"
@@ -68,7 +68,7 @@ class Verdict(StrEnum):
     UNDER_WAY = "is under way"
 
 
-class Asked(Document, frozen=True):
+class ExplainedMigration(Document, frozen=True):
     """The migration that an explanation is about. `since` is RFC 3339."""
 
     name: str
@@ -78,191 +78,213 @@ class Asked(Document, frozen=True):
 
 
 class Explanation(Document, frozen=True):
-    """`fits` are the quotas that count anything of the target pods to come."""
+    """The explanation of one VM. `fits` are the quotas that count anything of the target pods to come."""
 
     namespace: str
     vm: str
     verdict: Verdict
     summary: str
     ratio: str | None = field(default=None, name="overheadRatio")
-    migration: Asked | None = None
+    migration: ExplainedMigration | None = None
     fits: Sequence[Fit] = field(default=(), name="quotas")
 
 
 def not_running(namespace: str, vm: str, printable_status: str = "") -> Explanation:
-    """A VM without a VMI."""
+    """Explains a VM without a VMI."""
     summary = "the VM does not run: there is nothing to migrate"
-    halted = causes.of_halted(printable_status)
+    halted = causes.halted_reason(printable_status)
     return Explanation(namespace, vm, Verdict.NOT_RUNNING, "; ".join(filter(None, [summary, halted])))
 
 
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
-    """The VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's parallel limits count them."""
+    """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's parallel limits count
+    them."""
     namespace, vm = instance.namespace, instance.name
     rendering = snapshot.rendering(namespace)
     active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
     if not active:
-        found = fits(with_migrations(snapshot, [instance]), namespace, [vm], rendering, would=True)
-        verdict, summary = _prospect(found)
-        summary = "; ".join([summary, *causes.of_instance(snapshot, instance)])
-        return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, found)
+        quota_fits = fits(with_migrations(snapshot, [instance]), namespace, [vm], rendering, would=True)
+        verdict, summary = _prospect_verdict(quota_fits)
+        summary = "; ".join([summary, *causes.vm_notes(snapshot, instance)])
+        return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, quota_fits)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
-    found = fits(snapshot, namespace, [vm], rendering)
-    verdict, summary = _reason(snapshot, instance, migration, found)
-    asked_about = Asked(migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration))
-    return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, asked_about, found)
+    quota_fits = fits(snapshot, namespace, [vm], rendering)
+    verdict, summary = _wait_verdict(snapshot, instance, migration, quota_fits)
+    explained = ExplainedMigration(
+        migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
+    )
+    return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, explained, quota_fits)
 
 
-def _prospect(found: Sequence[Fit]) -> tuple[Verdict, str]:
-    short = [fit for fit in found if not fit.fits]
-    if not short:
+def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
+    too_small = [fit for fit in quota_fits if not fit.fits]
+    if not too_small:
         return Verdict.COULD_MIGRATE, "it does not migrate; a target pod would fit as the quotas are"
-    stuck = [fit for fit in short if not fit.fits_then]
-    if not stuck:
+    still_too_small = [fit for fit in too_small if not fit.fits_then]
+    if not still_too_small:
         return (
             Verdict.COULD_WITH_HEADROOM,
-            f"it does not migrate; a target pod would not fit ({_missing(short)}), headroom would raise the quota",
+            f"it does not migrate; a target pod would not fit ({_missing_amounts(too_small)}), "
+            "headroom would raise the quota",
         )
-    refusals = "; ".join(dict.fromkeys(fit.refusal for fit in stuck if fit.refusal))
-    why = f"and headroom may not raise it: {refusals}" if refusals else "and headroom would not raise the quota enough"
-    return Verdict.COULD_NOT_MIGRATE, f"it does not migrate; a target pod would not fit ({_missing(stuck)}), {why}"
+    refusals = "; ".join(dict.fromkeys(fit.refusal for fit in still_too_small if fit.refusal))
+    reason = (
+        f"and headroom may not raise it: {refusals}" if refusals else "and headroom would not raise the quota enough"
+    )
+    return (
+        Verdict.COULD_NOT_MIGRATE,
+        f"it does not migrate; a target pod would not fit ({_missing_amounts(still_too_small)}), {reason}",
+    )
 
 
-def _reason(
+def _wait_verdict(
     snapshot: Snapshot,
     instance: VirtualMachineInstance,
     migration: VirtualMachineInstanceMigration,
-    found: Sequence[Fit],
+    quota_fits: Sequence[Fit],
 ) -> tuple[Verdict, str]:
     name = migration.name
     if abort_requested(migration):
         return Verdict.BEING_ABORTED, f"{name} is being aborted"
-    why = _of_targets(snapshot, migration)
+    target_reason = _target_reason(snapshot, migration)
     if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
-        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}{why}"
-    if waits := causes.kubevirt_waits(migration):
-        return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {waits}"
-    if not found and any(migration_of(pod) == migration.uid for pod in snapshot.pods):
-        return (Verdict.UNDER_WAY, f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{why}")
-    short = [fit for fit in found if not fit.fits]
-    if short:
-        return _lacking(name, short, causes.of_instance(snapshot, instance))
-    in_the_way = _in_the_way(snapshot, instance, migration, found)
-    if in_the_way:
-        return in_the_way
+        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}{target_reason}"
+    if wait_reason := causes.kubevirt_wait_reason(migration):
+        return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
+    if not quota_fits and any(migration_of(pod) == migration.uid for pod in snapshot.pods):
+        return (
+            Verdict.UNDER_WAY,
+            f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{target_reason}",
+        )
+    too_small = [fit for fit in quota_fits if not fit.fits]
+    if too_small:
+        return _shortage_verdict(name, too_small, causes.vm_notes(snapshot, instance))
+    verdict = _creation_verdict(snapshot, instance, migration, quota_fits)
+    if verdict:
+        return verdict
     if is_refused(migration):
-        last = max(_failures(snapshot, instance, migration), default=_NONE).message
-        if devices := of_devices(last, {name for fit in found for name in fit.needs}):
+        message = max(_failures(snapshot, instance, migration), default=_NO_FAILURE).message
+        if devices := of_devices(message, {name for fit in quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
-        again = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
-        if snapshot.installed.stopped:
-            return Verdict.WAITS_FOR_HEADROOM, f"{again}, and headroom, which changes it, does not run"
-        if refusals := dict.fromkeys(fit.refusal for fit in found if fit.refusal):
-            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{again}, and headroom may not change it", *refusals])
-        return Verdict.WAITS_FOR_KUBEVIRT, again + _next_touch(snapshot, instance)
-    limit = _parallel_limit(snapshot, instance)
-    ahead = causes.of_queue(snapshot, migration) if limit else ""
-    busy = [limit, ahead, *causes.of_instance(snapshot, instance)]
-    said = "; ".join(filter(None, busy))
-    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {said}" if said else "")
+        retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
+        if snapshot.installed.is_stopped:
+            return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
+        if refusals := dict.fromkeys(fit.refusal for fit in quota_fits if fit.refusal):
+            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
+        return Verdict.WAITS_FOR_KUBEVIRT, retry + _next_touch_note(snapshot, instance)
+    limit = _parallel_limit_note(snapshot, instance)
+    ahead = causes.priority_note(snapshot, migration) if limit else ""
+    reasons = [limit, ahead, *causes.vm_notes(snapshot, instance)]
+    notes = "; ".join(filter(None, reasons))
+    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {notes}" if notes else "")
 
 
-def _lacking(name: str, short: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
+def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
     """Returns what a migration waits for that does not fit into these quotas."""
-    lacks = f"{name} does not fit: {_missing(short)}"
-    if refusals := dict.fromkeys(fit.refusal for fit in short if fit.refusal):
-        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{lacks}, and headroom may not raise it", *refusals, *notes])
-    if behind := dict.fromkeys(fit.not_enforced for fit in short if fit.not_enforced and fit.fits_then):
-        return Verdict.WAITS_FOR_KUBERNETES, "; ".join([lacks, *behind, *notes])
-    return Verdict.WAITS_FOR_QUOTA, "; ".join([lacks, *notes])
+    shortage = f"{name} does not fit: {_missing_amounts(too_small)}"
+    if refusals := dict.fromkeys(fit.refusal for fit in too_small if fit.refusal):
+        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{shortage}, and headroom may not raise it", *refusals, *notes])
+    if unenforced := dict.fromkeys(fit.not_enforced for fit in too_small if fit.not_enforced and fit.fits_then):
+        return Verdict.WAITS_FOR_KUBERNETES, "; ".join([shortage, *unenforced, *notes])
+    return Verdict.WAITS_FOR_QUOTA, "; ".join([shortage, *notes])
 
 
-def _in_the_way(
+def _creation_verdict(
     snapshot: Snapshot,
     instance: VirtualMachineInstance,
     migration: VirtualMachineInstanceMigration,
-    found: Sequence[Fit],
+    quota_fits: Sequence[Fit],
 ) -> tuple[Verdict, str] | None:
-    """What keeps KubeVirt from creating a target pod that fits: our own webhook, or what KubeVirt said last."""
+    """Returns what keeps KubeVirt from creating a target pod that fits: headroom's own webhook, or KubeVirt's last
+    failure."""
     namespace = snapshot.source.namespaces.get(name=instance.namespace)
-    is_asked = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
-    ours = (
-        f"webhook {_POD_WEBHOOK} does not answer" if is_asked and _POD_WEBHOOK in snapshot.installed.in_the_way else ""
+    is_reserved = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+    own_webhook = (
+        f"webhook {_POD_WEBHOOK} does not answer"
+        if is_reserved and _POD_WEBHOOK in snapshot.installed.blocking_webhooks
+        else ""
     )
-    known = {quota.name for quota in snapshot.quotas_of(instance.namespace)}
+    quota_names = {quota.name for quota in snapshot.quotas_of(instance.namespace)}
     failures = [
         failure
         for failure in _failures(snapshot, instance, migration)
-        if not (is_refused(migration) and refusing_quota(failure.message) in known)
+        if not (is_refused(migration) and refusing_quota(failure.message) in quota_names)
     ]
-    last = max(failures, default=_NONE)
-    if ours or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in last.message:
-        why = str(last) if failures else ours
-        larger = f"; {_larger(found)}" if _ASKS_FOR_MORE in last.message else ""
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {why}{larger}"
+    latest = max(failures, default=_NO_FAILURE)
+    if own_webhook or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
+        reason = str(latest) if failures else own_webhook
+        note = f"; {_larger_pod_note(quota_fits)}" if _TOO_LARGE in latest.message else ""
+        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {reason}{note}"
     if failures:
-        why = causes.of_refusal(snapshot, instance.namespace, last.message)
+        reason = causes.refusal_reason(snapshot, instance.namespace, latest.message)
         return (
             Verdict.WAITS_FOR_KUBEVIRT,
-            f"{migration.name} fits, but KubeVirt could not create its target pod: {last}{why and f'; {why}'}",
+            f"{migration.name} fits, but KubeVirt could not create its target pod: {latest}{reason and f'; {reason}'}",
         )
     return None
 
 
-def _larger(found: Sequence[Fit]) -> str:
-    """Why the reserve refuses a target: it asks for more than what was added for it."""
-    granted = {name: need.requested for fit in found for name, need in fit.needs.items()}
+def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
+    """Explains why the reserve refuses a target: the pod asks for more than what was added for it."""
+    expected = {name: need.requested for fit in quota_fits for name, need in fit.needs.items()}
     return (
-        f"the pod asks for more than headroom expects of it and has added ({listed(granted)}): see what changes the "
+        f"the pod asks for more than headroom expects of it and has added ({listed(expected)}): see what changes the "
         f"VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
     )
 
 
 def _failures(
     snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
-) -> list[_Failure]:
-    """What events say of pods of the VM that could not be created since the migration began."""
+) -> list[_FailureEvent]:
+    """Returns the events about pods of the VM that could not be created since the migration began."""
     # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
-    told = {(VIRTUAL_MACHINE_INSTANCES.kind, instance.name), (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name)}
+    objects = {
+        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
+        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
+    }
     since = migration.metadata.creation_timestamp or ""
     return [
-        _Failure(event.last_timestamp or "", event.message, event.involved_object.name)
+        _FailureEvent(event.last_timestamp or "", event.message, event.involved_object.name)
         for event in snapshot.failures
         if event.reason == constants.EVENT_FAILED_CREATE
         and event.involved_object.namespace == instance.namespace
-        and (event.involved_object.kind, event.involved_object.name) in told
+        and (event.involved_object.kind, event.involved_object.name) in objects
         and (event.last_timestamp or "") >= since
     ]
 
 
-def _next_touch(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
-    """When headroom changes the quota next, so that KubeVirt tries again."""
-    found = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
-    at = partial(rfc3339, timespec="milliseconds")
-    touched = (f"; headroom touched it at {at(each.at)}, the next time is {at(each.next)}" for each in found if each)
-    return "".join(touched)
+def _next_touch_note(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
+    """Returns when headroom changes the quota next, so that KubeVirt tries again."""
+    touches = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
+    rfc3339_ms = partial(rfc3339, timespec="milliseconds")
+    sentences = (
+        f"; headroom touched it at {rfc3339_ms(touch.at)}, the next time is {rfc3339_ms(touch.next)}"
+        for touch in touches
+        if touch
+    )
+    return "".join(sentences)
 
 
-def _of_targets(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
+def _target_reason(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
     job = constants.LABEL_MIGRATION_JOB_UID
     targets = (pod for pod in snapshot.pods if pod.labels.get(job) == migration.uid)
-    return "".join(f": {why}" for pod in targets if (why := causes.of_target(snapshot, pod)))
+    return "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(snapshot, pod)))
 
 
-def _missing(found: Sequence[Fit]) -> str:
+def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
     return "; ".join(
         f"{fit.quota} lacks "
         + ", ".join(f"{shown(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing)
-        for fit in found
+        for fit in quota_fits
     )
 
 
-def _parallel_limit(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
-    """Why it waits for KubeVirt, as far as migrations show it."""
-    running = [
+def _parallel_limit_note(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
+    """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
+    source_nodes = [
         {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
         for m in snapshot.migrations
         if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
     ]
     configuration = snapshot.rendering(instance.namespace).kubevirt
-    return hindrance(running, trusted_status(instance).node_name or "", limits_of(configuration))
+    return hindrance(source_nodes, trusted_status(instance).node_name or "", limits_of(configuration))

@@ -1,8 +1,8 @@
-"""Whether a migration's target pods fit into a namespace's quotas, as they are and after headroom has decided. Pure.
+"""Computes whether a migration's target pods fit into a namespace's quotas, as they are and after headroom has decided.
+Pure.
 
-A VM that does not migrate is asked about by a migration that does not exist: pending, and refused, so that whatever
-headroom would do about it is in the plan.
-"""
+A VM that does not migrate is asked about by a hypothetical migration: pending, and refused, so that whatever headroom
+would do about it is in the plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationStatus,
 )
 from pkg.report.snapshot import Document, Snapshot
-from pkg.report.status import kept_by, not_enforced
+from pkg.report.status import keeper_of, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import listed, shown
 from pkg.util.kubevirt.migration import is_finished
@@ -42,15 +42,15 @@ from pkg.util.resourcequota.rancher_project import left_in, no_room
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
-_NAMED = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
-"""The VMs that a problem's sentence is about."""
+_VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
+"""Matches a VM that a problem's sentence is about."""
 
-_WAITS = re.compile(r"^migration of VM \S+ waits: ")
-"""How a problem begins that is about a migration's cap."""
+_CAP_WAIT = re.compile(r"^migration of VM \S+ waits: ")
+"""Matches the beginning of a problem about a migration's cap."""
 
 
-class Need(Document, frozen=True):
-    """What a quota counts of the pods to come, of one resource. `missing` is zero where it fits."""
+class PodNeed(Document, frozen=True):
+    """The amount of one resource that a quota counts of pending target pods. `missing` is zero if it fits."""
 
     requested: Quantity
     used: Quantity
@@ -65,13 +65,12 @@ class Fit(Document, frozen=True):
     `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
     controller's writes of the quota, and why, "" where nobody does; `not_enforced` is why quota admission, which `fits`
     is about, goes by other limits than spec.hard, "" where it does not; `waits_for_leftover`: the pods of an earlier
-    migration are in the way, which end by themselves.
-    """
+    migration take the place of the target, and end by themselves."""
 
     quota: str = field(name="name")
     kept_by: str
     fits: bool
-    needs: Mapping[str, Need] = field(name="resources")
+    needs: Mapping[str, PodNeed] = field(name="resources")
     raised: ResourceList = field(name="raisedBy")
     fits_then: bool
     action: str
@@ -80,138 +79,145 @@ class Fit(Document, frozen=True):
     waits_for_leftover: bool = field(default=False, name="waitsForLeftover")
 
 
-def asked_for(instance: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
-    """The migration that does not exist."""
+def hypothetical_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
+    """Returns a migration of the VM that does not exist."""
     refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
     return VirtualMachineInstanceMigration(
-        metadata=ObjectMeta(name=f"asked-{instance.name}", namespace=instance.namespace, uid=f"asked-{instance.uid}"),
-        spec=VirtualMachineInstanceMigrationSpec(vmi_name=instance.name),
+        metadata=ObjectMeta(name=f"asked-{vmi.name}", namespace=vmi.namespace, uid=f"asked-{vmi.uid}"),
+        spec=VirtualMachineInstanceMigrationSpec(vmi_name=vmi.name),
         status=VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
     )
 
 
 def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Snapshot:
-    """The same cluster with a migration of each, beside those that there are."""
-    return replace(snapshot, migrations=(*snapshot.migrations, *map(asked_for, instances)))
+    """Returns the same cluster with a hypothetical migration of each, beside those that exist."""
+    return replace(snapshot, migrations=(*snapshot.migrations, *map(hypothetical_migration, instances)))
 
 
 def fits(
     snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None, *, would: bool = False
 ) -> list[Fit]:
-    """The namespace's quotas that count anything of the target pods to come of these VMs, together. `would`: they do
-    not migrate, what headroom does is said as what it would do; so it is where no headroom runs."""
+    """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
+    together. `would`: the VMs do not migrate, and the action is worded as what headroom would do; so it is if no
+    headroom runs."""
     rendering = rendering or snapshot.rendering(namespace)
-    would = would or snapshot.installed.stopped
-    found = (
+    would = would or snapshot.installed.is_stopped
+    quota_fits = (
         _fit(snapshot.observe(quota, rendering), vms, snapshot, would=would) for quota in snapshot.quotas_of(namespace)
     )
-    return [fit for fit in found if fit.needs]
+    return [fit for fit in quota_fits if fit.needs]
 
 
 def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: bool) -> Fit:
     quota, policy = observed.quota, snapshot.basis.policy
     base = base_of(quota, observed.limits, EXACT, observed.rancher.granted)
     vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
-    to_come = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
-    would_be = plan(observed, policy)
-    refusal = refusal_of(snapshot, observed) or _no_room(snapshot, observed, would_be)
-    decided = Plan() if refusal else would_be
-    then = _applied(quota, decided)
-    raised = _more(quota, decided)
-    needs = _needs(_enforced(quota), to_come)
-    behind = not_enforced(quota)
-    short = _missing(_needs(then, to_come))
-    served = _missing(_needs(_applied(quota, plan(observed, EXACT)), to_come)) if policy.mode is Mode.ASSIST else short
-    left = (
-        _unserved(short, served, policy)
-        or _lingering(short, vms)
-        or _volumes(observed, short, vms)
-        or _growth(short, vms)
+    targets = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
+    wanted_plan = plan(observed, policy)
+    refusal = write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, wanted_plan)
+    effective_plan = Plan() if refusal else wanted_plan
+    raised_quota = _with_plan(quota, effective_plan)
+    raised = _raised_by(quota, effective_plan)
+    needs = _needs(_with_enforced_limits(quota), targets)
+    unenforced = unenforced_limits(quota)
+    missing = _missing(_needs(raised_quota, targets))
+    by_takeover = (
+        _missing(_needs(_with_plan(quota, plan(observed, EXACT)), targets)) if policy.mode is Mode.ASSIST else missing
     )
-    raises = _raises(quota, raised) + (", which is not enough" if short else "")
-    said = "; ".join(_said(decided, names))
+    reason = (
+        _assist_reason(missing, by_takeover, policy)
+        or _leftover_reason(missing, vms)
+        or _volumes_reason(observed, missing, vms)
+        or _growth_reason(missing, vms)
+    )
+    sentence = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
+    problems = "; ".join(_plan_problems(effective_plan, names))
     return Fit(
         quota=quota.name,
-        kept_by=kept_by(observed, policy.mode),
+        kept_by=keeper_of(observed, policy.mode),
         fits=not _missing(needs),
         needs=needs,
         raised=raised,
-        fits_then=not short,
-        action=_left_alone(observed)
+        fits_then=not missing,
+        action=_unmanaged_reason(observed)
         or (f"nothing: {refusal}" if refusal else "")
-        or _does(raises if raised else "", said, left, would=would)
-        or (f"nothing: {behind}" if behind and _missing(needs) else "")
-        or _nothing(observed, needs, vms),
+        or _action(sentence if raised else "", problems, reason, would=would)
+        or (f"nothing: {unenforced}" if unenforced and _missing(needs) else "")
+        or _no_action(observed, needs, vms),
         refusal=refusal,
-        not_enforced=behind,
-        waits_for_leftover=bool(_lingering(short, vms)),
+        not_enforced=unenforced,
+        waits_for_leftover=bool(_leftover_reason(missing, vms)),
     )
 
 
-def refusal_of(snapshot: Snapshot, observed: Facts) -> str:
-    """Who refused what the running controller asked for last to raise the quota, or to give back, and why; "" where
-    nobody did. What it would do next does not matter then."""
+def write_refusal(snapshot: Snapshot, observed: Facts) -> str:
+    """Returns who refused what the running controller asked for last to raise the quota, or to give back, and why; ""
+    if nobody did. What it would do next does not matter then."""
     quota = observed.quota
     kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
     return snapshot.installed.refusal(kind, key)
 
 
-def _no_room(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
-    """Returns why Rancher will not grant what the plan requests of it: its project has no room, where that may be read,
-    else what headroom's last event says; "" where nothing is known."""
+def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
+    """Returns why Rancher will not grant what the plan requests of it: its project has no room, if that may be read,
+    else the text of headroom's last event; "" if nothing is known."""
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
     if project := snapshot.project_of(observed.rancher.namespace):
-        left = left_in(project, snapshot.namespaces, observed.quota.namespace)
-        return no_room(project, left, _more(observed.quota, decided))
-    asked = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
+        remaining = left_in(project, snapshot.namespaces, observed.quota.namespace)
+        return no_room(project, remaining, _raised_by(observed.quota, decided))
+    waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     events = [
         (event.last_timestamp or "", event.message)
         for event in snapshot.failures
         if event.reason == EVENT_PROJECT_FULL and event.involved_object.name == observed.quota.name
     ]
-    at, message = max(events, default=("", ""))
-    return f"event of {observed.quota.name} at {at}: {quoted(message)}" if at and at >= min(asked, default="") else ""
+    time, message = max(events, default=("", ""))
+    return (
+        f"event of {observed.quota.name} at {time}: {quoted(message)}"
+        if time and time >= min(waiting_since, default="")
+        else ""
+    )
 
 
-def _more(quota: ResourceQuota, decided: Plan) -> ResourceList:
-    """What a plan adds to spec.hard."""
-    more = subtract(parse_resource_list(_applied(quota, decided).hard), parse_resource_list(quota.hard))
-    return {name: amount for name, amount in sorted(more.items()) if amount > ZERO}
+def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:
+    """Returns what a plan adds to spec.hard."""
+    added = subtract(parse_resource_list(_with_plan(quota, decided).hard), parse_resource_list(quota.hard))
+    return {name: amount for name, amount in sorted(added.items()) if amount > ZERO}
 
 
-def _applied(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
-    """With the limits that a plan writes."""
+def _with_plan(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
+    """Returns the quota with the limits that a plan writes."""
     hard = {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
     return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
 
 
-def _enforced(quota: ResourceQuota) -> ResourceQuota:
-    """With the limits that quota admission goes by."""
+def _with_enforced_limits(quota: ResourceQuota) -> ResourceQuota:
+    """Returns the quota with the limits that quota admission goes by."""
     enforced = quota.status.hard or {}
     hard = {name: enforced.get(name, limit) for name, limit in quota.hard.items()}
     return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
 
 
-def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> dict[str, Need]:
+def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> dict[str, PodNeed]:
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
     return {
-        name: _need(to_come[name], used.get(name, ZERO), limit)
+        name: _pod_need(to_come[name], used.get(name, ZERO), limit)
         for name, limit in sorted(hard.items())
         if to_come.get(name, ZERO) > ZERO
     }
 
 
-def _need(requested: Quantity, used: Quantity, limited: Quantity) -> Need:
-    return Need(requested, used, limited, shortage(used, requested, limited))
+def _pod_need(requested: Quantity, used: Quantity, limited: Quantity) -> PodNeed:
+    return PodNeed(requested, used, limited, shortage(used, requested, limited))
 
 
-def _missing(needs: Mapping[str, Need]) -> ResourceList:
+def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
     return {name: need.missing for name, need in needs.items() if need.missing}
 
 
-def _left_alone(observed: Facts) -> str:
-    """Why headroom does nothing about the quota; "" where it does."""
+def _unmanaged_reason(observed: Facts) -> str:
+    """Returns why headroom does nothing about the quota; "" if it does something."""
     quota = observed.quota
     if observed.namespace_off or switched_off(quota):
         return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
@@ -222,64 +228,69 @@ def _left_alone(observed: Facts) -> str:
     return "nothing by itself: the namespace is managed tenant quota's" if observed.mtq else ""
 
 
-def _does(raises: str, said: str, left: str, *, would: bool) -> str:
-    """`said` is what the plan complains of, `left` why something stays missing."""
+def _action(raises: str, problems: str, reason: str, *, would: bool) -> str:
+    """Returns the action as a sentence. `problems` are the plan's, `reason` is why something stays missing."""
     if raises:
-        return "; ".join(filter(None, [f"{'would raise' if would else 'raises'} {raises}", said, left]))
-    if said:
-        return f"{'would wait' if would else 'waits'}: {said}"
-    return f"nothing: {left}" if left else ""
+        return "; ".join(filter(None, [f"{'would raise' if would else 'raises'} {raises}", problems, reason]))
+    if problems:
+        return f"{'would wait' if would else 'waits'}: {problems}"
+    return f"nothing: {reason}" if reason else ""
 
 
-def _nothing(observed: Facts, needs: Mapping[str, Need], vms: Sequence[VmUsage]) -> str:
+def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUsage]) -> str:
     if _missing(needs):
         return "nothing: the namespace's annotation grants none of what is missing"
     entered = any(key in observed.quota.annotations for vm in vms for key in vm.keys)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 
-def _said(decided: Plan, vms: Collection[str]) -> list[str]:
-    """What the plan complains of, without what is about other VMs alone."""
-    texts = [_WAITS.sub("", str(problem)) for problem in decided.problems]
-    return [text for text in texts if not (named := set(_NAMED.findall(text))) or named & set(vms)]
+def _plan_problems(decided: Plan, vms: Collection[str]) -> list[str]:
+    """Returns the plan's problems, without those about other VMs alone."""
+    texts = [_CAP_WAIT.sub("", str(problem)) for problem in decided.problems]
+    return [text for text in texts if not (vm_names := set(_VM_NAME.findall(text))) or vm_names & set(vms)]
 
 
-def _lingering(short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """Which pods of earlier migrations take the place of the targets, which KubeVirt creates later."""
+def _leftover_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
+    """Returns which pods of earlier migrations take the place of the targets, which KubeVirt creates later."""
     names = ", ".join(side.name for vm in vms for side in vm.old_sides)
-    return f"KubeVirt creates no target before {names} of an earlier migration has ended" if short and names else ""
+    return f"KubeVirt creates no target before {names} of an earlier migration has ended" if missing and names else ""
 
 
-def _growth(short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """What the targets count more than their sources, in the resources that stay `short`: no entry pays for that."""
-    more = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
-    grown = {name: amount for name, amount in more.items() if amount > ZERO and name in short}
-    if not grown:
+def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
+    """Returns how much more the targets count than their sources, in the resources that stay `missing`: no entry pays
+    for that."""
+    growth = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
+    growing = {name: amount for name, amount in growth.items() if amount > ZERO and name in missing}
+    if not growing:
         return ""
-    newer = sorted({name for vm in vms for name in vm.limits_since} & grown.keys())
-    why = f": the quota limits {', '.join(newer)} only since the VM's pod was created" if newer else ""
-    return f"the VM has grown by {listed(grown)}, which the quota's base has to cover, it lacks {listed(short)}{why}"
+    new_limits = sorted({name for vm in vms for name in vm.limits_since} & growing.keys())
+    reason = f": the quota limits {', '.join(new_limits)} only since the VM's pod was created" if new_limits else ""
+    return (
+        f"the VM has grown by {listed(growing)}, which the quota's base has to cover, "
+        f"it lacks {listed(missing)}{reason}"
+    )
 
 
-def _volumes(observed: Facts, short: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """Why what a volume migration doubles stays `short`."""
-    if observed.storage_migration or not total(vm.volumes_to_come for vm in vms).keys() & short.keys():
+def _volumes_reason(observed: Facts, missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
+    """Returns why what a volume migration doubles stays `missing`."""
+    if observed.storage_migration or not total(vm.volumes_to_come for vm in vms).keys() & missing.keys():
         return ""
     name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
     return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
-def _unserved(short: ResourceList, served: ResourceList, policy: Policy) -> str:
-    """What mode assist leaves missing, by Harvester's own rules; `served` is what takeover would leave."""
-    if policy.mode is not Mode.ASSIST or not short:
+def _assist_reason(missing: ResourceList, takeover_missing: ResourceList, policy: Policy) -> str:
+    """Returns what mode assist leaves missing, by Harvester's own rules; `takeover_missing` is what takeover would
+    leave."""
+    if policy.mode is not Mode.ASSIST or not missing:
         return ""
-    by_takeover = "" if short.keys() & served.keys() else ", --mode takeover adds it"
-    return f"mode assist leaves {listed(short)} missing{by_takeover}"
+    by_takeover = "" if missing.keys() & takeover_missing.keys() else ", --mode takeover adds it"
+    return f"mode assist leaves {listed(missing)} missing{by_takeover}"
 
 
-def _raises(quota: ResourceQuota, raised: ResourceList) -> str:
-    before = parse_resource_list(quota.hard)
+def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
+    limits = parse_resource_list(quota.hard)
     return ", ".join(
-        f"{name} from {shown(before.get(name, ZERO), name)} to {shown(before.get(name, ZERO) + more, name)}"
-        for name, more in raised.items()
+        f"{name} from {shown(limits.get(name, ZERO), name)} to {shown(limits.get(name, ZERO) + amount, name)}"
+        for name, amount in raised.items()
     )

@@ -1,7 +1,7 @@
-"""One HTML page of its own from a snapshot: quotas as bars, what waits, and what was raised lately. Pure.
+"""Renders one HTML page of its own from a snapshot: quotas as bars, what waits, and what was raised lately. Pure.
 
-No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark as the browser has it.
-"""
+No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark as the browser has
+it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Final
 
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
-from pkg.report.budget import explained
-from pkg.report.installation import lasting
+from pkg.report.budget import explain_with_budget
+from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import Addition, Amounts, QuotaStatus
 from pkg.util.amounts import listed
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.kubevirt.migration import is_finished, is_refused
 
-_LATELY: Final = 3600.0
+_RECENT: Final = 3600.0
 _MOST_WAITING, _MOST_EVENTS = 100, 200
-OF_RAISES: Final = (EVENT_RAISED, EVENT_GIVEN_BACK)
+RAISE_REASONS: Final = (EVENT_RAISED, EVENT_GIVEN_BACK)
 """The reasons of events that say what was added for a VM, and that it was given back."""
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #fff; --line: #d9dee5;
@@ -47,23 +47,23 @@ td:not(:last-child) { min-width: 9rem; }
 
 
 def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
-    """Returns the document. `head` is whether headroom works, in a line; raised quotas and those with a problem come
-    first. `snapshot.failures` has the events of OF_RAISES."""
+    """Returns the document. `head` says in a line whether headroom works; raised quotas and those with a problem come
+    first. `snapshot.failures` has the events of RAISE_REASONS."""
     ordered = sorted(quotas, key=lambda quota: (quota.is_quiet, quota.namespace, quota.name))
-    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
+    time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>headroom</title><style>{_STYLE}</style></head><body>",
-        f'<h1>{escape(head)}</h1><p class="soft">{at}</p>',
+        f'<h1>{escape(head)}</h1><p class="soft">{time_text}</p>',
         *(f'<p class="alarm">{escape(alarm)}</p>' for alarm in snapshot.installed.alarms()),
         *_waiting(snapshot),
         "<h2>Quotas</h2>",
         '<p class="soft">Grey: the base. Blue: added for migrations. Dark line: used.</p>',
         *(part for quota in ordered for part in _quota(quota, snapshot.now)),
-        *_lately(snapshot),
+        *_recent_events(snapshot),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -82,37 +82,41 @@ def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
 
 
 def _bar(name: str, row: Amounts) -> str:
-    whole = max(row.hard, row.used, row.base_now + row.added)
+    whole = max(row.hard, row.used, row.base_or_rest + row.added)
     return (
         f'<div class="row"><span>{escape(name)}</span><span class="bar">'
-        f'<i class="b" style="width:{_share(row.base_now, whole)}%"></i>'
+        f'<i class="b" style="width:{_share(row.base_or_rest, whole)}%"></i>'
         f'<i class="a" style="width:{_share(row.added, whole)}%"></i>'
         f'<u style="width:{_share(row.used, whole)}%"></u></span><span>{escape(row.sentence(name))}</span></div>'
     )
 
 
 def _share(part: Quantity, whole: Quantity) -> float:
-    """Per cent, to a tenth."""
+    """Returns the share in per cent, to a tenth."""
     return round(100 * max(0, part.nanos) / whole.nanos, 1) if whole > ZERO else 0.0
 
 
 def _entry(entry: Addition, now: float) -> str:
-    since = f" for {lasting(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
-    left = f": {', '.join(entry.left)}" if entry.left else ""
-    return f"{entry.vm} {entry.state}{since}{left}, {listed(entry.resources)}"
+    since = f" for {duration_text(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
+    leftovers = f": {', '.join(entry.left)}" if entry.left else ""
+    return f"{entry.vm} {entry.state}{since}{leftovers}, {listed(entry.resources)}"
 
 
 def _waiting(snapshot: Snapshot) -> Iterator[str]:
-    """Migrations that quota refused, and what is missing."""
-    waiting = [each for each in snapshot.migrations if is_refused(each) and not is_finished(each)]
+    """Yields a table of the migrations that quota refused, and what is missing."""
+    waiting = [vmim for vmim in snapshot.migrations if is_refused(vmim) and not is_finished(vmim)]
     if not waiting:
         return
     yield "<h2>Waiting</h2><table><tr><th>VM</th><th>migration</th><th>why</th></tr>"
     for migration in waiting[:_MOST_WAITING]:
         name, namespace = migration.spec.vmi_name, migration.namespace
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
-        why = explained(snapshot, instance) if instance is not None else None
-        text = f"{why.verdict}: {why.summary}" if why else "its VM does not run, or may not be read"
+        explanation = explain_with_budget(snapshot, instance) if instance is not None else None
+        text = (
+            f"{explanation.verdict}: {explanation.summary}"
+            if explanation
+            else "its VM does not run, or may not be read"
+        )
         cells = (f"{namespace}/{name}", migration.name, text)
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
     yield "</table>"
@@ -120,16 +124,16 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
         yield f'<p class="soft">and {len(waiting) - _MOST_WAITING} more</p>'
 
 
-def _lately(snapshot: Snapshot) -> Iterator[str]:
-    """What was raised and given back in the last hour, the latest first."""
-    found = []
+def _recent_events(snapshot: Snapshot) -> Iterator[str]:
+    """Yields a table of what was raised and given back in the last hour, the latest first."""
+    events = []
     for event in snapshot.failures:
-        at = event.last_timestamp or ""
-        if event.reason in OF_RAISES and at and from_rfc3339(at) > snapshot.now - _LATELY:
-            found.append((at, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
-    if not found:
+        time_text = event.last_timestamp or ""
+        if event.reason in RAISE_REASONS and time_text and from_rfc3339(time_text) > snapshot.now - _RECENT:
+            events.append((time_text, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
+    if not events:
         return
     yield "<h2>Events of the last hour</h2><table><tr><th>at</th><th>VM</th><th></th></tr>"
-    for cells in sorted(found, reverse=True)[:_MOST_EVENTS]:
+    for cells in sorted(events, reverse=True)[:_MOST_EVENTS]:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
     yield "</table>"

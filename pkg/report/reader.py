@@ -1,4 +1,4 @@
-"""What the reports look at, read from a cluster: one list of each kind, the Lease, the registration."""
+"""Reads what the reports look at from a cluster: one list of each kind, the Lease, the registration."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.rancher import PROJECTS
 from pkg.config.cause import decoded
-from pkg.report.evacuation import Room
-from pkg.report.installation import Held, Installed, held, seconds_since
+from pkg.report.evacuation import NodeCapacity
+from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
-from pkg.report.status import not_enforced
+from pkg.report.status import unenforced_limits
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
 from pkg.selfcheck.kubernetes_version import ask
 from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
@@ -53,9 +53,9 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuo
 
 T = TypeVar("T", bound=Object)
 
-FAILURES: Final = f"reason={EVENT_FAILED_CREATE}"
+FAILURE_SELECTOR: Final = f"reason={EVENT_FAILED_CREATE}"
 """A field selector: what KubeVirt, and others, say of pods that they could not create."""
-_FULL_PROJECTS: Final = f"reason={EVENT_PROJECT_FULL}"
+_FULL_PROJECT_EVENTS: Final = f"reason={EVENT_PROJECT_FULL}"
 
 
 _EVENT_FRESH: Final = 600.0
@@ -70,8 +70,8 @@ class Absent(ReportedError):
 
 
 @dataclass(frozen=True)
-class Assumed:
-    """What is said of the installation that is reported on; None: what is found."""
+class Assumptions:
+    """The flags about the installation that is reported on; None: what is found."""
 
     mode: Mode | None = None
     estimate: EstimateKind | None = None
@@ -79,33 +79,34 @@ class Assumed:
     """Headroom's own."""
 
 
-async def take(client: Client, assumed: Assumed, namespace: str = "", *, events: str | None = None) -> Snapshot:
-    """The cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
+async def read_snapshot(
+    client: Client, assumptions: Assumptions, namespace: str = "", *, events: str | None = None
+) -> Snapshot:
+    """Reads the cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them.
     `events`: a field selector of those that are read, None for none.
 
-    Raises Absent for a namespace that is not there, ApiError.
-    """
+    Raises Absent for a namespace that does not exist, ApiError."""
     if namespace:
         namespaces = [await require(client, registry.NAMESPACES, namespace)]
     else:
         namespaces = await _list(client, registry.NAMESPACES)
-    configurations = await _settings(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    configurations = await _list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
-    if any(map(not_enforced, quotas)):  # for a moment that is so after every write
+    if any(map(unenforced_limits, quotas)):  # for a moment that is so after every write
         await asyncio.sleep(_ENFORCED_WITHIN)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
-    counted = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
-    installed, said = await _installed(client, own_namespaces(client, assumed.namespace), configurations)
-    basis = await _basis(client, assumed, said)
-    failures = await _settings(client, registry.EVENTS, namespace, fields=events) if events is not None else []
-    asks = basis.rancher_quotas is RancherQuotas.ANNOTATION
+    counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
+    installed, published = await _read_installed(client, home_namespaces(client, assumptions.namespace), configurations)
+    basis = await _read_basis(client, assumptions, published)
+    failures = await _list_allowed(client, registry.EVENTS, namespace, fields=events) if events is not None else []
+    by_request = basis.rancher_quotas is RancherQuotas.ANNOTATION
     # What all namespaces of a project request takes its room.
-    every = await _settings(client, registry.NAMESPACES) if asks and namespace else []
-    projects = await _settings(client, PROJECTS) if asks and (every or not namespace) else []
+    all_namespaces = await _list_allowed(client, registry.NAMESPACES) if by_request and namespace else []
+    projects = await _list_allowed(client, PROJECTS) if by_request and (all_namespaces or not namespace) else []
     if projects and namespace:
-        namespaces = every
-    if asks and events and not projects:
-        failures += await _settings(client, registry.EVENTS, namespace, fields=_FULL_PROJECTS)
+        namespaces = all_namespaces
+    if by_request and events and not projects:
+        failures += await _list_allowed(client, registry.EVENTS, namespace, fields=_FULL_PROJECT_EVENTS)
     return Snapshot(
         now=client.transport.server_clock(),
         namespaces=namespaces,
@@ -113,12 +114,12 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
         migrations=await _migrations(client, namespace),
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
-        claims=await _settings(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counted else (),
-        machines=await _settings(client, VIRTUAL_MACHINES, namespace) if counted else (),
+        claims=await _list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counts_claims else (),
+        machines=await _list_allowed(client, VIRTUAL_MACHINES, namespace) if counts_claims else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
-        kubevirts=await _settings(client, KUBEVIRTS),
-        settings=await _settings(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
-        budgets=await _settings(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        kubevirts=await _list_allowed(client, KUBEVIRTS),
+        settings=await _list_allowed(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
+        budgets=await _list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=basis,
         locks=configurations,
         installed=installed,
@@ -127,17 +128,17 @@ async def take(client: Client, assumed: Assumed, namespace: str = "", *, events:
     )
 
 
-async def room(client: Client) -> Room:
-    """What the nodes offer and all pods of the cluster, as far as they may be listed. Raises ApiError."""
-    return Room(await nodes(client), await _all_or_none(client, registry.PODS))
+async def read_capacity(client: Client) -> NodeCapacity:
+    """Reads the nodes and all pods of the cluster, as far as they may be listed. Raises ApiError."""
+    return NodeCapacity(await read_nodes(client), await _list_or_none(client, registry.PODS))
 
 
-async def nodes(client: Client) -> list[Node] | None:
-    """All nodes; None where they may not be listed. Raises ApiError."""
-    return await _all_or_none(client, registry.NODES)
+async def read_nodes(client: Client) -> list[Node] | None:
+    """Reads all nodes; None if they may not be listed. Raises ApiError."""
+    return await _list_or_none(client, registry.NODES)
 
 
-async def _all_or_none(
+async def _list_or_none(
     client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
 ) -> list[T] | None:
     try:
@@ -146,57 +147,58 @@ async def _all_or_none(
         return None
 
 
-async def _basis(client: Client, assumed: Assumed, said: tuple[str, Installation] | None) -> Basis:
-    """By the flags, else by what the running controller published, else assumed."""
-    where, found = said or ("", None)
-    source = f"ConfigMap {where}/{CONFIG_MAP}" if found else ""
-    mode = assumed.mode or (found.mode if found else Mode.TAKEOVER)
-    running = found.estimate if found and found.mode is mode else EstimateKind.EXACT
-    estimate = assumed.estimate or running
-    if assumed.mode or assumed.estimate:
+async def _read_basis(client: Client, assumptions: Assumptions, published: tuple[str, Installation] | None) -> Basis:
+    """Returns the basis by the flags, else by what the running controller published, else assumed."""
+    place, installation = published or ("", None)
+    source = f"ConfigMap {place}/{CONFIG_MAP}" if installation else ""
+    mode = assumptions.mode or (installation.mode if installation else Mode.TAKEOVER)
+    running = installation.estimate if installation and installation.mode is mode else EstimateKind.EXACT
+    estimate = assumptions.estimate or running
+    if assumptions.mode or assumptions.estimate:
         source = "flags"
     try:
         version = await ask(client)
     except (Forbidden, NotFound):
         version = ""
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
-    counted = tuple(found.kubernetes.split()) if found else ()
-    versions = counted if version in counted else (version,)
-    if found is None:
+    versions_of_controller = tuple(installation.kubernetes.split()) if installation else ()
+    versions = versions_of_controller if version in versions_of_controller else (version,)
+    if installation is None:
         return Basis(Policy(mode, estimate), source, versions)
-    rancher = found.rancher_quotas, found.rancher_reason
-    policy = Policy(mode, estimate, hold_limit=found.hold_limit)
-    return Basis(policy, source, versions, found.policy == IN_FORCE, *rancher)
+    rancher = installation.rancher_quotas, installation.rancher_reason
+    policy = Policy(mode, estimate, hold_limit=installation.hold_limit)
+    return Basis(policy, source, versions, installation.policy == IN_FORCE, *rancher)
 
 
-async def _own(
+async def _own_objects(
     client: Client, resource: Resource[T], name: str, namespaces: Sequence[str]
 ) -> tuple[dict[str, tuple[T, float]], bool]:
-    """Headroom's own object by namespace, wherever there is one, with the API server's time of that answer; and whether
-    it may be read in all of these."""
-    found, allowed = {}, True
+    """Returns headroom's own object by namespace, with the API server's time of that answer; and whether it may be read
+    in all of these."""
+    objects, is_allowed = {}, True
     for namespace in namespaces:
         try:
             obj = await client.resource(resource).get(name=name, namespace=namespace)
-            found[namespace] = obj, client.transport.server_clock()
+            objects[namespace] = obj, client.transport.server_clock()
         except NotFound:
             continue
         except Forbidden:
-            allowed = False
-    return found, allowed
+            is_allowed = False
+    return objects, is_allowed
 
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
-    """The object. Raises Absent when it is not there, in one line."""
+    """Returns the object. Raises Absent in one line if it does not exist."""
     try:
         return await client.resource(resource).get(name=name, namespace=namespace)
     except NotFound as exc:
-        where = f" in namespace {namespace}" if namespace else ""
-        raise Absent(f"there is no {resource.kind} {name}{where}") from exc
+        place = f" in namespace {namespace}" if namespace else ""
+        raise Absent(f"there is no {resource.kind} {name}{place}") from exc
 
 
 async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInstanceMigration]:
-    """The whole cluster's; who looks after one namespace only has no right to them, and gets its own."""
+    """Lists the whole cluster's migrations; an account of one namespace has no right to them, and gets that
+    namespace's."""
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     try:
         return await _list(client, migrations)
@@ -206,10 +208,10 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _settings(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
-    """What an installation sets; a report goes on without it where it may not be listed. `fields`: a selector, as a
+async def _list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
+    """Lists what an installation sets; a report goes on without it if it may not be listed. `fields`: a selector, as a
     role that names the one object requires it."""
-    return await _all_or_none(client, resource, namespace, fields=fields) or []
+    return await _list_or_none(client, resource, namespace, fields=fields) or []
 
 
 async def _list(
@@ -218,47 +220,54 @@ async def _list(
     return await list_installed(client.resource(resource), namespace, label_selector=selector, field_selector=fields)
 
 
-async def _installed(
+async def _read_installed(
     client: Client, namespaces: Sequence[str], configurations: Sequence[ValidatingWebhookConfiguration]
 ) -> tuple[Installed, tuple[str, Installation] | None]:
-    """What the rights that there are let find out, and what the controller published, with its namespace;
+    """Returns what the account's rights let find out, and what the controller published, with its namespace;
     `configurations` are all of the cluster. Raises ApiError."""
-    leases, leases_allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    maps, allowed = await _own(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
-    by_place = {where: (found, now) for where, (each, now) in maps.items() if (found := read(each.data))}
-    elected = {where: held(lease.spec, now) for where, (lease, now) in leases.items()}
-    lives = [(where, life) for where, each in by_place.items() if (life := _published(*each, elected.get(where)))]
-    where, life = _one_of([*elected.items(), *lives])
-    ours = [each for each in configurations if each.name == WEBHOOK_CONFIGURATION_NAME]
-    webhooks = {hook["name"]: hook.get("failurePolicy", "") for each in ours for hook in each.webhooks or ()}
-    nothing = leases_allowed and allowed and not (leases or by_place or webhooks)
-    unreachable, mark = await _probed(client) if webhooks else (None, "")
-    place = where if life else next(iter(by_place), "")
-    is_live = life is not None and life.live
-    running = by_place[where][0] if is_live and where in by_place else None
+    leases, leases_allowed = await _own_objects(client, registry.LEASES, LEASE, namespaces)
+    maps, allowed = await _own_objects(client, registry.CONFIG_MAPS, CONFIG_MAP, namespaces)
+    by_place = {place: (published, now) for place, (obj, now) in maps.items() if (published := read(obj.data))}
+    elected = {place: lease_state(lease.spec, now) for place, (lease, now) in leases.items()}
+    states = [
+        (place, lease)
+        for place, published in by_place.items()
+        if (lease := _lease_of_config_map(*published, elected.get(place)))
+    ]
+    place, lease = _prevailing_lease([*elected.items(), *states])
+    registrations = [config for config in configurations if config.name == WEBHOOK_CONFIGURATION_NAME]
+    webhooks = {
+        hook["name"]: hook.get("failurePolicy", "") for config in registrations for hook in config.webhooks or ()
+    }
+    is_absent = leases_allowed and allowed and not (leases or by_place or webhooks)
+    unreachable, probe_mark = await _probe_result(client) if webhooks else (None, "")
+    config_map_namespace = place if lease else next(iter(by_place), "")
+    is_live = lease is not None and lease.is_live
+    running = by_place[place][0] if is_live and place in by_place else None
     return Installed(
-        life,
+        lease,
         webhooks,
         unreachable,
-        namespaces if nothing else (),
-        _endpoint(ours),
-        bool(mark) and any(each.annotations.get(ANNOTATION_HASH, mark) != mark for each in ours),
-        running.problem if running else "" if is_live else await _problem(client, namespaces),
+        namespaces if is_absent else (),
+        _endpoint(registrations),
+        bool(probe_mark)
+        and any(config.annotations.get(ANNOTATION_HASH, probe_mark) != probe_mark for config in registrations),
+        running.problem if running else "" if is_live else await _election_problem(client, namespaces),
         decoded(running.refused) if running else (),
-        await _unserved(client),
-    ), (place, by_place[place][0]) if place in by_place else None
+        await _unserved_kinds(client),
+    ), (config_map_namespace, by_place[config_map_namespace][0]) if config_map_namespace in by_place else None
 
 
-def _published(installation: Installation, now: float, lease: Held | None) -> Held | None:
+def _lease_of_config_map(installation: Installation, now: float, lease: LeaseState | None) -> LeaseState | None:
     """Returns what the ConfigMap shows of a controller without a Lease; None where an earlier version wrote it, which
     gave no time, or the one that had the `lease` of that namespace."""
     silent = seconds_since(installation.seen, now)
     if silent is None or (lease and lease.silent is not None and lease.silent <= silent + lease.duration):
         return None
-    return Held("" if installation.ended else CONFIG_MAP, silent, FRESH, elected=False)
+    return LeaseState("" if installation.ended else CONFIG_MAP, silent, FRESH, elected=False)
 
 
-async def _unserved(client: Client) -> list[str]:
+async def _unserved_kinds(client: Client) -> list[str]:
     """Returns KubeVirt's kinds that the API server does not know; none where its discovery does not answer."""
     kinds = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, KUBEVIRTS
     try:
@@ -268,21 +277,22 @@ async def _unserved(client: Client) -> list[str]:
     return [kind.kind for kind in kinds if names is not None and kind.plural not in names]
 
 
-async def _problem(client: Client, namespaces: Sequence[str]) -> str:
-    """Where no controller has the Lease: what a replica says that lacks the rights to it."""
+async def _election_problem(client: Client, namespaces: Sequence[str]) -> str:
+    """Returns what a replica without the rights to the Lease says, if no controller has it."""
     selector = f"involvedObject.name={CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
     since = rfc3339(client.transport.server_clock() - _EVENT_FRESH)
-    found = [
+    events = [
         (event.last_timestamp, event.message)
         for namespace in namespaces
-        for event in await _settings(client, registry.EVENTS, namespace, fields=selector)
+        for event in await _list_allowed(client, registry.EVENTS, namespace, fields=selector)
         if event.last_timestamp and event.last_timestamp > since
     ]
-    return max(found, default=("", ""))[1]
+    return max(events, default=("", ""))[1]
 
 
 def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
-    """Not the path, whose end is the key by which the API server is known."""
+    """Returns where the API server calls the webhooks; not the path, whose end is the key by which the API server is
+    known."""
     for configuration in configurations:
         for hook in configuration.webhooks or ():
             config = hook.get("clientConfig") or {}
@@ -293,34 +303,34 @@ def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
     return ""
 
 
-async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Held | None]:
-    """The Lease in one of these namespaces, and which that is; None where there is none, or it may not be read. Raises
-    ApiError."""
-    leases, _allowed = await _own(client, registry.LEASES, LEASE, namespaces)
-    return _one_of([(where, held(lease.spec, now)) for where, (lease, now) in leases.items()])
+async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, LeaseState | None]:
+    """Returns the Lease in one of these namespaces, and which that is; None if there is none, or it may not be read.
+    Raises ApiError."""
+    leases, _allowed = await _own_objects(client, registry.LEASES, LEASE, namespaces)
+    return _prevailing_lease([(place, lease_state(lease.spec, now)) for place, (lease, now) in leases.items()])
 
 
-def _one_of(lives: Sequence[tuple[str, Held]]) -> tuple[str, Held | None]:
-    """Returns that of a controller that runs, before what an earlier one has left in another namespace; of two that do
-    not, the later one."""
+def _prevailing_lease(states: Sequence[tuple[str, LeaseState]]) -> tuple[str, LeaseState | None]:
+    """Returns the lease of a controller that runs, before what an earlier one has left in another namespace; of two
+    that do not, the later one."""
 
-    def rank(found: tuple[str, Held]) -> tuple[bool, float, bool]:
-        _, life = found
-        return life.live, -inf if life.silent is None else -life.silent, life.elected
+    def rank(candidate: tuple[str, LeaseState]) -> tuple[bool, float, bool]:
+        _, state = candidate
+        return state.is_live, -inf if state.silent is None else -state.silent, state.elected
 
-    return max(lives, key=rank, default=("", None))
+    return max(states, key=rank, default=("", None))
 
 
-def own_namespaces(client: Client, chosen: str | None) -> list[str]:
-    """Where headroom is looked for."""
-    if chosen:
-        return [chosen]
+def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
+    """Returns the namespaces in which headroom is looked for."""
+    if chosen_namespace:
+        return [chosen_namespace]
     return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
 
 
-async def _probed(client: Client) -> tuple[str | None, str]:
-    """What the API server says of a webhook that it does not reach, "" where it does, None where it can't be asked; and
-    the mark of the replica that answered."""
+async def _probe_result(client: Client) -> tuple[str | None, str]:
+    """Returns what the API server says of a webhook that it does not reach, "" if it reaches it, None if it cannot be
+    asked; and the mark of the replica that answered."""
     try:
         probing = await client.resource(registry.MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)
         (webhook,) = probing.webhooks or []

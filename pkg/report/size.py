@@ -1,10 +1,10 @@
-"""How large a namespace's quotas must be: for its VMs to run, for the largest to migrate, for several at once. Pure.
+"""Computes how large a namespace's quotas must be: for its VMs to run, for the largest to migrate, for several at once.
+Pure.
 
     all run = what others use + one side of each VM       several at once = all run + the largest second sides
 
 A VM that runs counts as much as it does now or as KubeVirt would render it, whichever is more: a restart renders it
-anew.
-"""
+anew."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Growth:
     memory: Quantity | None = None
 
 
-class Need(Document, frozen=True):
-    """One resource of a quota: its limit without added headroom (the person's, as far as Rancher granted it), what is
-    used now and how much of that is not VMs'; and how large it must be for all VMs to run, for the largest to migrate
-    beside them, and for several at once."""
+class ResourceSize(Document, frozen=True):
+    """The size of one resource of a quota: its limit without added headroom (the person's, as far as Rancher granted
+    it), what is used now and how much of that is not VMs'; and how large it must be for all VMs to run, for the largest
+    to migrate beside them, and for several at once."""
 
     limited: Quantity
     used: Quantity
@@ -66,8 +66,9 @@ class Need(Document, frozen=True):
     at_once: Quantity
 
 
-class AtRatio(Document, frozen=True):
-    """What of a quota's memory all VMs need to run, the largest to migrate, and several, at an overhead ratio."""
+class MemorySize(Document, frozen=True):
+    """The size of a quota's memory that all VMs need to run, the largest to migrate, and several, at an overhead
+    ratio."""
 
     ratio: str = field(name="overheadRatio")
     run: Quantity = field(name="allRun")
@@ -75,14 +76,14 @@ class AtRatio(Document, frozen=True):
     at_once: Quantity
 
 
-class Sized(Document, frozen=True):
-    """What a quota needs, by resource; `verdicts` say for what its base, and what headroom may add, is enough, and
-    which VMs would not start again or are not counted; `ratios` is the need of `limits.memory` at other ratios."""
+class QuotaSize(Document, frozen=True):
+    """The size of one quota, by resource; `verdicts` say for what its base, and what headroom may add, is enough, and
+    which VMs would not start again or are not counted; `ratios` is the size of `limits.memory` at other ratios."""
 
     name: str
-    needs: Mapping[str, Need] = field(name="resources")
+    needs: Mapping[str, ResourceSize] = field(name="resources")
     verdicts: Sequence[str] = ()
-    ratios: Sequence[AtRatio] = ()
+    ratios: Sequence[MemorySize] = ()
 
 
 class Sizes(Document, frozen=True):
@@ -92,120 +93,139 @@ class Sizes(Document, frozen=True):
     ratio: str | None = field(name="overheadRatio")
     at_once: int
     vms: Sequence[str]
-    quotas: Sequence[Sized]
+    quotas: Sequence[QuotaSize]
 
 
 def sizes(
     snapshot: Snapshot,
     namespace: str,
-    machines: Sequence[VirtualMachine] = (),
+    vms: Sequence[VirtualMachine] = (),
     *,
     ratio: str | None = None,
     at_once: int = 2,
     growth: Growth | None = None,
 ) -> Sizes:
-    """For every quota of the namespace. `machines`: all its VMs, those that do not run too. Raises NotSized for a VM
-    that is not there or whose size is not known, and for one whose quantities are none."""
+    """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too. Raises NotSized
+    for a VM that does not exist or whose size is not known, and for invalid quantities."""
     rendering = snapshot.rendering(namespace, ratio)
-    instances = {vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace}
-    halted = {vm.name: vm for vm in machines if vm.name not in instances}
+    running = {vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace}
+    halted = {vm.name: vm for vm in vms if vm.name not in running}
     unread = {name: missing for name, vm in halted.items() if (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
         raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} is not read: start the VM first")
     pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
-    grown = growth.vm if growth else ""
+    grown_vm = growth.vm if growth else ""
     try:
-        every = {name: with_topology(instance_of(vm)) for name, vm in halted.items() if name not in unread} | instances
-        if growth is not None and growth.vm in every:
-            every[growth.vm] = _grown(every[growth.vm], growth)
+        vmis = {name: with_topology(instance_of(vm)) for name, vm in halted.items() if name not in unread} | running
+        if growth is not None and growth.vm in vmis:
+            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
         elif growth is not None:
             raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
-        found = [
-            _sized(snapshot, quota, every, grown, pods, rendering, at_once) for quota in snapshot.quotas_of(namespace)
+        by_quota = [
+            _size(snapshot, quota, vmis, grown_vm, pods, rendering, at_once) for quota in snapshot.quotas_of(namespace)
         ]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
-    uncounted = [
+    remarks = [
         f"VM {name} is not counted: it does not run, and its {missing} is not read: ask again once it runs"
         for name, missing in unread.items()
     ]
-    enough = f"large enough: all VMs run, and {at_once} can migrate at once"
-    quotas = [
-        msgspec.structs.replace(each, verdicts=[*each.verdicts, *uncounted] or [enough]) for each in found if each.needs
-    ]
-    return Sizes(namespace, rendering.ratio or None, at_once, sorted(every), quotas)
+    verdict = f"large enough: all VMs run, and {at_once} can migrate at once"
+    quotas = [msgspec.structs.replace(q, verdicts=[*q.verdicts, *remarks] or [verdict]) for q in by_quota if q.needs]
+    return Sizes(namespace, rendering.ratio or None, at_once, sorted(vmis), quotas)
 
 
 @dataclass(frozen=True)
-class _Vm:
-    """What a quota counts of a VM: now, when it is started anew, at least to run, and of a second side."""
+class _VmSize:
+    """The usage that a quota counts of a VM: running now, restarted, at least to run, and with a second side."""
 
     name: str
-    now: ResourceList
-    anew: ResourceList
+    running: ResourceList
+    restarted: ResourceList
     side: ResourceList
     second: ResourceList
 
 
-def _sized(
+def _size(
     snapshot: Snapshot,
     quota: ResourceQuota,
-    every: Mapping[str, VirtualMachineInstance],
-    grown: str,
+    all_vmis: Mapping[str, VirtualMachineInstance],
+    grown_vm: str,
     pods: Sequence[Pod],
     rendering: Rendering,
     at_once: int,
-) -> Sized:
-    vms = _vms(snapshot, quota, every, grown, rendering)
-    needs = _needs(snapshot, quota, vms, pods, rendering, at_once)
-    verdicts = [*_too_small(needs), *_not_again(vms, needs), *_not_at_once(snapshot, quota, needs, at_once)]
+) -> QuotaSize:
+    vms = _vm_sizes(snapshot, quota, all_vmis, grown_vm, rendering)
+    needs = _resource_sizes(snapshot, quota, vms, pods, rendering, at_once)
+    verdicts = [
+        *_base_verdicts(needs),
+        *_restart_verdicts(vms, needs),
+        *_migration_verdicts(snapshot, quota, needs, at_once),
+    ]
     ratios = []
     for ratio in _RATIOS if _MEMORY in needs else ():
-        then = replace(rendering, ratio=ratio, harvester_ratio=ratio)
-        of = _needs(snapshot, quota, _vms(snapshot, quota, every, grown, then), pods, then, at_once)[_MEMORY]
-        ratios.append(AtRatio(ratio, of.run, of.largest, of.at_once))
-    return Sized(quota.name, needs, verdicts, ratios)
+        other_rendering = replace(rendering, ratio=ratio, harvester_ratio=ratio)
+        size = _resource_sizes(
+            snapshot,
+            quota,
+            _vm_sizes(snapshot, quota, all_vmis, grown_vm, other_rendering),
+            pods,
+            other_rendering,
+            at_once,
+        )[_MEMORY]
+        ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
+    return QuotaSize(quota.name, needs, verdicts, ratios)
 
 
-def _too_small(needs: Mapping[str, Need]) -> Iterator[str]:
-    if lacking := _beyond({name: need.run for name, need in needs.items()}, needs):
-        yield f"the base is too small for all VMs to run: it lacks {listed(lacking)}"
+def _base_verdicts(needs: Mapping[str, ResourceSize]) -> Iterator[str]:
+    if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
+        yield f"the base is too small for all VMs to run: it lacks {listed(missing)}"
 
 
-def _not_again(vms: Sequence[_Vm], needs: Mapping[str, Need]) -> Iterator[str]:
-    """Those that run and would not start again if they were stopped: the quota, or the overhead ratio, has changed.
-    What migrations have left behind goes by itself."""
-    run = total(vm.now for vm in vms)
+def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
+    """Yields the VMs that run and would not start again if they were stopped: the quota, or the overhead ratio, has
+    changed. What migrations have left behind goes by itself."""
+    running = total(vm.running for vm in vms)
     for vm in vms:
-        others = add({name: need.others for name, need in needs.items()}, subtract(run, vm.now))
-        short = _beyond(add(others, vm.anew), needs) if vm.now else {}
-        if short := {name: amount for name, amount in short.items() if vm.anew.get(name)}:
-            yield f"VM {vm.name} would not start again: {listed(short)} are missing"
+        of_others = add({name: need.others for name, need in needs.items()}, subtract(running, vm.running))
+        missing = _above_base(add(of_others, vm.restarted), needs) if vm.running else {}
+        if missing := {name: amount for name, amount in missing.items() if vm.restarted.get(name)}:
+            yield f"VM {vm.name} would not start again: {listed(missing)} are missing"
 
 
-def _not_at_once(snapshot: Snapshot, quota: ResourceQuota, needs: Mapping[str, Need], at_once: int) -> Iterator[str]:
-    """Which migrations cannot be: headroom adds nothing, or less than they ask for."""
+def _migration_verdicts(
+    snapshot: Snapshot, quota: ResourceQuota, needs: Mapping[str, ResourceSize], at_once: int
+) -> Iterator[str]:
+    """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
     observed = snapshot.observe(quota)
-    scales = is_served(quota) and not observed.namespace_off and not observed.mtq
+    is_scaled_quota = is_served(quota) and not observed.namespace_off and not observed.mtq
     try:
-        caps = list(_caps(snapshot, observed)) if scales or observed.mtq else []
+        caps = list(_headroom_caps(snapshot, observed)) if is_scaled_quota or observed.mtq else []
     except InvalidEntry as exc:
         yield f"{exc}: nothing is added"
         return
-    if scales and not caps:
+    if is_scaled_quota and not caps:
         return
     for number, vms in ((1, "the largest VM"), (at_once, f"the {at_once} largest VMs at once")):
-        asked = {name: need.largest if number == 1 else need.at_once for name, need in needs.items()}
-        more = {name: asked[name] - need.run for name, need in needs.items()} if scales else _beyond(asked, needs)
-        over = {name: more[name] for cap in caps for name in cap if more.get(name, ZERO) > cap[name]} if caps else more
-        if over:
-            why = "less may be added" if caps else "headroom does not scale this quota"
-            yield f"too small for {vms} to migrate: {listed(over)} more are needed, and {why}"
+        limits = {name: need.largest if number == 1 else need.at_once for name, need in needs.items()}
+        additional = (
+            {name: limits[name] - need.run for name, need in needs.items()}
+            if is_scaled_quota
+            else _above_base(limits, needs)
+        )
+        above_caps = (
+            {name: additional[name] for cap in caps for name in cap if additional.get(name, ZERO) > cap[name]}
+            if caps
+            else additional
+        )
+        if above_caps:
+            reason = "less may be added" if caps else "headroom does not scale this quota"
+            yield f"too small for {vms} to migrate: {listed(above_caps)} more are needed, and {reason}"
             return
 
 
-def _caps(snapshot: Snapshot, observed: Facts) -> Iterator[ResourceList]:
-    """What headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
+def _headroom_caps(snapshot: Snapshot, observed: Facts) -> Iterator[ResourceList]:
+    """Yields what headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
     if observed.mtq:
         for budget in snapshot.source.budgets.list(observed.quota.namespace):
             yield parse_resource_list(readable(budget.additional)[0])
@@ -215,70 +235,70 @@ def _caps(snapshot: Snapshot, observed: Facts) -> Iterator[ResourceList]:
             yield parse_resources(constants.ANNOTATION_MAX_EXTRA, text)
 
 
-def _beyond(asked: Mapping[str, Quantity], needs: Mapping[str, Need]) -> ResourceList:
-    """What is asked for beyond the base."""
-    return {name: asked[name] - need.limited for name, need in needs.items() if asked.get(name, ZERO) > need.limited}
+def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize]) -> ResourceList:
+    """Returns what is asked for above the base."""
+    return {name: limits[name] - need.limited for name, need in needs.items() if limits.get(name, ZERO) > need.limited}
 
 
-def _vms(
+def _vm_sizes(
     snapshot: Snapshot,
     quota: ResourceQuota,
-    every: Mapping[str, VirtualMachineInstance],
-    grown: str,
+    all_vmis: Mapping[str, VirtualMachineInstance],
+    grown_vm: str,
     rendering: Rendering,
-) -> list[_Vm]:
+) -> list[_VmSize]:
     controlled = snapshot.controlled(quota.namespace)
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == quota.namespace}
-    found = []
-    for name, vmi in every.items():
+    vm_sizes = []
+    for name, vmi in all_vmis.items():
         migrations = snapshot.migrations_of(quota.namespace, name)
-        home = sides_of(vmi, migrations, controlled).home[:1]
-        now = usage_of(home[0].pods, quota.spec, rendering.kubernetes) if home else {}
-        like: Side | None = home[0] if home and name != grown else None
-        anew = target_usage(vmi, like, rendering, quota.spec)
-        side = anew if name == grown else maximum(now, anew)
-        found.append(_Vm(name, now, anew, side, add(side, claim_to_come(vmi, claims, rendering))))
-    return found
+        source = sides_of(vmi, migrations, controlled).home[:1]
+        running = usage_of(source[0].pods, quota.spec, rendering.kubernetes) if source else {}
+        side_to_copy: Side | None = source[0] if source and name != grown_vm else None
+        restarted = target_usage(vmi, side_to_copy, rendering, quota.spec)
+        side = restarted if name == grown_vm else maximum(running, restarted)
+        vm_sizes.append(_VmSize(name, running, restarted, side, add(side, claim_to_come(vmi, claims, rendering))))
+    return vm_sizes
 
 
-def _needs(
+def _resource_sizes(
     snapshot: Snapshot,
     quota: ResourceQuota,
-    vms: Sequence[_Vm],
+    vms: Sequence[_VmSize],
     pods: Sequence[Pod],
     rendering: Rendering,
     at_once: int,
-) -> dict[str, Need]:
+) -> dict[str, ResourceSize]:
     hard, used = snapshot.base(quota), parse_resource_list(quota.used)
     of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(vm.side for vm in vms)
 
-    def need(name: str, limit: Quantity) -> Need:
-        in_use = used.get(name, ZERO)
-        others = max(ZERO, in_use - of_vms.get(name, ZERO))
-        run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
+    def need(name: str, limit: Quantity) -> ResourceSize:
+        used_now = used.get(name, ZERO)
+        of_others = max(ZERO, used_now - of_vms.get(name, ZERO))
+        run = of_others if counts_of_claims(name) else of_others + all_run.get(name, ZERO)
         largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True) or [ZERO]
-        several = total([{name: amount} for amount in largest[:at_once]])[name]
-        return Need(limit, in_use, others, run, run + largest[0], run + several)
+        sum_at_once = total([{name: amount} for amount in largest[:at_once]])[name]
+        return ResourceSize(limit, used_now, of_others, run, run + largest[0], run + sum_at_once)
 
     return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
 
 
-def _grown(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:
-    """With these limits: requests grow in proportion, the guest's memory by the difference."""
+def _with_growth(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:
+    """Returns the VMI with these limits: requests grow in proportion, the guest's memory by the difference."""
     domain = vmi.spec.domain
     limits, requests = domain.resources.limits or {}, domain.resources.requests or {}
     changes: dict[str, Any] = {}
     for name, size in ((constants.CPU, growth.cpu), (constants.MEMORY, growth.memory)):
         if size is None:
             continue
-        before = parse_resource_list(limits).get(name)
+        old_limit = parse_resource_list(limits).get(name)
         limits = {**limits, name: str(size)}
-        if before and name in requests:
+        if old_limit and name in requests:
             request = parse_resource_list(requests)[name]
-            scaled = Quantity(-(-request.nanos * size.nanos // before.nanos), request.format)
+            scaled = Quantity(-(-request.nanos * size.nanos // old_limit.nanos), request.format)
             requests = {**requests, name: str(scaled)}
-        if name == constants.MEMORY and domain.memory and domain.memory.guest is not None and before:
-            guest = Quantity.parse(domain.memory.guest) + size - before
+        if name == constants.MEMORY and domain.memory and domain.memory.guest is not None and old_limit:
+            guest = Quantity.parse(domain.memory.guest) + size - old_limit
             changes["memory"] = msgspec.structs.replace(domain.memory, guest=str(guest))
     if growth.cpu is not None:
         cores = growth.cpu.value()

@@ -1,4 +1,4 @@
-"""A cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
+"""Holds a cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 from pkg.util.resourcequota.rancher import project_of
 
-OF_FAILURES: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
+FAILURE_REASONS: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
 """The reasons of events that say why a target pod does not come to be."""
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
-    """What a report says; its fields are the keys of the JSON."""
+    """A part of a report; its fields are the keys of the JSON."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON: quantities in canonical spelling, sorted by their names."""
-        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str, order="deterministic")
-        return found
+        """Returns the JSON: quantities in canonical spelling, sorted by their names."""
+        builtins: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str, order="deterministic")
+        return builtins
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a report assumes: the controller's mode and estimate, their source ("" without one), the versions of the API
-    servers by which pods count (none: that of the newest), whether deploy/policy.yaml is in force, and how quotas with
-    Rancher's label are raised, and why so."""
+    """The assumptions of a report: the controller's policy, their source ("" without one), the versions of the API
+    servers by which pods count (if empty, that of the newest), whether deploy/policy.yaml is in force, and how quotas
+    with Rancher's label are raised, and why so."""
 
     policy: Policy = EXACT
     source: str = ""
@@ -58,7 +58,7 @@ class Basis:
     rancher_reason: str = ""
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the JSON."""
         return {
             "mode": self.policy.mode.value,
             "estimate": self.policy.estimate.value,
@@ -67,8 +67,8 @@ class Basis:
         }
 
     @property
-    def of_rancher(self) -> str:
-        """How quotas with Rancher's label are raised, as a line; "" where headroom writes them as any other."""
+    def rancher_remark(self) -> str:
+        """The line about how quotas with Rancher's label are raised; "" if headroom writes them as any other."""
         if self.rancher_quotas is RancherQuotas.DIRECT:
             return ""
         return f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
@@ -78,11 +78,11 @@ class Basis:
 
     @property
     def remarks(self) -> list[str]:
-        """A sentence where no controller was found, and one where more is counted than in one release."""
-        chosen = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
-        assumed = f"{chosen} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
+        """Sentences for a basis without a controller, and for one that counts more than one release does."""
+        choice = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
+        assumption = f"{choice} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
         doubts = doubt(self.kubernetes) if self.kubernetes else ""
-        return [remark for remark in ("" if self.source else assumed, doubts) if remark]
+        return [remark for remark in ("" if self.source else assumption, doubts) if remark]
 
 
 @dataclass(frozen=True)
@@ -111,26 +111,26 @@ class Snapshot:
     """About pods that could not be created, and headroom's about projects of Rancher without room."""
 
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
-        """All migrations of a VM, finished or not."""
+        """Returns all migrations of a VM, finished or not."""
         return [m for m in self.source.migrations.list(namespace) if m.spec.vmi_name == vm]
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
-        """The namespace's quotas, sorted by name."""
+        """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
 
     def project_of(self, namespace: Namespace) -> Project | None:
-        """The namespace's Rancher project; None where it is not known."""
+        """Returns the namespace's Rancher project, or None if it is not known."""
         return next((project for project in self.projects if project.id == project_of(namespace)), None)
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
-        """How launcher pods are rendered there, now or with another overhead ratio."""
-        found = self.source.rendering(namespace)
-        return found if ratio is None else replace(found, ratio=ratio, harvester_ratio=ratio)
+        """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""
+        rendering = self.source.rendering(namespace)
+        return rendering if ratio is None else replace(rendering, ratio=ratio, harvester_ratio=ratio)
 
     def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Facts:
-        """What a decision about the quota looks at."""
-        found = self.observer.observe(quota, self.now)
-        return found if as_rendered is None else replace(found, rendering=as_rendered)
+        """Returns the observation of the quota that a decision reads."""
+        facts = self.observer.observe(quota, self.now)
+        return facts if as_rendered is None else replace(facts, rendering=as_rendered)
 
     def controlled(self, namespace: str) -> ControlledPods:
         """Returns the namespace's pods by the VMIs that control them."""
@@ -141,7 +141,7 @@ class Snapshot:
         pods: dict[str, list[Pod]] = defaultdict(list)
         for pod in self.pods:
             pods[pod.namespace].append(pod)
-        return {namespace: ControlledPods(found, self.now) for namespace, found in pods.items()}
+        return {namespace: ControlledPods(pods_here, self.now) for namespace, pods_here in pods.items()}
 
     def base(self, quota: ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""
@@ -157,7 +157,11 @@ class Snapshot:
 
     @cached_property
     def observer(self) -> Observer:
-        lists = {each.name: Listed(getattr(self, each.name)) for each in fields(Source) if each.name in LISTS}
+        lists = {
+            source_field.name: Listed(getattr(self, source_field.name))
+            for source_field in fields(Source)
+            if source_field.name in LISTS
+        }
         basis = self.basis
         source = Source(
             **cast("dict[str, Any]", lists), kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force

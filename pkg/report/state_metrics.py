@@ -1,4 +1,4 @@
-"""What a scrape is told about the cluster: worked out from the caches when it asks, so that no decision pays for it."""
+"""Exports metrics about the cluster: computed from the caches at each scrape, so that no decision pays for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAIT = METRICS["headroom_migration_wait_seconds"].histogram(
 
 @dataclass(eq=False)
 class StateMetrics(Collector):
-    """Register it in prometheus-client's registry. `leads`: whether this process is the one that exports; the others
+    """Collector for prometheus-client's registry. `leads`: whether this process is the one that exports; the others
     only remember since when they see an entry, for the moment when they lead."""
 
     source: Source
@@ -54,15 +54,15 @@ class StateMetrics(Collector):
     lock_limit: float = 0.0
     leads: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.time
-    _seen: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
+    _first_seen: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
     """Uid of a quota and key of an entry to when it was first seen."""
 
     def describe(self) -> list[Family]:
-        """Nothing: prometheus-client would collect when this is registered, to find out."""
+        """Returns nothing: prometheus-client would collect when this is registered, to find out."""
         return []
 
     def collect(self) -> Iterator[Family]:
-        """Nothing as long as a kind cannot be read: no figure is better than a wrong one."""
+        """Yields nothing as long as a kind cannot be read: no figure is better than a wrong one."""
         try:
             families = [*self._migrations(), *self._quotas(), *self._configurations()]
         except CacheForbidden:
@@ -76,41 +76,45 @@ class StateMetrics(Collector):
         for migration in self.source.migrations.list():
             if is_refused(migration):
                 ages[migration.namespace].append(now - _refused_since(migration))
-        yield _gauge("headroom_migrations_refused", _by_namespace(ages, lambda found: {(): len(found)}))
-        yield _gauge("headroom_migrations_refused_oldest_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
+        yield _gauge("headroom_migrations_refused", _by_namespace(ages, lambda values: {(): len(values)}))
+        yield _gauge(
+            "headroom_migrations_refused_oldest_seconds", _by_namespace(ages, lambda values: {(): max(values)})
+        )
 
     def _quotas(self) -> Iterator[Family]:
-        now, quotas, seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
-        added: dict[str, list[ResourceList]] = defaultdict(list)
-        unused: dict[str, list[ResourceList]] = defaultdict(list)
+        now, quotas, first_seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
+        added_amounts: dict[str, list[ResourceList]] = defaultdict(list)
+        unused_amounts: dict[str, list[ResourceList]] = defaultdict(list)
         ages: dict[str, list[float]] = defaultdict(list)
         states: dict[str, list[str]] = defaultdict(list)
-        behind = 0
+        unenforced_count = 0
         for quota in quotas:
             if not any(key.startswith(_MARKS) for key in quota.annotations):
                 continue
             keys, namespace = entry_keys(quota.annotations), quota.namespace
-            amounts, begun = _added(quota), self._begun(quota)
+            amounts, start_by_key = _added_amounts(quota), self._migration_start_by_key(quota)
             for key in keys:
-                seen[quota.uid, key] = min(self._seen.get((quota.uid, key), now), begun.get(key, now))
-                ages[namespace].append(now - seen[quota.uid, key])
-                states[namespace].append("migrating" if key in begun else "held")
+                first_seen[quota.uid, key] = min(
+                    self._first_seen.get((quota.uid, key), now), start_by_key.get(key, now)
+                )
+                ages[namespace].append(now - first_seen[quota.uid, key])
+                states[namespace].append("migrating" if key in start_by_key else "held")
             if amounts or keys:
-                added[namespace].append(amounts)
-                unused[namespace].append(_unused(quota, amounts))
-                behind += bool(unenforced(quota))
-        self._seen = seen
+                added_amounts[namespace].append(amounts)
+                unused_amounts[namespace].append(_unused_amounts(quota, amounts))
+                unenforced_count += bool(unenforced(quota))
+        self._first_seen = first_seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
-        yield _gauge("headroom_quotas_raised", [((), sum(map(len, added.values())))])
-        yield _gauge("headroom_quotas_not_enforced", [((), behind)])
-        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda found: {(): max(found)}))
+        yield _gauge("headroom_quotas_raised", [((), sum(map(len, added_amounts.values())))])
+        yield _gauge("headroom_quotas_not_enforced", [((), unenforced_count)])
+        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda values: {(): max(values)}))
         yield _gauge("headroom_quota_entries", _by_namespace(states, _states))
-        yield _gauge("headroom_quota_added", _by_namespace(added, _amounts))
-        yield _gauge("headroom_quota_added_unused", _by_namespace(unused, _amounts))
+        yield _gauge("headroom_quota_added", _by_namespace(added_amounts, _amounts))
+        yield _gauge("headroom_quota_added_unused", _by_namespace(unused_amounts, _amounts))
 
-    def _begun(self, quota: ResourceQuota) -> dict[str, float]:
-        """Keys of entries to the creation of the oldest migration under way that they are for."""
-        found: dict[str, float] = {}
+    def _migration_start_by_key(self, quota: ResourceQuota) -> dict[str, float]:
+        """Returns keys of entries to the creation of the oldest migration under way that they are for."""
+        start_by_key: dict[str, float] = {}
         for migration in self.source.migrations.list(quota.namespace):
             if is_finished(migration):
                 continue
@@ -118,44 +122,48 @@ class StateMetrics(Collector):
             vmi = self.source.instances.get(name=name, namespace=quota.namespace)
             created = moment(migration.metadata.creation_timestamp)
             for key in keys_of(quota.annotations, name, vmi):
-                found[key] = min(created, found.get(key, created))
-        return found
+                start_by_key[key] = min(created, start_by_key.get(key, created))
+        return start_by_key
 
     def _configurations(self) -> Iterator[Family]:
         if self.locks is None:
             return
         now = self.clock()
         configurations = self.locks.list()
-        ages = [lock.age(now) for each in configurations if (lock := recognise(each))]
+        ages = [lock.age(now) for configuration in configurations if (lock := recognise(configuration))]
         yield _gauge("headroom_mtq_locks_held", [((), len(ages))])
         yield _gauge("headroom_mtq_oldest_lock_seconds", [((), max(ages, default=0.0))])
         yield _gauge("headroom_mtq_lock_limit_seconds", [((), self.lock_limit)])
-        own = (each for each in configurations if each.name == constants.WEBHOOK_CONFIGURATION_NAME)
+        registrations = (
+            configuration
+            for configuration in configurations
+            if configuration.name == constants.WEBHOOK_CONFIGURATION_NAME
+        )
         yield _gauge(
             "headroom_webhook_registered",
             (
                 ((webhook["name"].partition(".")[0], webhook.get("failurePolicy", "Fail")), 1.0)
-                for each in own
-                for webhook in each.webhooks or ()
+                for configuration in registrations
+                for webhook in configuration.webhooks or ()
             ),
         )
 
 
-def _added(quota: ResourceQuota) -> ResourceList:
-    """What stands in spec.hard beside the base: entries, the compensation, and what a window adds."""
+def _added_amounts(quota: ResourceQuota) -> ResourceList:
+    """Returns what spec.hard has beside the base: entries, the compensation, and what a window adds."""
     hard, record = parse_resource_list(quota.hard), record_of(quota)
     window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
     amounts = add(read(quota.annotations).total, window)
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 
-def _unused(quota: ResourceQuota, added: ResourceList) -> ResourceList:
-    left = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
-    return {name: max(ZERO, min(amount, left.get(name, ZERO))) for name, amount in added.items()}
+def _unused_amounts(quota: ResourceQuota, added_amounts: ResourceList) -> ResourceList:
+    free = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
+    return {name: max(ZERO, min(amount, free.get(name, ZERO))) for name, amount in added_amounts.items()}
 
 
 def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:
-    """An informer's event handler: how long migrations waited for their target pod."""
+    """Returns an informer's event handler that measures how long migrations waited for their target pod."""
 
     def on_update(old: VirtualMachineInstanceMigration, new: VirtualMachineInstanceMigration) -> None:
         if old.phase in _WAITING and new.phase not in _WAITING and not is_finished(new) and leads():
@@ -169,7 +177,8 @@ _MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, A
 
 
 def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
-    """virt-controller sets lastProbeTime when the first try is refused; the creation where there is none."""
+    """Returns when the migration was refused: virt-controller sets lastProbeTime when the first try is; else its
+    creation."""
     for condition in migration.status.conditions or ():
         if condition.type == constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA:
             return moment(
@@ -178,22 +187,22 @@ def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     return moment(migration.metadata.creation_timestamp)
 
 
-def _states(found: Sequence[str]) -> Mapping[tuple[str, ...], float]:
-    return {(state,): found.count(state) for state in ("migrating", "held")}
+def _states(states: Sequence[str]) -> Mapping[tuple[str, ...], float]:
+    return {(state,): states.count(state) for state in ("migrating", "held")}
 
 
-def _amounts(found: Sequence[ResourceList]) -> Mapping[tuple[str, ...], float]:
-    return {(name,): amount.nanos * _NANO for name, amount in sorted(total(found).items())}
+def _amounts(amounts: Sequence[ResourceList]) -> Mapping[tuple[str, ...], float]:
+    return {(name,): amount.nanos * _NANO for name, amount in sorted(total(amounts).items())}
 
 
 def _by_namespace(
     grouped: Mapping[str, Sequence[T]], measure: Callable[[Sequence[T]], Mapping[tuple[str, ...], float]]
 ) -> Iterator[tuple[tuple[str, ...], float]]:
-    """What is measured of each namespace that has anything, by its name and further labels."""
-    found: dict[str, list[T]] = defaultdict(list)
+    """Yields the measure of each namespace that has anything, by its name and further labels."""
+    by_label: dict[str, list[T]] = defaultdict(list)
     for namespace in sorted(filter(grouped.get, grouped)):
-        found[namespace if len(found) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
-    for namespace, values in found.items():
+        by_label[namespace if len(by_label) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
+    for namespace, values in by_label.items():
         for labels, value in measure(values).items():
             yield (namespace, *labels), value
 

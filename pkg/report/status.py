@@ -1,4 +1,4 @@
-"""What has been added to each quota, for which VM, and since when. Pure."""
+"""Reports what is added to each quota, for which VM, and since when. Pure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ NOT_MANAGED = "none: it is not managed"
 
 class Addition(Document, frozen=True):
     """An entry on a quota. `state` is the migration's phase, "held" while what it left behind still counts, or
-    "unexplained"; `since` (RFC 3339, None where it is unknown) is the migration's creation, or its end for a hold;
-    `left` are the pods, with their nodes, and claims that a hold is for."""
+    "unexplained"; `since` (RFC 3339, None if unknown) is the migration's creation, or its end for a hold; `left` are
+    the pods, with their nodes, and claims that a hold is for."""
 
     vm: str
     key: str = msgspec.field(name="annotation")
@@ -43,7 +43,7 @@ class Addition(Document, frozen=True):
 
 
 class Amounts(Document, frozen=True):
-    """One resource of a quota. `base` is None where headroom adds nothing to it."""
+    """The amounts of one resource of a quota. `base` is None if headroom adds nothing to it."""
 
     base: Quantity | None
     added: Quantity
@@ -51,19 +51,19 @@ class Amounts(Document, frozen=True):
     used: Quantity
 
     @property
-    def base_now(self) -> Quantity:
-        """The base; what is left of spec.hard without what is added, where the base is not known."""
+    def base_or_rest(self) -> Quantity:
+        """The base; what is left of spec.hard without what is added, if the base is not known."""
         return self.hard - self.added if self.base is None else self.base
 
     def sentence(self, name: str) -> str:
-        """Returns how much is used of what, in the words of the resource `name`."""
+        """Returns how much is used of what, in the units of the resource `name`."""
         words = "{} of {}".format(*compared(name, self.used, self.hard))
-        return words + (" (base {} + {})".format(*compared(name, self.base_now, self.added)) if self.added else "")
+        return words + (" (base {} + {})".format(*compared(name, self.base_or_rest, self.added)) if self.added else "")
 
 
 class QuotaStatus(Document, frozen=True):
-    """One quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom"
-    (mode assist), managed-tenant-quota, or why none of them does."""
+    """The status of one quota. `kept_by` says who scales it: headroom, harvester, "harvester and headroom" (mode
+    assist), managed-tenant-quota, or why none of them does."""
 
     namespace: str
     name: str
@@ -75,17 +75,17 @@ class QuotaStatus(Document, frozen=True):
 
     @property
     def added(self) -> ResourceList:
-        """All that is added to it, by resource."""
+        """The amounts that are added to the quota, by resource."""
         return {name: row.added for name, row in self.resources.items() if row.added}
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is added to it, and nothing is wrong."""
+        """Reports whether nothing is added to the quota, and nothing is wrong."""
         return not (self.added or self.additions or self.compensation or self.problems)
 
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
-    """Every quota that is managed, or that something was added to, by namespace and name."""
+    """Returns every quota that is managed, or that something was added to, by namespace and name."""
     quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
     policy, installed = snapshot.basis.policy, snapshot.installed
     return [
@@ -94,29 +94,29 @@ def status(snapshot: Snapshot) -> list[QuotaStatus]:
     ]
 
 
-def head(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
-    """Returns whether headroom works, who leads, and how much is raised, in a line."""
+def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
+    """Returns a line about whether headroom works, who leads, and how much is raised."""
     installed = snapshot.installed
     faults = [*installed.alarms(), *installed.missing(controller=True, webhooks=False)]
     raised = [quota for quota in quotas if quota.added]
-    added = total(quota.added for quota in raised)
-    more = ", ".join(f"+{shown(amount, name)} {name}" for name, amount in sorted(added.items()))
-    amounts = f" ({more})" if more else ""
+    added_amounts = total(quota.added for quota in raised)
+    amounts_text = ", ".join(f"+{shown(amount, name)} {name}" for name, amount in sorted(added_amounts.items()))
+    amounts_part = f" ({amounts_text})" if amounts_text else ""
     waiting = sum(is_refused(migration) and not is_finished(migration) for migration in snapshot.migrations)
-    works = (
+    state = (
         "headroom works" if not faults else "headroom does not work" if installed.alarms() else "headroom is not known"
     )
     return " · ".join(
         [
-            works,
-            *filter(None, [installed.leader, installed.answering]),
-            f"{len(quotas)} quota{'s' * (len(quotas) != 1)}, {len(raised)} raised{amounts}, {waiting} waiting",
+            state,
+            *filter(None, [installed.leader, installed.webhooks_summary]),
+            f"{len(quotas)} quota{'s' * (len(quotas) != 1)}, {len(raised)} raised{amounts_part}, {waiting} waiting",
         ]
     )
 
 
-def kept_by(observed: Facts, mode: Mode) -> str:
-    """Who scales a quota."""
+def keeper_of(observed: Facts, mode: Mode) -> str:
+    """Returns who scales a quota."""
     quota = observed.quota
     if observed.mtq:
         return "managed-tenant-quota"
@@ -133,15 +133,15 @@ def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
     quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy, observed.rancher.granted)
-    said = read(annotations)
-    rows = _rows(quota, base.limits or {}, said.total)
-    keeper = kept_by(observed, policy.mode)
+    entry_amounts = read(annotations)
+    rows = _rows(quota, base.limits or {}, entry_amounts.total)
+    keeper = keeper_of(observed, policy.mode)
     problems = [
         *filter(None, [refusal]),
         *map(str, base.problems),
-        *map(str, said.invalid.values()),
+        *map(str, entry_amounts.invalid.values()),
         *_contradictions(rows),
-        *filter(None, [not_enforced(quota)]),
+        *filter(None, [unenforced_limits(quota)]),
     ]
     if "headroom" in keeper:
         problems += map(str, plan(observed, policy).problems)
@@ -152,14 +152,16 @@ def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(observed, [each for each in entries(annotations) if each.key not in said.invalid]),
-        compensation=said.compensation,
+        additions=_additions(
+            observed, [entry for entry in entries(annotations) if entry.key not in entry_amounts.invalid]
+        ),
+        compensation=entry_amounts.compensation,
         problems=list(dict.fromkeys(problems)),
     )
 
 
-def not_enforced(quota: ResourceQuota) -> str:
-    """Returns by which limits quota admission still goes, and why; "" where it goes by spec.hard, or by nothing yet."""
+def unenforced_limits(quota: ResourceQuota) -> str:
+    """Returns by which limits quota admission still goes, and why; "" if it goes by spec.hard, or by nothing yet."""
     enforced = parse_resource_list(quota.status.hard or {})
     limits = parse_resource_list(quota.hard)
     both = [name for name in (unenforced(quota) if enforced else ()) if name in limits and name in enforced]
@@ -181,10 +183,10 @@ def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
             yield "{}: {} is used, more than hard {}".format(name, *compared(name, row.used, row.hard))
 
 
-def _rows(quota: ResourceQuota, base: ResourceList, added: ResourceList) -> dict[str, Amounts]:
+def _rows(quota: ResourceQuota, base: ResourceList, added_amounts: ResourceList) -> dict[str, Amounts]:
     hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
     return {
-        name: Amounts(base.get(name), added.get(name, ZERO), limit, used.get(name, ZERO))
+        name: Amounts(base.get(name), added_amounts.get(name, ZERO), limit, used.get(name, ZERO))
         for name, limit in sorted(hard.items())
         if is_scaled(name)
     }
@@ -196,24 +198,24 @@ def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
     for vm in vms_of(observed, EXACT, base)[0]:
         by_key |= dict.fromkeys(vm.keys, vm)
     nodes = {f"pod {pod.name}": pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
-    found = []
+    additions = []
     for entry in readable:
         owner = by_key.get(entry.key)
         names = [leftover.name for leftover in owner.leftovers] if owner else []
-        left = [f"{name} on {nodes[name]}" if name in nodes else name for name in names]
-        found.append(_addition(entry, owner, left))
-    return found
+        leftovers = [f"{name} on {nodes[name]}" if name in nodes else name for name in names]
+        additions.append(_addition(entry, owner, leftovers))
+    return additions
 
 
-def _addition(entry: Entry, vm: VmUsage | None, left: Sequence[str]) -> Addition:
+def _addition(entry: Entry, vm: VmUsage | None, leftovers: Sequence[str]) -> Addition:
     if vm is not None and vm.volumes and vm.stage < Stage.ANNOUNCED:
         return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
-    if vm is None or (vm.stage is Stage.FINISHED and not any(left.usage for left in vm.leftovers)):
+    if vm is None or (vm.stage is Stage.FINISHED and not any(leftovers.usage for leftovers in vm.leftovers)):
         name = vm.name if vm else entry.vm
         return Addition(name, entry.key, "unexplained", None, entry.resources)
     if vm.stage < Stage.ANNOUNCED:
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
-        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources, list(left))
+        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources, list(leftovers))
     active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
     oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
     state = oldest.phase or "not begun"

@@ -1,4 +1,4 @@
-"""All quotas of a cluster together, against what its nodes offer. Pure."""
+"""Sums all quotas of a cluster, against what its nodes offer. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OF_NODES: Final = {
 
 
 class Total(Document, frozen=True):
-    """One resource of all quotas: what they grant without headroom, what is added, both together, what is used, what of
-    the bases is not used yet, and what the nodes offer (None where they may not be read). Of several quotas of a
-    namespace the smallest base counts."""
+    """The amounts of one resource of all quotas: what they grant without headroom, what is added, both together, what
+    is used, what of the bases is not used yet, and what the nodes offer (None if they may not be read). Of several
+    quotas of a namespace the smallest base counts."""
 
     bases: Quantity
     added: Quantity
@@ -37,7 +37,7 @@ class Total(Document, frozen=True):
 
 
 class Totals(Document, frozen=True):
-    """Of the whole cluster; `verdicts` say what was granted beyond what there is."""
+    """The sums of the whole cluster; `verdicts` say what was granted beyond what there is."""
 
     namespaces: int
     quotas: int
@@ -46,33 +46,37 @@ class Totals(Document, frozen=True):
 
 
 def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
-    """Sum every quota, managed or not."""
+    """Sums every quota, managed or not."""
     by_namespace: dict[str, dict[str, list[Total]]] = {}
     for quota in snapshot.quotas:
         limits, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
         base = snapshot.base(quota)
         for name in limits.keys() & _OF_NODES.keys():
-            of_base, in_use = base[name], used.get(name, ZERO)
-            unused = max(ZERO, of_base - in_use)
-            one = Total(of_base, limits[name] - of_base, limits[name], in_use, unused, None)
-            by_namespace.setdefault(quota.namespace, {}).setdefault(name, []).append(one)
-    offered = None if nodes is None else _offered(nodes)
-    found: dict[str, Total] = {}
+            base_amount, used_amount = base[name], used.get(name, ZERO)
+            unused = max(ZERO, base_amount - used_amount)
+            total_of_quota = Total(base_amount, limits[name] - base_amount, limits[name], used_amount, unused, None)
+            by_namespace.setdefault(quota.namespace, {}).setdefault(name, []).append(total_of_quota)
+    allocatable = None if nodes is None else _allocatable(nodes)
+    totals_by_name: dict[str, Total] = {}
     for name in _OF_NODES:
-        smallest = [min(of[name], key=lambda one: one.bases) for of in by_namespace.values() if name in of]
+        smallest = [
+            min(by_name[name], key=lambda total_of_quota: total_of_quota.bases)
+            for by_name in by_namespace.values()
+            if name in by_name
+        ]
         if smallest:
-            found[name] = Total(
-                bases=sum((one.bases for one in smallest), ZERO),
-                added=sum((one.added for one in smallest), ZERO),
-                hard=sum((one.hard for one in smallest), ZERO),
-                used=sum((one.used for one in smallest), ZERO),
-                unused=sum((one.unused for one in smallest), ZERO),
-                allocatable=None if offered is None else offered.get(_OF_NODES[name], ZERO),
+            totals_by_name[name] = Total(
+                bases=sum((total_of_quota.bases for total_of_quota in smallest), ZERO),
+                added=sum((total_of_quota.added for total_of_quota in smallest), ZERO),
+                hard=sum((total_of_quota.hard for total_of_quota in smallest), ZERO),
+                used=sum((total_of_quota.used for total_of_quota in smallest), ZERO),
+                unused=sum((total_of_quota.unused for total_of_quota in smallest), ZERO),
+                allocatable=None if allocatable is None else allocatable.get(_OF_NODES[name], ZERO),
             )
-    return Totals(len(by_namespace), len(snapshot.quotas), found, list(_verdicts(found)))
+    return Totals(len(by_namespace), len(snapshot.quotas), totals_by_name, list(_verdicts(totals_by_name)))
 
 
-def _offered(nodes: Sequence[Node]) -> ResourceList:
+def _allocatable(nodes: Sequence[Node]) -> ResourceList:
     return total(
         parse_resource_list({n: q for n, q in (node.status.allocatable or {}).items() if n in _OF_NODES.values()})
         for node in nodes
@@ -80,15 +84,16 @@ def _offered(nodes: Sequence[Node]) -> ResourceList:
     )
 
 
-def _verdicts(found: Mapping[str, Total]) -> Iterator[str]:
-    """The namespaces that are not full yet find nothing where others, or headroom, have used what was planned for."""
-    for name, row in found.items():
+def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
+    """Yields verdicts: the namespaces that are not full yet find nothing if others, or headroom, have used what was
+    planned for."""
+    for name, row in totals_by_name.items():
         if row.allocatable is None:
             continue
-        left = max(ZERO, row.allocatable - row.used)
+        free = max(ZERO, row.allocatable - row.used)
         if row.bases > row.allocatable:
-            more = shown(row.bases - row.allocatable, name)
-            yield f"{name}: the bases grant {more} more than the nodes offer, before anything is added for migrations"
-        elif row.unused > left:
-            granted, rest = compared(name, row.unused, left)
-            yield f"{name}: {granted} of the bases are not used yet, and the nodes have only {rest} left"
+            excess = shown(row.bases - row.allocatable, name)
+            yield f"{name}: the bases grant {excess} more than the nodes offer, before anything is added for migrations"
+        elif row.unused > free:
+            unused_text, free_text = compared(name, row.unused, free)
+            yield f"{name}: {unused_text} of the bases are not used yet, and the nodes have only {free_text} left"

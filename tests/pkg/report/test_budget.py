@@ -11,7 +11,7 @@ import msgspec
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
-from pkg.report.budget import explained, report, reports, why_it_waits
+from pkg.report.budget import explain_with_budget, report_namespace, report_namespaces, wait_reasons
 from pkg.report.explain import Verdict, explain
 from pkg.report.plan import plan_migrations
 from pkg.report.snapshot import Snapshot
@@ -72,26 +72,26 @@ class Case:
     }
 )
 def test_why_it_waits(case: Case) -> None:
-    (said,) = why_it_waits(case.seen, "migration-of-vm1")
+    (said,) = wait_reasons(case.seen, "migration-of-vm1")
     assert case.says in said
 
 
 def test_what_does_not_wait() -> None:
     migration = refused()
     there = surroundings([migration], pods=[source(), target(migration)])
-    assert why_it_waits(observed(around=there), "migration-of-vm1") == []
-    assert why_it_waits(observed(around=surroundings([vmim("Succeeded")])), "migration-of-vm1") == []
-    assert why_it_waits(observed(), "unknown") == []
+    assert wait_reasons(observed(around=there), "migration-of-vm1") == []
+    assert wait_reasons(observed(around=surroundings([vmim("Succeeded")])), "migration-of-vm1") == []
+    assert wait_reasons(observed(), "unknown") == []
 
 
 def test_another_migrations_shortage_is_not_its_own() -> None:
     around = surroundings([refused(), vmim("Pending", "vm2")])
-    (said,) = why_it_waits(observed(budgets=[budget({})], around=around), "migration-of-vm2")
+    (said,) = wait_reasons(observed(budgets=[budget({})], around=around), "migration-of-vm2")
     assert said == "resource quota has not refused its target pod: it waits for KubeVirt"
 
 
 def test_a_namespace_in_the_middle_of_it() -> None:
-    found = report(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
+    found = report_namespace(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
     assert (found.namespace, found.budgets, found.additional) == ("ns1", ["budget"], ENOUGH)
     assert found.lock is not None
     (raised,) = found.raised
@@ -101,13 +101,13 @@ def test_a_namespace_in_the_middle_of_it() -> None:
 
 
 def test_a_namespace_at_rest_and_one_without_a_budget() -> None:
-    paused = report(observed(around=surroundings([])))
+    paused = report_namespace(observed(around=surroundings([])))
     assert (paused.lock, paused.raised, paused.problems) == (None, [], [])
-    assert report(observed(budgets=[])).additional == {}
+    assert report_namespace(observed(budgets=[])).additional == {}
 
 
 def test_a_quota_that_is_gone_is_shown_by_what_it_was() -> None:
-    (raised,) = report(observed([], [budget(saved=SAVED)], lock=lock())).raised
+    (raised,) = report_namespace(observed([], [budget(saved=SAVED)], lock=lock())).raised
     assert (raised.hard, raised.original) == ({}, FULL)
 
 
@@ -162,18 +162,18 @@ EXPLAINED = {
 @sentences(EXPLAINED)
 def test_a_vm_under_a_budget(case: tuple[Snapshot, Verdict, str]) -> None:
     seen, verdict, said = case
-    found = explained(seen, running_vmi())
+    found = explain_with_budget(seen, running_vmi())
     assert found.verdict is verdict
     assert said in found.summary
 
 
 @sentences({"it runs": snapshot([vmim("Running")]), "there is no budget": snapshot([refused()], budgets=[])})
 def test_what_is_explained_as_everywhere(case: Snapshot) -> None:
-    assert explained(case, running_vmi()) == explain(case, running_vmi())
+    assert explain_with_budget(case, running_vmi()) == explain(case, running_vmi())
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
-    (found,) = reports(in_the_middle())
+    (found,) = report_namespaces(in_the_middle())
     assert found.document() == {
         "namespace": "ns1",
         "budgets": ["budget"],
@@ -190,9 +190,9 @@ def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
 
 
 def test_a_lock_without_a_budget_is_shown_and_a_namespace_that_was_not_asked_for_is_not() -> None:
-    assert [found.lock is not None for found in reports(snapshot(budgets=[], locks=[locked()]))] == [True]
-    assert reports(snapshot(namespaces=[])) == []
-    assert reports(snapshot(budgets=[])) == []
+    assert [found.lock is not None for found in report_namespaces(snapshot(budgets=[], locks=[locked()]))] == [True]
+    assert report_namespaces(snapshot(namespaces=[])) == []
+    assert report_namespaces(snapshot(budgets=[])) == []
 
 
 PLANNED = {

@@ -10,7 +10,7 @@ import msgspec
 
 from kubeloop.api.core import Node, Pod
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.evacuation import Evacuation, Room, evacuations
+from pkg.report.evacuation import Evacuation, NodeCapacity, evacuations
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -44,7 +44,7 @@ def planned(
 ) -> Evacuation:
     snapshot = seen(instances, **more)
     pods = None if nodes is None else [*snapshot.pods, *others]
-    return evacuations(snapshot, Room(nodes, pods))
+    return evacuations(snapshot, NodeCapacity(nodes, pods))
 
 
 def stays(found: Evacuation) -> list[tuple[str, str, str]]:
@@ -115,7 +115,7 @@ def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
     )
     snapshot = seen([*on("node-1", "vm1"), bound])
     stuck = replace(snapshot, quotas=[charged(quota(dict(HARD), labels={"a": "b"}), snapshot.pods)])
-    found = evacuations(stuck, Room([node("node-1"), node("node-2")], stuck.pods))
+    found = evacuations(stuck, NodeCapacity([node("node-1"), node("node-2")], stuck.pods))
     assert [(vm, "no label" in why, "its disk is not shared" in why) for _name, vm, why in stays(found)] == [
         ("vm1", True, False),
         ("vm2", True, True),

@@ -15,7 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.rancher import Project
 from pkg.config.cause import Cause
 from pkg.report.explain import Verdict, explain, not_running
-from pkg.report.installation import Held, Installed
+from pkg.report.installation import Installed, LeaseState
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
 from pkg.util.resourcequota.room import exceeded
@@ -55,7 +55,7 @@ def running(name: str, node: str) -> VirtualMachineInstanceMigration:
 
 
 VMI = "VirtualMachineInstance"
-DEAD = Installed(Held("pod-0", 35.0, 15.0))
+DEAD = Installed(LeaseState("pod-0", 35.0, 15.0))
 UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connection refused")
 DENIED = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns1/default-abc"], 1)
 ELSEWHERE = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns2/default-abc"], 1)
@@ -140,14 +140,14 @@ ASKED = {
         f"default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory, and headroom may not raise it; {DENIED.text}",
         migrations=[REFUSED],
         action=f"nothing: {DENIED.text}",
-        installed=Installed(Held("pod-0", 2.0, 15.0), causes=[DENIED]),
+        installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
     "refused, it fits now, and a webhook does not let headroom change the quota": Asked(
         Verdict.WAITS_FOR_HEADROOM,
         f"fits now: KubeVirt tries again when a quota changes, and headroom may not change it; {DENIED.text}",
         migrations=[REFUSED],
         settled=True,
-        installed=Installed(Held("pod-0", 2.0, 15.0), causes=[DENIED]),
+        installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
     "refused, and a webhook is in the way of another namespace's quota": Asked(
         Verdict.WAITS_FOR_QUOTA,

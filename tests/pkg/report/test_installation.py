@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import LeaseSpec
 from pkg.config.cause import Cause
-from pkg.report.installation import Held, Installed, held
+from pkg.report.installation import Installed, LeaseState, lease_state
 from tests.decisions import sentences
 
 NOW = 1767268800.0  # 2026-01-01T12:00:00Z
@@ -21,11 +21,11 @@ HELD = LeaseSpec(holder_identity="pod-0", lease_duration_seconds=15, renew_time=
 class Found:
     """What is known, and the alarms."""
 
-    lease: Held | None = None
+    lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
     unreachable: str | None = None
     alarms: Sequence[str] = ()
-    stopped: bool = False
+    is_stopped: bool = False
     absent: Sequence[str] = ()
     problem: str = ""
 
@@ -33,27 +33,29 @@ class Found:
 PODS = "pods.headroom.harvesterhci.io"
 FOUND = {
     "nothing is known": Found(),
-    "it runs, and its webhooks answer": Found(Held("pod-0", 2.0, 15.0), {PODS: "Fail"}, ""),
+    "it runs, and its webhooks answer": Found(LeaseState("pod-0", 2.0, 15.0), {PODS: "Fail"}, ""),
     "it was killed": Found(
-        Held("pod-0", 35.4, 15.0),
+        LeaseState("pod-0", 35.4, 15.0),
         alarms=["headroom has not been running for 35 s: nothing is raised or given back"],
-        stopped=True,
+        is_stopped=True,
     ),
     "it ended and released the Lease": Found(
-        Held("", 3.0, 1.0),
+        LeaseState("", 3.0, 1.0),
         alarms=["headroom has not been running for 3 s: nothing is raised or given back"],
-        stopped=True,
+        is_stopped=True,
     ),
     "it has been gone for days": Found(
-        Held("pod-0", 200000.0, 15.0),
+        LeaseState("pod-0", 200000.0, 15.0),
         alarms=["headroom has not been running for 2 d: nothing is raised or given back"],
-        stopped=True,
+        is_stopped=True,
     ),
     "the Lease never had a holder": Found(
-        Held("", None, 15.0), alarms=["headroom has not been running: nothing is raised or given back"], stopped=True
+        LeaseState("", None, 15.0),
+        alarms=["headroom has not been running: nothing is raised or given back"],
+        is_stopped=True,
     ),
     "a webhook with Fail does not answer": Found(
-        Held("pod-0", 2.0, 15.0),
+        LeaseState("pod-0", 2.0, 15.0),
         {PODS: "Fail", "namespaces.headroom.harvesterhci.io": "Ignore"},
         REFUSED,
         [
@@ -71,7 +73,7 @@ FOUND = {
         ],
     ),
     "it runs and may not write": Found(
-        Held("pod-0", 2.0, 15.0),
+        LeaseState("pod-0", 2.0, 15.0),
         problem="resourceQuotaController: ns1/q: Forbidden",
         alarms=["headroom cannot do its work: resourceQuotaController: ns1/q: Forbidden"],
     ),
@@ -82,7 +84,7 @@ FOUND = {
             "headroom is not running here: there is no Lease, ConfigMap or webhook of it in a, b "
             "(--headroom-namespace names another namespace)"
         ],
-        stopped=True,
+        is_stopped=True,
     ),
 }
 
@@ -90,7 +92,7 @@ FOUND = {
 @sentences(FOUND)
 def test_what_is_wrong_is_said(case: Found) -> None:
     installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent, problem=case.problem)
-    assert (installed.alarms(), installed.stopped) == (list(case.alarms), case.stopped)
+    assert (installed.alarms(), installed.is_stopped) == (list(case.alarms), case.is_stopped)
 
 
 WEBHOOK = Cause("webhook q", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
@@ -107,16 +109,16 @@ FIRST = {
 @sentences(FIRST)
 def test_the_line_about_refusals_names_what_waits_in_the_namespace_asked_about(case: tuple[str, str]) -> None:
     namespace, problem = case
-    installed = Installed(Held("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
+    installed = Installed(LeaseState("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
     assert installed.alarms(namespace) == [f"headroom cannot do its work: {problem}"]
     assert [each["by"] for each in installed.document()["refused"]] == ["webhook q", "RBAC"]
 
 
 MISSING = {
     "nothing is known": (Installed(), ["no controller was found", "no webhooks are registered"]),
-    "all of it works": (Installed(Held("pod-0", 2.0, 15.0), {PODS: "Ignore"}, ""), []),
+    "all of it works": (Installed(LeaseState("pod-0", 2.0, 15.0), {PODS: "Ignore"}, ""), []),
     "webhooks that may not be probed": (
-        Installed(Held("pod-0", 2.0, 15.0), {PODS: "Ignore"}, None),
+        Installed(LeaseState("pod-0", 2.0, 15.0), {PODS: "Ignore"}, None),
         ["it is not known whether the API server reaches the webhooks"],
     ),
 }
@@ -132,24 +134,24 @@ def test_what_a_check_asks_for_is_known_to_work_or_named(case: tuple[Installed, 
 
 
 LEASES = {
-    "renewed two seconds ago": (HELD, Held("pod-0", 2.0, 15.0), True),
-    "run out": (LeaseSpec("pod-0", 1, None, HELD.renew_time), Held("pod-0", 2.0, 1.0), False),
-    "released": (LeaseSpec(None, 1, None, HELD.renew_time), Held("", 2.0, 1.0), False),
-    "never held": (LeaseSpec(), Held("", None, 15.0), False),
-    "its clock is ahead": (LeaseSpec("pod-0", 15, None, "2026-01-01T12:00:05Z"), Held("pod-0", 0.0, 15.0), True),
-    "a time that is none": (LeaseSpec("pod-0", 15, None, "soon"), Held("pod-0", None, 15.0), False),
+    "renewed two seconds ago": (HELD, LeaseState("pod-0", 2.0, 15.0), True),
+    "run out": (LeaseSpec("pod-0", 1, None, HELD.renew_time), LeaseState("pod-0", 2.0, 1.0), False),
+    "released": (LeaseSpec(None, 1, None, HELD.renew_time), LeaseState("", 2.0, 1.0), False),
+    "never held": (LeaseSpec(), LeaseState("", None, 15.0), False),
+    "its clock is ahead": (LeaseSpec("pod-0", 15, None, "2026-01-01T12:00:05Z"), LeaseState("pod-0", 0.0, 15.0), True),
+    "a time that is none": (LeaseSpec("pod-0", 15, None, "soon"), LeaseState("pod-0", None, 15.0), False),
 }  # fmt: skip
 
 
 @sentences(LEASES)
-def test_a_lease(case: tuple[LeaseSpec, Held, bool]) -> None:
+def test_a_lease(case: tuple[LeaseSpec, LeaseState, bool]) -> None:
     spec, expected, live = case
-    found = held(spec, NOW)
-    assert (found, found.live) == (expected, live)
+    found = lease_state(spec, NOW)
+    assert (found, found.is_live) == (expected, live)
 
 
-@pytest.mark.parametrize(("running", "lease"), [(None, None), (True, Held("pod-0", 2.0, 15.0))])
-def test_the_document(running: bool | None, lease: Held | None) -> None:
+@pytest.mark.parametrize(("running", "lease"), [(None, None), (True, LeaseState("pod-0", 2.0, 15.0))])
+def test_the_document(running: bool | None, lease: LeaseState | None) -> None:
     document = Installed(lease, {PODS: "Fail"}, REFUSED).document()
     assert (document["running"], document["webhooks"], document["unreachable"]) == (running, {PODS: "Fail"}, REFUSED)
 

@@ -15,7 +15,7 @@ import pytest
 from kubeloop.api.core import Event, ObjectReference
 from pkg.report.page import page
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import head, status
+from pkg.report.status import headline, status
 from tests.decisions import charged
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
 def shown(snapshot: Snapshot) -> Page:
     quotas = status(snapshot)
-    return Page(page(snapshot, quotas, head(snapshot, quotas)))
+    return Page(page(snapshot, quotas, headline(snapshot, quotas)))
 
 
 def test_a_raised_quota_is_a_bar_of_base_added_and_used() -> None:
@@ -103,7 +103,7 @@ def test_a_thousand_quotas_are_a_page_of_less_than_a_megabyte() -> None:
     many = [charged(quota(HARD, MARKS, name=f"q{number}"), [SOURCE]) for number in range(1000)]
     seen = cluster(many, [], [SOURCE], [HERE])
     quotas = status(seen)
-    text = page(seen, quotas, head(seen, quotas))
+    text = page(seen, quotas, headline(seen, quotas))
     assert text.count("<section>") == 1000
     assert len(text) < 1_000_000
 
@@ -118,7 +118,7 @@ def test_a_browser_shows_every_word_within_its_width(width: int, tmp_path: Path)
     long = edited(quota(HARD, MARKS), metadata={"name": "q" * 200})
     seen = settled(cluster([quota(HARD, MARKS), long], [vmim(refused=True)], [SOURCE], [HERE]))
     quotas = status(seen)
-    text = page(seen, quotas, head(seen, quotas)).replace("default-src 'none'", "default-src 'unsafe-inline'")
+    text = page(seen, quotas, headline(seen, quotas)).replace("default-src 'none'", "default-src 'unsafe-inline'")
     measured = "<script>document.title = `${document.documentElement.scrollWidth} of ${innerWidth}`</script>"
     (tmp_path / "page.html").write_text(text.replace("</body>", f"{measured}</body>"), "utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
