@@ -11,7 +11,7 @@ from kubeloop.client.errors import refuse_write
 from kubeloop.controllers.server import serve_health
 from pkg.config.management import Management
 from pkg.process.leftovers import look_at_registered
-from pkg.selfcheck.health import Checks, answer
+from pkg.selfcheck.health import HealthChecks, wait_for_version
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
@@ -31,12 +31,12 @@ class AdmissionReplica:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set."""
-        checks, settings = Checks(), self.webhooks.settings
+        checks, settings = HealthChecks(), self.webhooks.settings
         health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
         try:
             refuse = refuse_write if settings.dry_run else None
             async with Client(self.config, user_agent=USER_AGENT, before_write=refuse) as client:
-                kubernetes = await answer(client, stop)
+                kubernetes = await wait_for_version(client, stop)
                 if kubernetes is None:
                     return
                 health.log_addresses()
@@ -47,7 +47,7 @@ class AdmissionReplica:
             await health.close()
 
     async def _run(
-        self, stop: asyncio.Event, checks: Checks, management: Management, tasks: list[asyncio.Task[None]]
+        self, stop: asyncio.Event, checks: HealthChecks, management: Management, tasks: list[asyncio.Task[None]]
     ) -> None:
         settings, client = self.webhooks.settings, management.client
         checks.admission = admission = await self.webhooks.server(client, management)

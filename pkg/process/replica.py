@@ -24,7 +24,7 @@ from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
-from pkg.selfcheck.health import Admission, Checks, answer
+from pkg.selfcheck.health import Admission, HealthChecks, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.selfcheck.kubernetes_version import KubernetesVersion
 from pkg.selfcheck.troubles import Troubles
@@ -56,14 +56,14 @@ class Replica:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises LeaseLost."""
-        checks = Checks()
+        checks = HealthChecks()
         async with contextlib.AsyncExitStack() as stack:
             health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
             stack.push_async_callback(health.close)
             refuse = refuse_write if self.settings.dry_run else None
             # What every replica writes: the Lease, the webhooks' certificate and registration.
             replica = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=refuse))
-            kubernetes = await answer(replica, stop)
+            kubernetes = await wait_for_version(replica, stop)
             if kubernetes is None:
                 return
             health.log_addresses()
@@ -99,7 +99,7 @@ class Replica:
     async def _run(
         self,
         stop: asyncio.Event,
-        checks: Checks,
+        checks: HealthChecks,
         management: Management,
         kubernetes: KubernetesVersion,
         replica: Client,
@@ -146,7 +146,7 @@ class Replica:
         )
 
     async def _publish(
-        self, management: Management, kubernetes: KubernetesVersion, leading: asyncio.Event, checks: Checks
+        self, management: Management, kubernetes: KubernetesVersion, leading: asyncio.Event, checks: HealthChecks
     ) -> None:
         """Publishes the installation from the election on, also while the caches do not sync: then it says that."""
         policy, own_version = self.settings.policy, version("harvester-headroom")
@@ -155,7 +155,7 @@ class Replica:
             return
         recorder, installation = management.recorder("headroom"), about(self.settings.namespace)
         troubles = Troubles(management.troubles, recorder, installation, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
-        troubles.others = management.reverts.causes
+        troubles.more_causes = management.reverts.causes
         publisher = Publisher(
             management.client,
             self.settings.namespace,

@@ -1,4 +1,4 @@
-"""What /healthz and /readyz of a long-running command say, and the wait for an API server that answers."""
+"""Answers /healthz and /readyz of a long-running command, and waits for an API server that answers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Admission(Protocol):
     def notes(self) -> list[str]: ...
 
 
-class Checks:
-    """What /healthz and /readyz ask: the caches, the Lease and the webhooks together, from before they are there."""
+class HealthChecks:
+    """The checks behind /healthz and /readyz: the caches, the Lease and the webhooks together, from before they
+    exist."""
 
     def __init__(self) -> None:
         self.management: Management | None = None
@@ -41,30 +42,31 @@ class Checks:
             return ["the API server has not answered yet"]
         missing = self.elector.unready() if self.elector else []
         missing += self.admission.unready() if self.admission else []
-        return self.management.stale() + [f"not ready: {what}" for what in missing]
+        return self.management.stale() + [f"not ready: {problem}" for problem in missing]
 
     def faults(self) -> list[str]:
-        """Which caches are behind."""
+        """Returns the caches that are behind, a line each."""
         return self.management.stale() if self.management else []
 
     def notes(self) -> list[str]:
-        """Also what does not take webhooks out of service: requests that are refused or not answered, a handler that
-        hangs, what a tenant wrote and does not decode."""
+        """Returns also what does not take webhooks out of service: requests that are refused or not answered, a handler
+        that hangs, what a tenant wrote and does not decode."""
         notes = self.admission.notes() if self.admission else []
         if self.management is not None:
-            notes += [f"{who.name}: {trouble}" for who, trouble in self.management.troubles()]
+            notes += [f"{controller.name}: {trouble}" for controller, trouble in self.management.troubles()]
             notes += self.management.hanging() + self.management.undecodable()
         return notes
 
 
-async def answer(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
-    """Wait until the API server has said its version; None when `stop` is set first. Raises ApiError, ConfigError."""
+async def wait_for_version(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
+    """Waits until the API server has said its version; returns None when `stop` is set first. Raises ApiError,
+    ConfigError."""
     version = asyncio.create_task(ask(client))
-    stopped = asyncio.create_task(stop.wait())
+    stop_wait = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait([version, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([version, stop_wait], return_when=asyncio.FIRST_COMPLETED)
         return KubernetesVersion(version.result()) if version.done() else None
     finally:
-        for task in (version, stopped):
+        for task in (version, stop_wait):
             task.cancel()
-        await asyncio.wait([version, stopped])
+        await asyncio.wait([version, stop_wait])

@@ -29,9 +29,9 @@ USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 IN_FORCE: Final = "in force"
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
-LOOK: Final = 2.0
-"""Seconds between two looks, which ask the API server nothing."""
-LASTS: Final = 10.0
+CHECK_PERIOD: Final = 2.0
+"""Seconds between two checks, which ask the API server nothing."""
+REPORT_AFTER: Final = 10.0
 """Seconds for which a cache has to be behind before that is published: at the start every one is for a moment."""
 REFRESH: Final = 30.0
 """Seconds after which it is written again, also when that failed: without a Lease nothing else shows that a controller
@@ -69,17 +69,17 @@ class Installation:
     hold_limit: float = EXACT.hold_limit
 
     def data(self) -> dict[str, str]:
-        """The ConfigMap's data."""
+        """Returns the ConfigMap's data."""
         return {name: str(value) for name, value in msgspec.to_builtins(self).items()}
 
 
 def about(namespace: str) -> ConfigMap:
-    """What events about the installation itself are written on, whether it is there or not."""
+    """Returns the object on which events about the installation itself are written, whether it exists or not."""
     return ConfigMap(api_version="v1", kind="ConfigMap", metadata=ObjectMeta(name=CONFIG_MAP, namespace=namespace))
 
 
 def read(data: Mapping[str, str]) -> Installation | None:
-    """What a ConfigMap's data says; None for one that another program wrote."""
+    """Returns what a ConfigMap's data says, or None for one that another program wrote."""
     try:
         return msgspec.convert(dict(data), Installation, strict=False)
     except msgspec.ValidationError:
@@ -109,15 +109,15 @@ class Publisher:
         while True:
             self.changed.clear()
             try:
-                await self.look()
+                await self.check()
             except ApiError as exc:
                 log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
                 await asyncio.sleep(NO_NAMESPACE if isinstance(exc, NotFound) else REFRESH)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), LOOK)
+                await asyncio.wait_for(self.changed.wait(), CHECK_PERIOD)
 
     async def end(self) -> None:
-        """Write that the controller has ended, once `run` is cancelled."""
+        """Writes that the controller has ended, once `run` is cancelled."""
         if self._published is None:
             return
         try:
@@ -126,12 +126,12 @@ class Publisher:
         except (ApiError, TimeoutError) as exc:
             log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
 
-    async def look(self) -> None:
-        """Write it if it is another one, or if it was last written a while ago. Raises ApiError."""
+    async def check(self) -> None:
+        """Writes the ConfigMap if the installation changed, or if it was last written a while ago. Raises ApiError."""
         causes = self.causes()
-        lines = [*(cause.line() for cause in causes), *self._lasting()]
-        more = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
-        problem = lines[0] + more if lines else ""
+        lines = [*(cause.line() for cause in causes), *self._lasting_faults()]
+        rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
+        problem = lines[0] + rest if lines else ""
         installation = replace(self.installation(), problem=problem, refused=encoded(causes))
         if installation == self._published and loop_time() < self._due:
             return
@@ -146,14 +146,14 @@ class Publisher:
         except NotFound:
             await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=self.namespace)
 
-    def _lasting(self) -> list[str]:
-        """The faults once there has been one for long, the first in the same words until there is none."""
+    def _lasting_faults(self) -> list[str]:
+        """Returns the faults once there has been one for long, the first in the same words until there is none."""
         faults, now = list(self.faults()), loop_time()
         if not faults:
             self._fault, self._faulty_since = "", None
             return []
         self._faulty_since = now if self._faulty_since is None else self._faulty_since
-        if now - self._faulty_since < LASTS:
+        if now - self._faulty_since < REPORT_AFTER:
             return []
         self._fault = self._fault or faults[0]
         return [self._fault, *faults[1:]]

@@ -1,8 +1,7 @@
-"""Which Kubernetes releases count: what the API servers say they are, asked again every few minutes.
+"""Tracks which Kubernetes releases count: what the API servers say they are, asked again every few minutes.
 
 During an upgrade of several API servers either of them may answer, and either may admit the next pod: what one of them
-said a short while ago counts as well.
-"""
+said a short while ago counts as well."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PERIOD: Final = 120.0
 """Seconds between two questions."""
-KEPT: Final = 600.0
+ANSWER_LIFETIME: Final = 600.0
 """Seconds for which an answer counts; the last one counts on."""
 
 
@@ -33,7 +32,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 async def ask(client: Client) -> str:
-    """The version of the API server that answers, "" if it cannot be read. Raises ApiError."""
+    """Returns the version of the API server that answers, "" if it cannot be read. Raises ApiError."""
     answer = await client.transport.request("GET", "/version")
     try:
         return msgspec.json.decode(answer, type=_Version).git_version
@@ -44,19 +43,19 @@ async def ask(client: Client) -> str:
 class KubernetesVersion:
     """`run` until cancelled; `changed` is set when other versions count."""
 
-    def __init__(self, *said: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`said`: what API servers have already said."""
+    def __init__(self, *known_versions: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`known_versions`: what API servers have already said."""
         self._clock = clock
-        self._heard: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}
         self.changed = asyncio.Event()
         self._releases: Releases = UNKNOWN
-        for version in said:
-            self.hear(version)
+        for version in known_versions:
+            self.record(version)
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """What counts, sorted."""
-        return tuple(sorted(self._heard))
+        """The versions that count, sorted."""
+        return tuple(sorted(self._last_seen))
 
     def releases(self) -> Releases:
         return self._releases
@@ -65,19 +64,21 @@ class KubernetesVersion:
         while True:
             await asyncio.sleep(PERIOD)
             try:
-                self.hear(await ask(client))
+                self.record(await ask(client))
             except ApiError as exc:
                 log.debug("version of the API server: %s", exc)
 
-    def hear(self, version: str) -> None:
-        """An API server has said that this is its version."""
-        before, now = self.versions, self._clock()
-        self._heard = {each: at for each, at in self._heard.items() if now - at < KEPT} | {version: now}
-        if self.versions == before:
+    def record(self, version: str) -> None:
+        """Records that an API server has this version."""
+        old_versions, now = self.versions, self._clock()
+        self._last_seen = {
+            old_version: seen_at for old_version, seen_at in self._last_seen.items() if now - seen_at < ANSWER_LIFETIME
+        } | {version: now}
+        if self.versions == old_versions:
             return
         self._releases = releases_of(self.versions)
         self.changed.set()
-        if why := doubt(self.versions):
-            log.warning("%s", why)
-        elif before:
+        if reason := doubt(self.versions):
+            log.warning("%s", reason)
+        elif old_versions:
             log.info("pods count as in Kubernetes %s", version)

@@ -1,8 +1,8 @@
-"""Whether the API server reaches headroom's webhook: only the API server can tell.
+"""Probes whether the API server reaches headroom's webhook: only the API server can tell.
 
 One configuration of its own matches only Events with a label, in headroom's namespace. Such an Event is created as a
-dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of the failure.
-"""
+dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of the
+failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ webhook that fails on the probe's object says nothing about ours."""
 
 
 async def probe(client: Client, namespace: str) -> str:
-    """The mark of the replica that answered. Raises NotReached; ApiError when the API server itself has no answer."""
+    """Returns the mark of the replica that answered. Raises NotReached; ApiError when the API server itself has no
+    answer."""
     try:
         answer = await client.transport.request(
             "POST",

@@ -36,7 +36,7 @@ POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-chang
 _NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
 """What leaves pods out of a binding."""
 
-STANDS = LateGauge(METRICS["headroom_pod_policy_in_force"])
+POLICY_GAUGE = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class Upkeep:
     """Called with `in_force` after every check."""
     reports: Callable[[], bool] = lambda: True
     """Whether an event is to be written: one process does so, and none in a dry run."""
-    _said: Sequence[str] = field(default=(), init=False)
+    _problems: Sequence[str] = field(default=(), init=False)
     _event_problems: Sequence[str] = field(default=(), init=False)
 
     async def run(self) -> None:
@@ -67,40 +67,40 @@ class Upkeep:
                 await asyncio.sleep(PERIOD)
 
     async def check(self) -> None:
-        """Once. Raises ApiError."""
-        found = await self._policy_problems()
-        STANDS.set(not found)
-        self.announce(in_force=not found)
-        message = f"{'; '.join(found)}: {MEANING}"
-        if found != self._said:
-            self._said = found
-            if found:
+        """Checks once. Raises ApiError."""
+        faults = await self._policy_problems()
+        POLICY_GAUGE.set(not faults)
+        self.announce(in_force=not faults)
+        message = f"{'; '.join(faults)}: {MEANING}"
+        if faults != self._problems:
+            self._problems = faults
+            if faults:
                 log.warning("%s", message)
             else:
                 log.info("the policies of deploy/policy.yaml are in force")
-        if found == self._event_problems or not self.reports():
+        if faults == self._event_problems or not self.reports():
             return
-        self._event_problems = found
-        if found:
+        self._event_problems = faults
+        if faults:
             self.events.event(about(self.namespace), "Warning", EVENT, message)
 
     async def _policy_problems(self) -> Sequence[str]:
         policies = self.client.resource(VALIDATING_ADMISSION_POLICIES)
-        if self._said and not await _named(policies, [*POLICIES][:1]):
-            return self._said  # still: one request at rest is enough
+        if self._problems and not await _existing(policies, [*POLICIES][:1]):
+            return self._problems  # still: one request at rest is enough
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
         bindings = self.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-        return problems(await _named(policies, POLICIES), await _named(bindings, POLICIES), self.accounts())
+        return problems(await _existing(policies, POLICIES), await _existing(bindings, POLICIES), self.accounts())
 
 
-async def _named(client: ResourceClient[T], names: Iterable[str]) -> dict[str, T]:
-    """Those of the names that are there."""
-    found: dict[str, T] = {}
+async def _existing(client: ResourceClient[T], names: Iterable[str]) -> dict[str, T]:
+    """Returns those of the names that exist."""
+    objects: dict[str, T] = {}
     for name in names:
         with contextlib.suppress(*STATUS_404):
-            found[name] = await client.get(name=name)
-    return found
+            objects[name] = await client.get(name=name)
+    return objects
 
 
 def problems(
@@ -108,31 +108,33 @@ def problems(
     bindings: Mapping[str, ValidatingAdmissionPolicyBinding],
     accounts: Sequence[str],
 ) -> list[str]:
-    """What is wrong, by name; empty when tenants can forge no pod. `accounts` are virt-controller's."""
-    found: list[str] = []
+    """Returns what is wrong, by name; nothing if tenants can forge no pod. `accounts` are virt-controller's."""
+    faults: list[str] = []
     for name, operation in POLICIES.items():
         policy, binding = policies.get(name), bindings.get(name)
         if policy is None:
-            found.append(f"there is no ValidatingAdmissionPolicy {name}")
+            faults.append(f"there is no ValidatingAdmissionPolicy {name}")
             continue
-        found += [f"ValidatingAdmissionPolicy {name} {what}" for what in _weaknesses(policy.spec, operation, accounts)]
+        faults += [
+            f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in _weaknesses(policy.spec, operation, accounts)
+        ]
         if binding is None or not _binds(binding.spec, name):
-            found.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
-    return found
+            faults.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
+    return faults
 
 
 def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]) -> list[str]:
-    found = []
+    weaknesses = []
     if spec.get("failurePolicy", "Fail") != "Fail":
-        found.append("lets pods pass when it fails")
+        weaknesses.append("lets pods pass when it fails")
     rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
     if not any("pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules):
-        found.append(f"is not about {operation} of pods")
-    expressions = " ".join(str(each.get("expression", "")) for each in spec.get("validations") or [])
+        weaknesses.append(f"is not about {operation} of pods")
+    expressions = " ".join(str(validation.get("expression", "")) for validation in spec.get("validations") or [])
     missing = [account for account in accounts if f"'{account}'" not in expressions]
     if missing and len(missing) == len(accounts):
-        found.append(f"refuses KubeVirt's own pods: it does not name {', '.join(missing)}")
-    return found
+        weaknesses.append(f"refuses KubeVirt's own pods: it does not name {', '.join(missing)}")
+    return weaknesses
 
 
 def _binds(spec: Mapping[str, Any], name: str) -> bool:

@@ -13,7 +13,7 @@ from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.cmd.settings import settings_of
 from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
-from pkg.selfcheck.health import Checks
+from pkg.selfcheck.health import HealthChecks
 from tests.pkg.cmd.rig import Call
 
 WRONG = {
@@ -125,7 +125,7 @@ class Half:
 
 
 def test_health_and_readiness_are_those_of_both() -> None:
-    both = Checks()
+    both = HealthChecks()
     assert (both.healthy(), both.unready()) == ([], ["the API server has not answered yet"])
     management: Any = Half("a watch is stale")
     admission: Any = Half("webhook certificate")

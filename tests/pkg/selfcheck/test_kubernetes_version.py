@@ -9,7 +9,7 @@ import pytest
 from kubeloop.client.client import Client
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, raw, status
 from pkg.selfcheck import kubernetes_version
-from pkg.selfcheck.kubernetes_version import KEPT, PERIOD, KubernetesVersion, ask
+from pkg.selfcheck.kubernetes_version import ANSWER_LIFETIME, PERIOD, KubernetesVersion, ask
 from pkg.util.quotacount.releases import RELEASES, UNKNOWN
 
 pytestmark = pytest.mark.virtual_time
@@ -27,24 +27,24 @@ def test_an_upgrade_of_several_servers_counts_by_both_until_the_old_one_is_silen
     version = KubernetesVersion("v1.36.3", clock=clock)
     assert version.releases() == (RELEASES["1.36"],)
     version.changed.clear()
-    for second in range(0, int(KEPT), int(PERIOD)):
+    for second in range(0, int(ANSWER_LIFETIME), int(PERIOD)):
         clock.now = float(second)
-        version.hear("v1.37.2" if second else "v1.36.3")
+        version.record("v1.37.2" if second else "v1.36.3")
     assert version.versions == ("v1.36.3", "v1.37.2")
     assert version.releases() == (RELEASES["1.36"], RELEASES["1.37"])
     assert version.changed.is_set()
-    clock.now = KEPT
-    version.hear("v1.37.2")
+    clock.now = ANSWER_LIFETIME
+    version.record("v1.37.2")
     assert version.releases() == (RELEASES["1.37"],)
 
 
 def test_the_last_answer_counts_on() -> None:
     clock = Clock()
     version = KubernetesVersion("v1.34.4", clock=clock)
-    clock.now = 10 * KEPT
+    clock.now = 10 * ANSWER_LIFETIME
     assert version.releases() == (RELEASES["1.34"],)
     version.changed.clear()
-    version.hear("v1.34.4")
+    version.record("v1.34.4")
     assert not version.changed.is_set()
 
 
@@ -53,7 +53,7 @@ def test_what_is_not_known_is_said_once(caplog: pytest.LogCaptureFixture) -> Non
     assert version.releases() == UNKNOWN
     assert not caplog.text
     for _ in range(3):
-        version.hear("v1.38.0")
+        version.record("v1.38.0")
     assert version.releases() == UNKNOWN
     assert caplog.text.count("Kubernetes version 'v1.38.0' is not known to headroom") == 1
 

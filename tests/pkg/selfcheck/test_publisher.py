@@ -15,7 +15,7 @@ from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, decoded
-from pkg.selfcheck.installation import LAST_WRITE, LASTS, LOOK, REFRESH, Installation, Publisher, read
+from pkg.selfcheck.installation import CHECK_PERIOD, LAST_WRITE, REFRESH, REPORT_AFTER, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 
@@ -47,7 +47,7 @@ class Cluster(Server):
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster = Cluster()
     running = asyncio.create_task(cluster.publisher.run())
-    await asyncio.sleep(REFRESH - LOOK)
+    await asyncio.sleep(REFRESH - CHECK_PERIOD)
     assert cluster.published == RUNS
     assert len(cluster.config_maps.calls) == 2, "at rest nothing is asked"
     cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
@@ -72,7 +72,7 @@ async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_no
     cluster = Cluster()
     await cluster.publisher.end()
     assert not cluster.config_maps.calls
-    await cluster.publisher.look()
+    await cluster.publisher.check()
     cluster.config_maps.errors["patch"] = [Forbidden("no")]
     await cluster.publisher.end()
     cluster.config_maps.answering.clear()
@@ -85,7 +85,7 @@ async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_no
 async def test_the_time_is_the_api_servers() -> None:
     cluster = Cluster()
     cluster.publisher.client.transport.server_clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
-    await cluster.publisher.look()
+    await cluster.publisher.check()
     assert cluster.written.seen == "2026-01-01T00:00:00Z"
 
 
@@ -94,15 +94,15 @@ async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -
     cluster = Cluster()
     for seconds, faults, problem in (
         (0.0, ["a moment"], ""),
-        (LASTS / 2, [], ""),
-        (LASTS / 2, ["pods: silent for 30 s"], ""),
-        (LASTS, ["pods: silent for 40 s", "more"], "pods: silent for 40 s; and 1 more, see /readyz"),
-        (LASTS, ["pods: silent for 50 s"], "pods: silent for 40 s"),
-        (LASTS, [], ""),
+        (REPORT_AFTER / 2, [], ""),
+        (REPORT_AFTER / 2, ["pods: silent for 30 s"], ""),
+        (REPORT_AFTER, ["pods: silent for 40 s", "more"], "pods: silent for 40 s; and 1 more, see /readyz"),
+        (REPORT_AFTER, ["pods: silent for 50 s"], "pods: silent for 40 s"),
+        (REPORT_AFTER, [], ""),
     ):
         await asyncio.sleep(seconds)
         cluster.faults = faults
-        await cluster.publisher.look()
+        await cluster.publisher.check()
         assert cluster.published == replace(RUNS, problem=problem)
 
 
@@ -112,7 +112,7 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
     webhook = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     cluster.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
     cluster.faults = ["pods: silent"]
-    await cluster.publisher.look()
+    await cluster.publisher.check()
     published = cluster.published
     assert published.problem == (
         "webhook q.example.org refuses headroom's requests (400): not by you: ResourceQuota a/q and 1 more"
@@ -120,7 +120,7 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
     )
     assert decoded(published.refused) == cluster.causes
     cluster.causes, cluster.faults = [], []
-    await cluster.publisher.look()
+    await cluster.publisher.check()
     assert cluster.published == RUNS
 
 
@@ -128,7 +128,7 @@ async def test_not_where_the_namespace_is_missing() -> None:
     cluster = Cluster()
     cluster.config_maps.errors["create"] = [NotFound("namespaces own not found", status=404)]
     with pytest.raises(NotFound):
-        await cluster.publisher.look()
+        await cluster.publisher.check()
     assert not cluster.config_maps.objects
 
 

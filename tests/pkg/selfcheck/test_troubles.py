@@ -16,7 +16,7 @@ from kubeloop.controllers.reconcile import Trouble
 from pkg.config.cause import Cause, decoded, encoded
 from pkg.config.management import Management
 from pkg.selfcheck.installation import about
-from pkg.selfcheck.troubles import EVENT_REFUSED, EVENT_UNANSWERED, LASTS, LINGERS, Troubles
+from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
 from tests.kinds import Events, Server
 from tests.objects import quota
 
@@ -34,12 +34,12 @@ class Rig:
         self.management = Management(Server().client())
         self.quotas: Controller[Any] = self.management.resource_quotas
         self.namespaces: Controller[Any] = self.management.namespaces
-        self.found: list[tuple[Controller[Any], Trouble]] = []
+        self.find_troubles: list[tuple[Controller[Any], Trouble]] = []
         self.events = Events()
-        self.troubles = Troubles(lambda: self.found, self.events.recorder, about("own"), silent=["mtq"])
+        self.troubles = Troubles(lambda: self.find_troubles, self.events.recorder, about("own"), silent=["mtq"])
 
     def refuse(self, key: str, error: ApiError | None, *, handler: str = "writer", kind: str = "quotas") -> None:
-        self.found.append((getattr(self, kind), Trouble(handler, key, error)))
+        self.find_troubles.append((getattr(self, kind), Trouble(handler, key, error)))
 
     async def looks(self, seconds: float) -> None:
         running = asyncio.create_task(self.troubles.run())
@@ -57,13 +57,13 @@ def waiting(by: str) -> float | None:
 async def test_causes_that_no_request_met_are_measured_and_shown_with_the_others() -> None:
     rig = Rig()
     reverting = Cause("field manager kubectl-edit", 0, "lowers it", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
-    rig.troubles.others = lambda: [reverting]
+    rig.troubles.more_causes = lambda: [reverting]
     rig.refuse("a/q", BadRequest(DENIED))
-    await rig.looks(LASTS + 1.5)
+    await rig.looks(REPORT_AFTER + 1.5)
     assert [cause.by for cause in rig.troubles.causes] == ["webhook q.example.org", "field manager kubectl-edit"]
     assert reverting.line("b") == "field manager kubectl-edit: lowers it: ResourceQuota b/q and 1 more"
     assert waiting("field manager kubectl-edit") == 2
-    rig.troubles.others = tuple
+    rig.troubles.more_causes = tuple
     await rig.looks(1.5)
     assert waiting("field manager kubectl-edit") is None
 
@@ -102,16 +102,16 @@ async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case
     assert rig.events.recorded == [("ns1/q", "Warning", EVENT_REFUSED, text)]
     (cause,) = rig.troubles.causes
     assert (cause.text, cause.objects, waiting(by)) == (text, ["ResourceQuota ns1/q"], 1)
-    rig.found.clear()
-    await rig.looks(LINGERS + 2)
+    rig.find_troubles.clear()
+    await rig.looks(END_AFTER + 2)
     assert (rig.troubles.causes, waiting(by)) == ([], None)
     rig.refuse("ns1/q", error)
-    await rig.looks(LASTS + 2)
+    await rig.looks(REPORT_AFTER + 2)
     assert len(rig.events.recorded) == 1, "soon after it was over it is the same"
-    rig.found.clear()
+    rig.find_troubles.clear()
     await rig.looks(120)
     rig.refuse("ns1/q", error)
-    await rig.looks(LASTS + 2)
+    await rig.looks(REPORT_AFTER + 2)
     assert len(rig.events.recorded) == 2
 
 
@@ -119,14 +119,14 @@ async def test_a_refusal_of_a_moment_is_not_told_and_one_that_is_seen_between_tr
     rig = Rig()
     rig.cache("q")
     rig.refuse("ns1/q", Forbidden(DENIED))
-    await rig.looks(LASTS - 0.5)
-    rig.found.clear()
+    await rig.looks(REPORT_AFTER - 0.5)
+    rig.find_troubles.clear()
     await rig.looks(30)
     assert (rig.events.recorded, rig.troubles.causes) == ([], [])
     for _ in range(4):
         rig.refuse("ns1/q", Forbidden(DENIED))
         await rig.looks(0.5)
-        rig.found.clear()
+        rig.find_troubles.clear()
         await rig.looks(0.5)
     assert len(rig.events.recorded) == 1
 
@@ -140,8 +140,8 @@ async def test_a_missing_answer_is_told_at_the_first_look(caplog: pytest.LogCapt
     assert rig.events.recorded == [("ns1/q", "Warning", EVENT_UNANSWERED, text)]
     assert waiting("no answer") == 1
     assert f"writer waits for an answer: ResourceQuota ns1/q: {text}" in caplog.messages
-    rig.found.clear()
-    await rig.looks(LINGERS + 2)
+    rig.find_troubles.clear()
+    await rig.looks(END_AFTER + 2)
 
 
 async def test_a_kind_that_may_not_be_read_is_told_on_the_installation() -> None:
