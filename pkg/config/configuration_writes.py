@@ -1,5 +1,5 @@
-"""What is written of webhook configurations is logged and counted: an account that may create one sees and changes what
-the API server admits, and Kubernetes asks no admission policy about them."""
+"""Logs and counts what is written of webhook configurations: an account that may create one sees and changes what the
+API server admits, and Kubernetes asks no admission policy about them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ WRITES = METRICS["headroom_webhook_configuration_writes_total"].counter()
 
 
 def written(resource: Resource[Any], name: str, operation: str) -> None:
-    """One write that has succeeded: `created`, `updated` or `removed`."""
+    """Records one write that has succeeded: `created`, `updated` or `removed`."""
     WRITES.labels(resource.kind, operation).inc()
     log.info("%s %s %s", resource.kind, name, operation)

@@ -30,7 +30,7 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import MANAGED_QUOTAS, Reverts
-from pkg.config.slim import Slim
+from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import UNKNOWN, Releases
 from pkg.util.resourcequota.observe import Listed, Source
@@ -73,7 +73,7 @@ class Management(ControllerFactory):
         self._releases = releases
         self.policy_in_force = False
         """Whether deploy/policy.yaml is, as `upkeep` has found out."""
-        self.slim = Slim()
+        self.slim = CacheTransforms()
         self._pod_transform = None if whole_pods else self.slim.pod
 
     @property
@@ -134,8 +134,8 @@ class Management(ControllerFactory):
         return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME)
 
     def source(self, *, claims: bool = True) -> Source:
-        """Where decisions read: the caches of this process. Call before `start`, which waits for them. Without `claims`
-        those about storage are wrong; what is decided about pods alone does not read them."""
+        """Returns the caches of this process, in which decisions read. Call before `start`, which waits for them.
+        Without `claims` those about storage are wrong; what is decided about pods alone does not read them."""
         return Source(
             namespaces=self.namespaces.cache(),
             migrations=self.virtual_machine_instance_migrations.cache(),
@@ -153,7 +153,8 @@ class Management(ControllerFactory):
         )
 
     def set_policy_in_force(self, *, in_force: bool) -> None:
-        """What is believed of pods depends on it: every quota is decided anew when it changes."""
+        """Sets whether tenants can forge no pod: what is trusted of pods depends on it, so that every quota is decided
+        anew when it changes."""
         if in_force != self.policy_in_force:
             self.policy_in_force = in_force
             self.resource_quotas.enqueue_all()

@@ -32,11 +32,11 @@ class FieldsEntry(Struct):
     fields_v1: dict[str, Any] | None = None
 
     def owns(self, limit: str) -> bool:
-        """Whether its manager wrote this limit last."""
-        found: Any = self.fields_v1
+        """Reports whether its manager wrote this limit last."""
+        node: Any = self.fields_v1
         for name in ("f:spec", "f:hard", f"f:{limit}"):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found is not None
+            node = node.get(name) if isinstance(node, dict) else None
+        return node is not None
 
 
 class _ManagedMeta(ObjectMeta):
@@ -56,24 +56,24 @@ MANAGED_QUOTAS: Final = Resource(
 
 
 @dataclass(slots=True)
-class _Reverted:
+class _RevertHistory:
     times: deque[float] = field(default_factory=deque)
     manager: str = ""
 
 
 @dataclass(eq=False)
 class Reverts:
-    """What is noted of each quota in the last WINDOW seconds."""
+    """The reverts of each quota in the last WINDOW seconds."""
 
     quotas: ResourceClient[ManagedQuota]
     clock: Callable[[], float]
-    _quotas: dict[str, _Reverted] = field(default_factory=dict, init=False)
+    _quotas: dict[str, _RevertHistory] = field(default_factory=dict, init=False)
 
     async def note(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
-        """Note that another writer has lowered these limits, before they are raised again. Returns the field manager
+        """Notes that another writer has lowered these limits, before they are raised again. Returns the field manager
         that did once it is MANY times in WINDOW, else ""."""
         self._forget()
-        reverted = self._quotas.setdefault(quota.key, _Reverted())
+        reverted = self._quotas.setdefault(quota.key, _RevertHistory())
         reverted.times.append(self.clock())
         if len(reverted.times) < MANY:
             return ""
@@ -82,15 +82,15 @@ class Reverts:
 
     async def _manager(self, quota: ResourceQuota, lowered: list[str]) -> str:
         try:
-            found = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+            quota_now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN
-        owners = [entry for entry in found.metadata.managed_fields or () if any(map(entry.owns, lowered))]
+        owners = [entry for entry in quota_now.metadata.managed_fields or () if any(map(entry.owns, lowered))]
         return max(owners, key=lambda entry: entry.time, default=FieldsEntry(manager=_UNKNOWN)).manager
 
     def causes(self) -> list[Cause]:
-        """Who has to be stopped, one cause for each manager."""
+        """Returns one cause for each manager that has to be stopped."""
         self._forget()
         by_manager: dict[str, list[str]] = {}
         for key, reverted in sorted(self._quotas.items()):
@@ -99,9 +99,9 @@ class Reverts:
         return [Cause(f"field manager {manager}", 0, LOWERS, keys, len(keys)) for manager, keys in by_manager.items()]
 
     def _forget(self) -> None:
-        before = self.clock() - WINDOW
+        oldest = self.clock() - WINDOW
         for key, reverted in list(self._quotas.items()):
-            while reverted.times and reverted.times[0] < before:
+            while reverted.times and reverted.times[0] < oldest:
                 reverted.times.popleft()
             if not reverted.times:
                 del self._quotas[key]

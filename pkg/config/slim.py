@@ -78,7 +78,7 @@ _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
 
 
-class Slim:
+class CacheTransforms:
     """The transforms of one process's caches and live lists, which share what they hold."""
 
     def __init__(self, most: int = 5000) -> None:
@@ -94,7 +94,7 @@ class Slim:
         if _exceeds_launchers(spec):
             _keep_metadata(pod)
         if meta.annotations:
-            _write(meta, "annotations", self._held_once(dict, meta.annotations))
+            _write(meta, "annotations", self._share(dict, meta.annotations))
         _intern(spec, "node_name", "restart_policy")
         _intern(status, "phase", "qos_class")
         # When the containers of a pod that is over ended, its condition Ready tells.
@@ -107,7 +107,7 @@ class Slim:
             (status, "init_container_statuses", ContainerStatus),
         ):
             if value := getattr(part, name):
-                _write(part, name, self._held_once(kind, value))
+                _write(part, name, self._share(kind, value))
         return pod
 
     def instance(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance:
@@ -116,7 +116,7 @@ class Slim:
         _intern(vmi.status, "phase", "node_name")
         _keep_conditions(vmi.status, _VMI_CONDITIONS)
         self._keep_spec(vmi.spec)
-        _cut(vmi.status)
+        _cut_lists(vmi.status)
         return _within_size(vmi)
 
     def migration(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
@@ -133,8 +133,8 @@ class Slim:
         status = PersistentVolumeClaimStatus(
             access_modes=status.access_modes, allocated_resources=status.allocated_resources
         )
-        _write(claim, "spec", self._held_once(PersistentVolumeClaimSpec, spec))
-        _write(claim, "status", self._held_once(PersistentVolumeClaimStatus, status))
+        _write(claim, "spec", self._share(PersistentVolumeClaimSpec, spec))
+        _write(claim, "status", self._share(PersistentVolumeClaimStatus, status))
         return claim
 
     def machine(self, vm: VirtualMachine) -> VirtualMachine:
@@ -149,23 +149,23 @@ class Slim:
         return _within_size(vm)
 
     def limit_range(self, limits: LimitRange) -> LimitRange:
-        """What it limits remains."""
+        """Keeps the limits."""
         _keep_metadata(limits)
         return limits
 
     def _keep_spec(self, spec: VirtualMachineInstanceSpec) -> None:
         for part in (spec, spec.domain.devices, spec.domain.resources):
-            _cut(part)
-        _write(spec, "domain", self._held_once(DomainSpec, spec.domain))
+            _cut_lists(part)
+        _write(spec, "domain", self._share(DomainSpec, spec.domain))
 
-    def _held_once(self, kind: type, value: S) -> S:
-        """One of `kind`, or a list of such: what reads the same and is of the same kind is the same."""
+    def _share(self, kind: type, value: S) -> S:
+        """Returns the one value of `kind`, or list of such, that is held for all equal ones."""
         if len(encoded := _encode(value)) > _LONGEST_SHARED:
             return value
         if len(self._shared) >= self._most:
             self._shared.clear()
-        held: S = self._shared.setdefault((kind, encoded), value)
-        return held
+        shared: S = self._shared.setdefault((kind, encoded), value)
+        return shared
 
 
 # ---- what stays ----------------------------------------------------------------------------------------------
@@ -183,52 +183,64 @@ def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Colle
     for owner in owners:
         _intern(owner, "api_version", "kind")
     _write(meta, "owner_references", owners or None)
-    kept = _with_keys(meta.labels, labels) or {}
-    _write(meta, "labels", {key: _word(text) if key in _SHARED_LABELS else text for key, text in kept.items()} or None)
+    read_labels = _with_keys(meta.labels, labels) or {}
+    _write(
+        meta,
+        "labels",
+        {key: _word(text) if key in _SHARED_LABELS else text for key, text in read_labels.items()} or None,
+    )
     _write(meta, "annotations", _read_annotations(meta, annotations))
 
 
 def _read_annotations(metadata: ObjectMeta | TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
-    """Of a list of sidecars its length, and that as far as it is read."""
-    kept = _with_keys(metadata.annotations, keys)
-    if kept and ANNOTATION_HOOK_SIDECARS in kept:
-        kept[ANNOTATION_HOOK_SIDECARS] = f"[{','.join(['{}'] * hook_sidecar_count(metadata))}]"
-    return kept
+    """Returns the annotations that are read; of a list of sidecars its length, and that as far as it is read."""
+    read_annotations = _with_keys(metadata.annotations, keys)
+    if read_annotations and ANNOTATION_HOOK_SIDECARS in read_annotations:
+        read_annotations[ANNOTATION_HOOK_SIDECARS] = f"[{','.join(['{}'] * hook_sidecar_count(metadata))}]"
+    return read_annotations
 
 
-def _with_keys(given: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
-    """Those of the keys that are given."""
-    return {key: given[key][:LONGEST] for key in keys if key in given} or None if given else None
+def _with_keys(texts: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
+    """Returns those of the keys that exist."""
+    return {key: texts[key][:LONGEST] for key in keys if key in texts} or None if texts else None
 
 
 def _keep_conditions(status: PodStatus | VirtualMachineInstanceStatus, types: Collection[str]) -> None:
-    """Whether, why and when, without the message."""
-    kept = [msgspec.structs.replace(each, message=None) for each in status.conditions or () if each.type in types]
-    _write(status, "conditions", kept[:LONGEST] or None)
+    """Keeps type, status, reason and times of conditions, without the message."""
+    read_conditions = [
+        msgspec.structs.replace(condition, message=None)
+        for condition in status.conditions or ()
+        if condition.type in types
+    ]
+    _write(status, "conditions", read_conditions[:LONGEST] or None)
 
 
-def _cut(part: Struct) -> None:
-    """Its lists and maps."""
+def _cut_lists(part: Struct) -> None:
+    """Cuts its lists and maps."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
         if isinstance(value, list | dict) and len(value) > LONGEST:
-            kept = islice(value.items() if isinstance(value, dict) else value, LONGEST)
-            _write(part, name, type(value)(kept))
+            first_elements = islice(value.items() if isinstance(value, dict) else value, LONGEST)
+            _write(part, name, type(value)(first_elements))
 
 
 def _exceeds_launchers(spec: PodSpec) -> bool:
-    """Whether it has more containers than disks, file systems and sidecars make, or more resources than a VMI's."""
+    """Reports whether a pod has more containers than disks, file systems and sidecars make, or more resources than a
+    VMI's."""
     containers = [*spec.containers, *(spec.init_containers or ())]
-    resources = [spec.overhead, *(each for c in containers for each in (c.resources.limits, c.resources.requests))]
-    return len(containers) > _MOST_CONTAINERS or any(len(each or ()) > 2 * LONGEST for each in resources)
+    resources = [
+        spec.overhead,
+        *(amounts for c in containers for amounts in (c.resources.limits, c.resources.requests)),
+    ]
+    return len(containers) > _MOST_CONTAINERS or any(len(amounts or ()) > 2 * LONGEST for amounts in resources)
 
 
 def _within_size(obj: T) -> T:
-    """The object; without spec and status if it is larger than any that KubeVirt starts."""
+    """Returns the object; without spec and status if it is larger than any that KubeVirt starts."""
     if len(_encode(obj)) <= LARGEST:
         return obj
-    made: Callable[..., T] = type(obj)
-    return made(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)
+    constructor: Callable[..., T] = type(obj)
+    return constructor(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)
 
 
 def _intern(part: Struct, *names: str) -> None:

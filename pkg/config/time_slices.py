@@ -27,21 +27,21 @@ class TimeSlices:
         self._slice = asyncio.Lock()
 
     async def work_out(self, facts: Facts, policy: Policy) -> None:
-        """What a decision about many VMs looks at, and finds in the facts' cache then. It may be of a moment ago by
-        that time: what is decided next looks again."""
+        """Computes what a decision about many VMs reads, and finds in the facts' cache then. It may be of a moment ago
+        by that time: what is decided next computes again."""
         if len(facts.migrations) + len(facts.instances) + len(facts.pods) >= MANY:
             vms = vms_one_by_one(facts, policy, base_of(facts.quota, facts.limits, policy))
             await self.take(chain(vms, (facts.charge(pod, facts.now) for pod in facts.pods)))
 
     async def take(self, steps: Iterable[object]) -> None:
         """Every step, each of them short."""
-        following, left = iter(steps), True
-        while left:
+        following, has_steps = iter(steps), True
+        while has_steps:
             async with self._slice:
-                left = _until(perf_counter() + SLICE, following)
+                has_steps = _take_until(perf_counter() + SLICE, following)
                 await asyncio.sleep(0)
 
 
-def _until(end: float, steps: Iterable[object]) -> bool:
-    """Whether steps are left."""
+def _take_until(end: float, steps: Iterable[object]) -> bool:
+    """Reports whether steps are left."""
     return any(perf_counter() >= end for _ in steps)

@@ -30,7 +30,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.rancher import PROJECTS
-from pkg.config.cause import decoded
+from pkg.config.cause import decode_causes
 from pkg.report.evacuation import NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
 from pkg.report.snapshot import Basis, Snapshot
@@ -253,7 +253,7 @@ async def _read_installed(
         bool(probe_mark)
         and any(config.annotations.get(ANNOTATION_HASH, probe_mark) != probe_mark for config in registrations),
         running.problem if running else "" if is_live else await _election_problem(client, namespaces),
-        decoded(running.refused) if running else (),
+        decode_causes(running.refused) if running else (),
         await _unserved_kinds(client),
     ), (config_map_namespace, by_place[config_map_namespace][0]) if config_map_namespace in by_place else None
 

@@ -18,7 +18,7 @@ from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.cause import Cause, encoded
+from pkg.config.cause import Cause, encode_causes
 from pkg.util.constants import CONFIG_MAP, TRUE
 from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuotas
 
@@ -132,7 +132,7 @@ class Publisher:
         lines = [*(cause.line() for cause in causes), *self._lasting_faults()]
         rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
         problem = lines[0] + rest if lines else ""
-        installation = replace(self.installation(), problem=problem, refused=encoded(causes))
+        installation = replace(self.installation(), problem=problem, refused=encode_causes(causes))
         if installation == self._published and loop_time() < self._due:
             return
         await self._write(installation)

@@ -14,7 +14,7 @@ from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.webhook.admission import time_left
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.config.slim import Slim
+from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.facts import Facts
@@ -54,10 +54,10 @@ class View:
     not answer before the review's deadline: then the caches are all there is."""
 
     def __init__(
-        self, client: Client, observer: Observer, clock: Callable[[], float], slim: Slim | None = None
+        self, client: Client, observer: Observer, clock: Callable[[], float], slim: CacheTransforms | None = None
     ) -> None:
         """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
-        slim = slim or Slim()
+        slim = slim or CacheTransforms()
         self._client = client
         self._observer = observer
         self._source = observer.source

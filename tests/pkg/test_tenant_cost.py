@@ -20,7 +20,7 @@ from kubeloop.api.meta import Object, Struct
 from kubeloop.api.objects import edit
 from kubeloop.client.decode import decoder_for
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.config.slim import LARGEST, Slim
+from pkg.config.slim import LARGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration_state import annotations_for
@@ -161,7 +161,7 @@ EVERY = [
 # ---- what it costs -------------------------------------------------------------------------------------------
 
 
-def transform_of(slim: Slim) -> Mapping[type[Object], Callable[[Any], Any]]:
+def transform_of(slim: CacheTransforms) -> Mapping[type[Object], Callable[[Any], Any]]:
     return {
         Pod: slim.pod,
         VirtualMachineInstance: slim.instance,
@@ -172,7 +172,7 @@ def transform_of(slim: Slim) -> Mapping[type[Object], Callable[[Any], Any]]:
     }
 
 
-def as_cached(kind: type[Object], line: bytes, slim: Slim) -> Object | None:
+def as_cached(kind: type[Object], line: bytes, slim: CacheTransforms) -> Object | None:
     """As a cache holds the object of a watch's line; None: as it was before."""
     found: Any = decoder_for(kind).watch_event(line).object
     return found and transform_of(slim)[kind](found)
@@ -210,7 +210,7 @@ def review(machine: VirtualMachine) -> None:
 def cost(kind: type[Object], line: bytes) -> tuple[float, int]:
     """Seconds of CPU, and bytes of the object that stay."""
     began = time.process_time()
-    slim = Slim()
+    slim = CacheTransforms()
     obj = as_cached(kind, line, slim)
     decide_about({**OBJECTS, kind: obj or OBJECTS[kind]})
     if isinstance(obj, VirtualMachine):

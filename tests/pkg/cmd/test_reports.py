@@ -29,7 +29,7 @@ from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, group
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.cmd.reports import Screenful, line, table
-from pkg.config.cause import Cause, encoded
+from pkg.config.cause import Cause, encode_causes
 from pkg.util.amounts import compared, listed, shown
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
@@ -379,7 +379,7 @@ def test_who_refuses_is_the_first_line_of_every_command_and_a_failed_check(
     error, name = case
     by, reason, _ = error.refusal
     cause = Cause(by, error.status, reason, [f"ResourceQuota {NS}/default-abc"], 1)
-    published(server, "takeover", "exact", problem=cause.line(), refused=encoded([cause]))
+    published(server, "takeover", "exact", problem=cause.line(), refused=encode_causes([cause]))
     for words in (["status"], ["explain", f"{NS}/vm1"], ["status", "--check", "controller"]):
         answer = call(*words)
         first = answer.out.partition("\n")[0]

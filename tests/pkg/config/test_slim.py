@@ -20,7 +20,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceSpec,
     VirtualMachineInstanceStatus,
 )
-from pkg.config.slim import LARGEST, LONGEST, Slim
+from pkg.config.slim import LARGEST, LONGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
 from pkg.util.kubevirt.evidence import vm_of
@@ -62,7 +62,7 @@ def recorded(path: Path = RECORDED[0], **changes: Any) -> Pod:
 @pytest.mark.parametrize("changes", [{}, {"status": RESIZED}], ids=["as recorded", "being resized"])
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
-    whole, light = recorded(path, **changes), Slim().pod(recorded(path, **changes))
+    whole, light = recorded(path, **changes), CacheTransforms().pod(recorded(path, **changes))
     assert pod_usage(light) == pod_usage(whole)
     assert light.labels == {key: text for key, text in whole.labels.items() if key != constants.LABEL_VMI_ID}
     assert light.metadata.owner_references == whole.metadata.owner_references
@@ -73,14 +73,14 @@ def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
 
 
 def test_a_resize_that_cannot_be_is_still_seen() -> None:
-    light = Slim().pod(recorded(status=RESIZED))
+    light = CacheTransforms().pod(recorded(status=RESIZED))
     assert [condition.type for condition in light.status.conditions or ()] == ["PodResizePending"]
     feasible = {**RESIZED, "conditions": []}
-    assert pod_usage(light) != pod_usage(Slim().pod(recorded(status=feasible)))
+    assert pod_usage(light) != pod_usage(CacheTransforms().pod(recorded(status=feasible)))
 
 
 def test_equal_containers_are_held_once_and_others_are_not_mixed_up() -> None:
-    slim = Slim()
+    slim = CacheTransforms()
     one, same, other = (slim.pod(recorded(path)) for path in (RECORDED[0], RECORDED[0], RECORDED[-1]))
     assert one.spec.containers is same.spec.containers
     assert (one.spec == other.spec) == (recorded().spec == recorded(RECORDED[-1]).spec)
@@ -89,13 +89,13 @@ def test_equal_containers_are_held_once_and_others_are_not_mixed_up() -> None:
 def test_what_reads_the_same_but_is_of_another_type_is_not_mixed_up() -> None:
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}}
     status = {"containerStatuses": [{"name": "a"}]}
-    light = Slim().pod(decoded(Pod, {**body, "status": status}))
+    light = CacheTransforms().pod(decoded(Pod, {**body, "status": status}))
     assert isinstance(light.spec.containers[0], Container)
     assert isinstance((light.status.container_statuses or [])[0], ContainerStatus)
 
 
 def test_the_domains_of_equal_vms_are_held_once() -> None:
-    slim, spec = Slim(), vmi("default", "a")["spec"]
+    slim, spec = CacheTransforms(), vmi("default", "a")["spec"]
     instances = [slim.instance(decoded(VirtualMachineInstance, vmi("default", name))) for name in ("a", "b")]
     body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": spec}}}
     machine = slim.machine(decoded(VirtualMachine, body))
@@ -104,7 +104,7 @@ def test_the_domains_of_equal_vms_are_held_once() -> None:
 
 
 def test_words_that_many_objects_say_are_held_once() -> None:
-    slim = Slim()
+    slim = CacheTransforms()
     one, other = (slim.pod(recorded(path)) for path in RECORDED[:2])
     assert one.name != other.name
     for read in ("kind", "metadata.namespace", "spec.node_name", "status.phase", "metadata.annotations"):
@@ -117,7 +117,7 @@ def test_words_that_many_objects_say_are_held_once() -> None:
 
 
 def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
-    slim = Slim(most=10)
+    slim = CacheTransforms(most=10)
     for number in range(25):
         body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": f"c{number}"}]}}
         slim.pod(decoded(Pod, body))
@@ -126,7 +126,7 @@ def test_tenants_who_write_ever_different_pods_do_not_fill_the_memory() -> None:
 
 def test_a_pod_without_anything_stays_as_it_is() -> None:
     empty = {"metadata": {"name": "p"}}
-    assert Slim().pod(decoded(Pod, empty)) == decoded(Pod, empty)
+    assert CacheTransforms().pod(decoded(Pod, empty)) == decoded(Pod, empty)
 
 
 VMI_WITH_EVERYTHING: dict[str, Any] = {
@@ -146,7 +146,7 @@ VMI_WITH_EVERYTHING: dict[str, Any] = {
 def slim_vmi(spec: Mapping[str, Any] | None = None, **metadata: Any) -> VirtualMachineInstance:
     conditions = [{"type": kind, "status": "True", "message": "m"} for kind in ("HotVCPUChange", "LiveMigratable")]
     body = {"metadata": {"name": "vm", **metadata}, "spec": spec or {}, "status": {"conditions": conditions}}
-    return Slim().instance(decoded(VirtualMachineInstance, body))
+    return CacheTransforms().instance(decoded(VirtualMachineInstance, body))
 
 
 def test_of_a_vmis_metadata_and_conditions_what_decisions_read_stays() -> None:
@@ -166,7 +166,7 @@ def test_a_template_keeps_what_the_vmi_will_be_rendered_from() -> None:
     template = {"metadata": VMI_WITH_EVERYTHING, "spec": {"architecture": "arm64"}}
     given = {"note": "x", constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
     body = {"metadata": {"name": "vm", "annotations": given}, "spec": {"template": template}}
-    whole, light = decoded(VirtualMachine, body), Slim().machine(decoded(VirtualMachine, body))
+    whole, light = decoded(VirtualMachine, body), CacheTransforms().machine(decoded(VirtualMachine, body))
     assert light.annotations == {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
     assert set(light.spec.template.metadata.annotations or ()) == {ANNOTATION_EVEN_PARITY, ANNOTATION_HOOK_SIDECARS}
     assert rendered_pod(instance_of(light), Rendering()) == rendered_pod(instance_of(whole), Rendering())
@@ -218,7 +218,7 @@ def launcher_with(containers: int, resources: int) -> Pod:
 def test_a_pod_that_is_larger_than_any_of_kubevirts_counts_and_is_no_vms(
     containers: int, resources: int, is_a_vms: bool
 ) -> None:
-    whole, light = launcher_with(containers, resources), Slim().pod(launcher_with(containers, resources))
+    whole, light = launcher_with(containers, resources), CacheTransforms().pod(launcher_with(containers, resources))
     assert pod_usage(light) == pod_usage(whole)
     assert (vm_of(light) == vm_of(whole), constants.LABEL_APP in light.labels) == (is_a_vms, is_a_vms)
 
@@ -226,7 +226,7 @@ def test_a_pod_that_is_larger_than_any_of_kubevirts_counts_and_is_no_vms(
 def test_of_a_migration_the_tenants_notes_go() -> None:
     metadata = {"name": "m", "uid": "u", **VMI_WITH_EVERYTHING, "ownerReferences": None}
     body = {"metadata": metadata, "spec": {"vmiName": "vm"}, "status": {"phase": "Pending"}}
-    light = Slim().migration(decoded(VirtualMachineInstanceMigration, body))
+    light = CacheTransforms().migration(decoded(VirtualMachineInstanceMigration, body))
     assert (light.uid, light.spec.vmi_name, light.phase) == ("u", "vm", "Pending")
     assert [light.metadata.labels, light.metadata.annotations, light.metadata.finalizers] == [None] * 3
 
@@ -237,13 +237,15 @@ def test_a_claims_class_stays_wherever_it_is_named() -> None:
         "metadata": {"name": "c", "annotations": annotations},
         "spec": {"resources": {"requests": {"storage": "1"}}},
     }
-    whole, light = decoded(PersistentVolumeClaim, body), Slim().claim(decoded(PersistentVolumeClaim, body))
+    whole, light = decoded(PersistentVolumeClaim, body), CacheTransforms().claim(decoded(PersistentVolumeClaim, body))
     assert storage_usage(light) == storage_usage(whole)
     assert "note" not in light.annotations
 
 
 def test_when_a_pod_ended_stays() -> None:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    over, runs = (Slim().pod(recorded(status={"phase": p, "conditions": [ready]})) for p in ("Succeeded", "Running"))
+    over, runs = (
+        CacheTransforms().pod(recorded(status={"phase": p, "conditions": [ready]})) for p in ("Succeeded", "Running")
+    )
     assert [each.last_transition_time for each in over.status.conditions or ()] == ["2026-01-01T00:00:00Z"]
     assert runs.status.conditions is None

@@ -14,7 +14,7 @@ from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.cause import Cause, decoded
+from pkg.config.cause import Cause, decode_causes
 from pkg.selfcheck.installation import CHECK_PERIOD, LAST_WRITE, REFRESH, REPORT_AFTER, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
@@ -118,7 +118,7 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
         "webhook q.example.org refuses headroom's requests (400): not by you: ResourceQuota a/q and 1 more"
         "; and 1 more, see /readyz"
     )
-    assert decoded(published.refused) == cluster.causes
+    assert decode_causes(published.refused) == cluster.causes
     cluster.causes, cluster.faults = [], []
     await cluster.publisher.check()
     assert cluster.published == RUNS

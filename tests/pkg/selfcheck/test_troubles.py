@@ -13,7 +13,7 @@ from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
-from pkg.config.cause import Cause, decoded, encoded
+from pkg.config.cause import Cause, decode_causes, encode_causes
 from pkg.config.management import Management
 from pkg.selfcheck.installation import about
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
@@ -171,7 +171,7 @@ async def test_many_objects_are_one_cause_for_each_who_refuses() -> None:
     assert (webhook.count, len(webhook.objects), rbac.count) == (1000, 200, 1)
     assert waiting("webhook q.example.org") == 1000
     assert webhook.line("ns0007").endswith("not by you: ResourceQuota ns0007/q and 999 more")
-    assert len(encoded(rig.troubles.causes)) < 20_000
+    assert len(encode_causes(rig.troubles.causes)) < 20_000
 
 
 LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
@@ -195,7 +195,7 @@ def test_what_a_cause_says(case: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"by": "x"}', '[{"by": 5}]'])
 def test_what_another_program_wrote_names_nobody(text: str) -> None:
-    assert decoded(text) == []
+    assert decode_causes(text) == []
 
 
 async def test_control_characters_of_a_sentence_are_not_printed() -> None:

@@ -10,7 +10,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.registry import PODS
 from kubeloop.testing.polling import until
-from pkg.config.slim import Slim
+from pkg.config.slim import CacheTransforms
 from pkg.util.resourcequota.room import Pods
 from pkg.webhook import namespace_pods as module
 from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods
@@ -63,7 +63,7 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
 
 
 async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_its_pods() -> None:
-    kind, slim = Kind(PODS), Slim()
+    kind, slim = Kind(PODS), CacheTransforms()
     for number in range(250):
         kind.put(f"p-{number}", "ns1", metadata={"annotations": {"note": "x" * 1000}}, spec={"nodeName": "n"})
     pods = NamespacePods(kind.client.transformed(slim.pod), Clock(), slim.pod)
