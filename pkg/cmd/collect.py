@@ -35,7 +35,7 @@ _LOG_LINES = "2000"
 
 @dataclass(frozen=True)
 class CollectOptions:
-    """Where to, and of which namespaces."""
+    """The target, and the namespaces."""
 
     output: str = option(
         "headroom-collect.tar.gz",
@@ -61,35 +61,37 @@ class CollectOptions:
     html: str | None = option(None, "Write a page of its own to this file, too.", metavar="FILE")
 
 
-def collect(chosen: CollectOptions, cluster: ClusterOptions) -> None:
+def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     """Collect quotas, VMs, migrations, events and headroom's own state and logs for a bug report. Writes to disk alone.
 
     Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents.
     """
-    target = Path(chosen.output)
-    if chosen.output != _STREAM and target.exists():
+    target = Path(options.output)
+    if options.output != _STREAM and target.exists():
         raise WrongCall(f"{target} exists: name another file or folder, or remove it")
-    namespaces = [reports.check_namespace(each) for each in chosen.namespace or ()]
-    about: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
+    namespaces = [reports.check_namespace(name) for name in options.namespace or ()]
+    metadata: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
-        assumed = Assumptions(namespace=chosen.headroom_namespace)
-        taken = [await read_snapshot(client, assumed, each, events="") for each in namespaces or ("",)]
-        return merge_snapshots(taken), await _logs(client, home_namespaces(client, chosen.headroom_namespace), about)
+        assumptions = Assumptions(namespace=options.headroom_namespace)
+        snapshots = [await read_snapshot(client, assumptions, name, events="") for name in namespaces or ("",)]
+        return merge_snapshots(snapshots), await _logs(
+            client, home_namespaces(client, options.headroom_namespace), metadata
+        )
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
-    contents = {**collected_files(snapshot, about, namespaces), **logs}
-    if chosen.output == _STREAM:
+    contents = {**collected_files(snapshot, metadata, namespaces), **logs}
+    if options.output == _STREAM:
         _pack(sys.stdout.buffer, "headroom-collect", contents)
     else:
-        write(target, contents)
+        write_collected(target, contents)
         print(target)
-    if chosen.html:
-        write_page(Path(chosen.html), snapshot, status(snapshot), told=chosen.output != _STREAM)
+    if options.html:
+        write_page(Path(options.html), snapshot, status(snapshot), prints_name=options.output != _STREAM)
 
 
-def write(target: Path, contents: Mapping[str, bytes]) -> None:
-    """A folder, or an archive where the name ends in .tar.gz, readable by its owner alone. Raises OSError."""
+def write_collected(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes a folder, or an archive if the name ends in .tar.gz, readable by its owner alone. Raises OSError."""
     if not target.name.endswith(_ARCHIVE):
         target.mkdir(mode=0o700, parents=True)
         for name, content in contents.items():
@@ -110,8 +112,8 @@ def _pack(stream: BinaryIO, folder: str, contents: Mapping[str, bytes]) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
-def load(folder: str) -> Snapshot:
-    """What `write` wrote as a folder. Raises Absent, ManifestError."""
+def load_collected(folder: str) -> Snapshot:
+    """Reads what `write_collected` wrote as a folder. Raises Absent, ManifestError."""
     path = Path(folder)
     if not (path / ABOUT).is_file():
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
@@ -126,9 +128,9 @@ def load(folder: str) -> Snapshot:
         raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
 
 
-async def _logs(client: Client, namespaces: list[str], about: dict[str, Any]) -> dict[str, bytes]:
-    """The ends of headroom's own logs, where they may be read; `about["missing"]` says what may not."""
-    found: dict[str, bytes] = {}
+async def _logs(client: Client, namespaces: list[str], metadata: dict[str, Any]) -> dict[str, bytes]:
+    """Returns the ends of headroom's own logs, as far as they may be read; `metadata["missing"]` says what may not."""
+    logs: dict[str, bytes] = {}
     for namespace in namespaces:
         try:
             pods = await client.resource(registry.PODS).list(
@@ -136,9 +138,9 @@ async def _logs(client: Client, namespaces: list[str], about: dict[str, Any]) ->
             )
             for pod in pods:
                 path = f"{registry.PODS.path(namespace, pod.name)}/log"
-                found[f"logs/{namespace}-{pod.name}.log"] = await client.transport.request(
+                logs[f"logs/{namespace}-{pod.name}.log"] = await client.transport.request(
                     "GET", path, params={"tailLines": _LOG_LINES}, accept="*/*"
                 )
         except ApiError as exc:
-            about["missing"].append(f"logs of {namespace}: {exc}")
-    return found
+            metadata["missing"].append(f"logs of {namespace}: {exc}")
+    return logs

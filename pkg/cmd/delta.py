@@ -82,11 +82,11 @@ class _Calculator:
         self._options = options
         self._profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
         self._context = Context()
-        self._said: set[str] = set()
+        self._named_versions: set[str] = set()
 
     def take(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What is printed for an object: nothing for those around the VMIs. QuantityError if one of a VMI's quantities
-        is none."""
+        """Returns what is printed for an object: None for those around the VMIs. Raises QuantityError if one of a VMI's
+        quantities is none."""
         if self._context.take(document):
             return None
         vmi = _decode(document, self._options.arch, self._options.estimate)
@@ -107,8 +107,8 @@ class _Calculator:
         return line | {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
     def _say_once(self, version: str) -> None:
-        if is_unknown(version) and version not in self._said:
-            self._said.add(version)
+        if is_unknown(version) and version not in self._named_versions:
+            self._named_versions.add(version)
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
 

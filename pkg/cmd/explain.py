@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from kubeloop.client.client import Client
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
-from pkg.cmd.collect import load
+from pkg.cmd.collect import load_collected
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
@@ -26,7 +26,7 @@ from pkg.util.amounts import shown
 
 @dataclass(frozen=True)
 class CollectedOptions:
-    """Instead of a cluster."""
+    """The folder that is read instead of a cluster."""
 
     folder: str | None = option(
         None, "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
@@ -34,8 +34,8 @@ class CollectedOptions:
 
 
 @dataclass(frozen=True)
-class Answer(reports.Answer):
-    """About one VM."""
+class ExplainAnswer(reports.Answer):
+    """The answer about one VM."""
 
     explanation: Explanation
 
@@ -44,20 +44,23 @@ class Answer(reports.Answer):
         return self.explanation.namespace
 
     def document(self) -> dict[str, Any]:
-        return {**self.explanation.document(), **self.about()}
+        return {**self.explanation.document(), **self.circumstances()}
 
     def parts(self) -> list[RenderableType]:
-        found = self.explanation
-        parts = [reports.line(f"{found.namespace}/{found.vm} {found.verdict}: {found.summary}")]
-        parts += [part for fit in found.fits for part in _parts(fit, self.snapshot.installed)]
-        if found.verdict is Verdict.WAITS_FOR_KUBEVIRT:
+        explanation = self.explanation
+        parts = [reports.line(f"{explanation.namespace}/{explanation.vm} {explanation.verdict}: {explanation.summary}")]
+        parts += [part for fit in explanation.fits for part in _parts(fit, self.snapshot.installed)]
+        if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
             parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
         return parts
 
     def lines(self) -> dict[str, str]:
-        found = self.explanation
-        said = [f"{found.verdict}: {found.summary}", *(f"{fit.quota}: {fit.action}" for fit in found.fits)]
-        return {f"{found.namespace}/{found.vm}": "; ".join(said)}
+        explanation = self.explanation
+        sentences = [
+            f"{explanation.verdict}: {explanation.summary}",
+            *(f"{fit.quota}: {fit.action}" for fit in explanation.fits),
+        ]
+        return {f"{explanation.namespace}/{explanation.vm}": "; ".join(sentences)}
 
 
 def explain(
@@ -71,35 +74,35 @@ def explain(
 
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
-    namespace, name = _names(vm)
+    namespace, name = _split_name(vm)
     watching.check(report.output)
     if watching.watch and collected.folder:
         raise WrongCall("--from and --watch exclude each other")
 
-    async def look(client: Client) -> Answer:
+    async def look(client: Client) -> ExplainAnswer:
         snapshot = await read_snapshot(client, report.assumptions(), namespace, events=FAILURE_SELECTOR)
-        if (found := _explained(snapshot, namespace, name)) is not None:
-            return found
-        machine = await require(client, VIRTUAL_MACHINES, name, namespace)
-        return Answer(snapshot, not_running(namespace, name, machine.status.printable_status or ""))
+        if (answer := _explain_running(snapshot, namespace, name)) is not None:
+            return answer
+        vm_object = await require(client, VIRTUAL_MACHINES, name, namespace)
+        return ExplainAnswer(snapshot, not_running(namespace, name, vm_object.status.printable_status or ""))
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, look)
     elif not collected.folder:
         reports.ask(cluster.kubeconfig, look).print(report.output)
-    elif (answer := _explained(load(collected.folder), namespace, name)) is not None:
+    elif (answer := _explain_running(load_collected(collected.folder), namespace, name)) is not None:
         answer.print(report.output)
     else:
         raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
 
 
-def _explained(snapshot: Snapshot, namespace: str, name: str) -> Answer | None:
-    """None for a VM that does not run."""
+def _explain_running(snapshot: Snapshot, namespace: str, name: str) -> ExplainAnswer | None:
+    """Returns the answer about a VM, or None if it does not run."""
     instance = snapshot.source.instances.get(namespace=namespace, name=name)
-    return Answer(snapshot, explain_with_budget(snapshot, instance)) if instance is not None else None
+    return ExplainAnswer(snapshot, explain_with_budget(snapshot, instance)) if instance is not None else None
 
 
-def _names(text: str) -> tuple[str, str]:
+def _split_name(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
     if not slash or reports.NAME.fullmatch(name) is None:
         raise WrongCall(f"a VM is named NAMESPACE/NAME, not {text!r}")

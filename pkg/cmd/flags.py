@@ -49,15 +49,14 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The whole first sentence, however long."""
+        """Returns the whole first sentence, however long."""
         return super().get_short_help_str(limit=1000)
 
 
 def _flattened(function: _Function) -> _Function:
-    """The function with each parameter that is a group replaced by the group's flags.
+    """Returns the function with each parameter that is a group replaced by the group's flags.
 
-    A parameter's default, an instance of its group, replaces the defaults of the group's fields.
-    """
+    A parameter's default, an instance of its group, replaces the defaults of the group's fields."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
     flat: list[inspect.Parameter] = []
@@ -71,31 +70,34 @@ def _flattened(function: _Function) -> _Function:
 
     def call(**values: Any) -> int | None:
         for name, group in groups.items():
-            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+            values[name] = group(**{group_field.name: values.pop(group_field.name) for group_field in fields(group)})
         return function(**values)
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in flat}
+    call.__annotations__ = {parameter_of_flag.name: parameter_of_flag.annotation for parameter_of_flag in flat}
     return call
 
 
 def _flags(group: Any, defaults: Any) -> list[inspect.Parameter]:
-    """The flags of a group. Raises KeyError for a field that `option` did not make."""
+    """Returns the flags of a group. Raises KeyError for a field that `option` did not make."""
     hints = get_type_hints(group)
-    return [_flag(each, hints[each.name], getattr(group, "title", "Options"), defaults) for each in fields(group)]
+    return [
+        _flag(group_field, hints[group_field.name], getattr(group, "title", "Options"), defaults)
+        for group_field in fields(group)
+    ]
 
 
-def _flag(each: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:
-    info = dict(each.metadata[_FLAG])
+def _flag(group_field: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:
+    info = dict(group_field.metadata[_FLAG])
     names = info.pop("names")
-    long = next((name for name in names if name.startswith("--")), each.name).removeprefix("--")
+    long = next((name for name in names if name.startswith("--")), group_field.name).removeprefix("--")
     variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
-    made = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **info})
-    default = each.default if defaults is None else getattr(defaults, each.name)
+    typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **info})
+    default = group_field.default if defaults is None else getattr(defaults, group_field.name)
     return inspect.Parameter(
-        each.name,
+        group_field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind, made],
+        annotation=Annotated[kind, typer_option],
         default=inspect.Parameter.empty if default is MISSING else default,
     )

@@ -54,7 +54,7 @@ class NotInstalled(ReportedError):
 
 
 def application(names: Iterable[str] = OWN) -> typer.Typer:
-    """With these of the product's commands."""
+    """Returns the application with these of the product's commands."""
     app = typer.Typer(
         name="headroom",
         help="Keeps a namespace's ResourceQuota from blocking live migration of VMs.",
@@ -70,18 +70,18 @@ def application(names: Iterable[str] = OWN) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; exits 0, 2 for a wrong call or configuration, 1 for a failure at work."""
+    """Runs the command line; exits 0, 2 for a wrong call or configuration, 1 for a failure at work."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one call. What goes wrong is one line on stderr, never a traceback."""
-    own = [name for name in OWN if name in arguments[:1]]
+    """Returns the exit code of one call. An error is one line on stderr, never a traceback."""
+    own_commands = [name for name in OWN if name in arguments[:1]]
     if arguments[:1] == ["--version"]:
         arguments = ["version", *arguments[1:]]
-        own = ["version"]
-    app = application(own or OWN)
-    if not own:
+        own_commands = ["version"]
+    app = application(own_commands or OWN)
+    if not own_commands:
         add_lab(app)
     try:
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
@@ -107,7 +107,7 @@ def run(arguments: list[str]) -> int:
 
 
 def add_lab(app: typer.Typer) -> None:
-    """Mount the lab's commands; without the lab, commands that say what to install."""
+    """Mounts the lab's commands; without the lab, commands that say what to install."""
     for entry in entry_points(group=LAB_GROUP):
         entry.load()(app)
         return
@@ -124,7 +124,7 @@ def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None)
 
 
 def _say_usage(exc: Exception) -> int:
-    """A wrong call in one line; where the command itself is missing, its help."""
+    """Prints a wrong call in one line; where the command itself is missing, its help."""
     message: str = exc.format_message()  # type: ignore[attr-defined]
     if "\n" in message:
         print(message, file=sys.stderr)

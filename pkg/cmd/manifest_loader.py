@@ -1,7 +1,6 @@
-"""YAML as Kubernetes' tools read it, one document at a time, and safe against hostile nesting.
+"""Loads YAML as Kubernetes' tools read it, one document at a time, and safe against hostile nesting.
 
-Imported only when YAML is read: PyYAML is the slowest import of the offline commands.
-"""
+Imported only when YAML is read: PyYAML is the slowest import of the offline commands."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ _MAX_C_DEPTH = 5_000
 
 
 def _without_timestamps(base: Any) -> dict[str, list[tuple[str, Any]]]:
-    """The resolvers of a loader, but times stay strings, as they are in JSON."""
+    """Returns the resolvers of a loader, but times stay strings, as they are in JSON."""
     return {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in base.yaml_implicit_resolvers.items()
+        character: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for character, resolvers in base.yaml_implicit_resolvers.items()
     }
 
 
@@ -45,7 +44,8 @@ class _CLoader(_Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type
 
 
 def load_documents(lines: Iterable[bytes]) -> Iterator[Any]:
-    """The documents of a YAML stream as they come. yaml.YAMLError, ValueError or RecursionError if it is none."""
+    """Yields the documents of a YAML stream as they come. yaml.YAMLError, ValueError or RecursionError if it is
+    none."""
     for chunk in _chunks(lines):
         text = b"".join(chunk).decode()
         loader = _CLoader if _depth_bound(chunk) < _MAX_C_DEPTH else _PythonLoader
@@ -53,7 +53,7 @@ def load_documents(lines: Iterable[bytes]) -> Iterator[Any]:
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The stream cut before each document marker. Directives stay with the document that they are for."""
+    """Yields the stream cut before each document marker. Directives stay with the document that they are for."""
     chunk: list[bytes] = []
     has_content = False
     for line in lines:
@@ -68,9 +68,9 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _depth_bound(chunk: list[bytes]) -> int:
-    """No document nests deeper than this: every flow level has its bracket, and every block level stands
-    further to the right or behind one more indicator on its line. Of the empty lists and objects that Kubernetes'
-    objects are full of, one is open at a time."""
+    """Returns a depth that no document exceeds: every flow level has its bracket, and every block level stands further
+    to the right or behind one more indicator on its line. Of the empty lists and objects that Kubernetes' objects are
+    full of, one is open at a time."""
     brackets = sum(map(_brackets, chunk)) + 1
     return brackets + max(map(_block_depth_bound, chunk), default=0)
 
@@ -84,7 +84,7 @@ def _block_depth_bound(line: bytes) -> int:
 
 
 def _repeated(root: yaml.Node) -> float:
-    """How many values aliases add to those that are written; infinite where a value holds itself."""
+    """Returns how many values aliases add to those that are written; infinite if a value holds itself."""
     sizes: dict[int, float] = {}
     complete: set[int] = set()
     waiting = [root]
@@ -101,7 +101,7 @@ def _repeated(root: yaml.Node) -> float:
 
 
 def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
-    """The keys and values, or the elements, of a node."""
+    """Returns the keys and values, or the elements, of a node."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else ()

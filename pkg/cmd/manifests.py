@@ -1,8 +1,7 @@
-"""Objects from a file or a pipe: YAML documents, JSON (also several in a row), JSON lines, lists of objects.
+"""Reads objects from a file or a pipe: YAML documents, JSON (also several in a row), JSON lines, lists of objects.
 
-Promises: reads as it goes where the form allows it (JSON lines, YAML documents); whatever is wrong is a
-ManifestError of one line that names the document. Forbids: trusting what it reads.
-"""
+Promises: reads as it goes where the form allows it (JSON lines, YAML documents); whatever is wrong is a ManifestError
+of one line that names the document. Forbids: trusting what it reads."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ class Foreign(Exception):
 
 @contextlib.contextmanager
 def reading(file: str) -> Iterator[BinaryIO]:
-    """The file, "-" for stdin, or a folder of `headroom collect`. Raises ManifestError where it cannot be opened; what
-    is raised inside names it."""
+    """Opens the file, "-" for stdin, or a folder of `headroom collect`. Raises ManifestError if it cannot be opened;
+    what is raised inside names it."""
     path = Path(file)
     collected = path.is_dir() and (path / COLLECTED).is_file()
     if file == "-":
@@ -51,12 +50,12 @@ def reading(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
-    """The file of a folder that others have made; with `links` one that a person has named. What is no file is not
-    opened: a FIFO waits for ever, a device has no end. Raises as `reading`."""
+    """Opens the file of a folder that others have made; with `links` one that a person has named. What is no file is
+    not opened: a FIFO waits for ever, a device has no end. Raises as `reading`."""
     file = str(path)
     try:
-        if what := _refused_type(path, links=links):
-            raise ManifestError(f"{what}, not a file: name a file, or - to read a pipe")
+        if file_type := _refused_type(path, links=links):
+            raise ManifestError(f"{file_type}, not a file: name a file, or - to read a pipe")
         with open(path, "rb") as stream:
             yield stream
     except ManifestError as error:
@@ -66,7 +65,8 @@ def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
 
 
 def _refused_type(path: Path, *, links: bool) -> str:
-    """What a path is that is not read; "" for a file, for what a shell names a pipe, and for nothing."""
+    """Returns the type of a path that is not read; "" for a file, for what a shell names a pipe, and for a path that
+    does not exist."""
     if links and str(path).startswith(_PIPES):
         return ""
     if not links and path.is_symlink():
@@ -83,7 +83,7 @@ def describe_each(
     objects are named at the end. Raises ManifestError where the file cannot be read, where another object is wrong
     (what the lines depend on), and where none is of these kinds.
     """
-    wanted = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
+    kind_names = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
     lines = faults = 0
     foreign: list[str] = []
     try:
@@ -98,7 +98,7 @@ def describe_each(
                     if document.get("kind", kinds[0]) not in kinds:
                         raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
                     faults += 1
-                    _remark(f"{name_of(place, document)}: {one_line(error)}")
+                    _print_remark(f"{name_of(place, document)}: {one_line(error)}")
                     continue
                 if line is not None:
                     lines += 1
@@ -107,31 +107,32 @@ def describe_each(
         sys.stdout.flush()
     skipped = f"{foreign[0]}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}" if foreign else ""
     if not lines and not faults:
-        raise ManifestError(f"{skipped or file}: {'not' if skipped else 'it has no'} {wanted}")
+        raise ManifestError(f"{skipped or file}: {'not' if skipped else 'it has no'} {kind_names}")
     if skipped:
-        _remark(f"skipped: {skipped}, not {wanted}")
+        _print_remark(f"skipped: {skipped}, not {kind_names}")
     return 1 if faults else 0
 
 
-def _remark(text: str) -> None:
+def _print_remark(text: str) -> None:
     print(f"headroom: {printable(text)}", file=sys.stderr)
 
 
 def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(where it stands, object) of every object in the stream; the items of a List one by one."""
+    """Yields every object in the stream with its place; the items of a List one by one."""
     for number, document in enumerate(_documents(stream), start=1):
         if document is None:
             continue
         items = _items(document)
         if items is None:
-            yield _checked(f"document {number}", document)
+            yield _as_object(f"document {number}", document)
             continue
         for index, item in enumerate(items, start=1):
-            yield _checked(f"document {number}, item {index}", item)
+            yield _as_object(f"document {number}, item {index}", item)
 
 
 def _items(document: Any) -> list[Any] | None:
-    """The items of a list; in one of a kind's own, such as a PodList, the API server does not say the kind again."""
+    """Returns the items of a list; in one of a kind's own, such as a PodList, the API server does not say the kind
+    again."""
     if isinstance(document, list):
         return document
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
@@ -142,7 +143,7 @@ def _items(document: Any) -> list[Any] | None:
     return [{"kind": kind, **item} if kind and isinstance(item, dict) else item for item in items or ()]
 
 
-def _checked(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:
+def _as_object(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(value, dict):
         raise ManifestError(f"{place}: not an object")
     return place, _without_nulls(value)
@@ -165,28 +166,28 @@ def group_of(document: Mapping[str, Any]) -> str | None:
 
 def _documents(stream: BinaryIO) -> Iterator[Any]:
     lines = _as_utf_8(stream)
-    first = next((line for line in lines if line.removeprefix(_BOM).strip()), b"").removeprefix(_BOM)
-    if first.lstrip()[:1] in (b"{", b"["):
-        yield from _json_documents(first, lines)
-    elif first:
-        yield from _yaml_documents(itertools.chain([first], lines))
+    first_line = next((line for line in lines if line.removeprefix(_BOM).strip()), b"").removeprefix(_BOM)
+    if first_line.lstrip()[:1] in (b"{", b"["):
+        yield from _json_documents(first_line, lines)
+    elif first_line:
+        yield from _yaml_documents(itertools.chain([first_line], lines))
 
 
 def _as_utf_8(stream: BinaryIO) -> Iterator[bytes]:
     """Yields the lines; a file in UTF-16, as PowerShell writes it, says so by its first two bytes."""
-    first = stream.readline()
-    if not first.startswith(_UTF_16):
-        return itertools.chain([first], stream)
+    first_line = stream.readline()
+    if not first_line.startswith(_UTF_16):
+        return itertools.chain([first_line], stream)
     try:
-        text = (first + stream.read()).decode("utf-16")
+        text = (first_line + stream.read()).decode("utf-16")
     except UnicodeDecodeError:
         raise ManifestError("neither UTF-8 nor UTF-16 text") from None
     return iter(text.encode().splitlines(keepends=True))
 
 
-def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
-    """JSON lines as they come; from the first line that is not a document of its own, the rest as a whole."""
-    for line in itertools.chain([first], lines):
+def _json_documents(first_line: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
+    """Yields JSON lines as they come; from the first line that is not a document of its own, the rest as a whole."""
+    for line in itertools.chain([first_line], lines):
         if not line.strip():
             continue
         try:
@@ -200,7 +201,7 @@ def _json_documents(first: bytes, lines: Iterator[bytes]) -> Iterator[Any]:
 
 
 def _concatenated(data: bytes) -> Iterator[Any]:
-    """JSON documents in a row, or what only YAML takes for documents."""
+    """Yields JSON documents in a row, or what only YAML takes for documents."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -224,10 +225,10 @@ def _end_of_space(text: str, start: int) -> int:
 def _yaml_instead(text: str, json_error: ValueError) -> Iterator[Any]:
     documents = _yaml_documents(text.encode().splitlines(keepends=True))
     try:
-        first = next(documents, None)
+        first_document = next(documents, None)
     except ManifestError:
         raise ManifestError(f"neither JSON nor YAML: {json_error}") from None
-    yield first
+    yield first_document
     yield from documents
 
 
@@ -247,7 +248,7 @@ def _yaml_documents(lines: Iterable[bytes]) -> Iterator[Any]:
 
 
 def name_of(place: str, document: Mapping[str, Any]) -> str:
-    """How an object is called in an error: kind and key, or where it stands if it has no name."""
+    """Returns how an object is called in an error: kind and key, or its place if it has no name."""
     metadata = document.get("metadata")
     parts: Iterable[object] = ()
     if isinstance(metadata, dict):

@@ -32,14 +32,14 @@ class WrongCall(ReportedError):
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Output(StrEnum):
-    """How a report is printed."""
+    """The format of a report."""
 
     TABLE = "table"
     JSON = "json"
@@ -54,7 +54,7 @@ class Switch(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Which cluster."""
+    """The flags of the cluster."""
 
     title: ClassVar = "Cluster"
 
@@ -75,7 +75,7 @@ class LogOptions:
     verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
 
     def set_up(self) -> None:
-        """Install the one handler of this process; called once, by the command that runs."""
+        """Installs the one handler of this process; called once, by the command that runs."""
         handler = stream_handler(as_json=self.log_format is LogFormat.JSON)
         logging.basicConfig(level=logging.DEBUG if self.verbose else logging.INFO, handlers=[handler], force=True)
         for noisy in ("asyncio", "aiohttp"):
@@ -84,7 +84,7 @@ class LogOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How something is printed."""
+    """The flags of the output."""
 
     output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
@@ -112,7 +112,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """What the controllers and the webhooks decide by: both processes need the same values."""
+    """The policy of controllers and webhooks: both processes need the same values."""
 
     title: ClassVar = "Policy"
 
@@ -162,15 +162,15 @@ class PolicyOptions:
     )
 
     def policy(self) -> Policy:
-        """The policy of one decision; flags of the controllers alone keep their defaults."""
+        """Returns the policy of one decision; flags of the controllers alone keep their defaults."""
         return Policy(self.mode, self.estimate, hold_limit=self.hold_limit)
 
     def reserves(self) -> bool:
-        """Whether other pods are kept out of the headroom that is added for migrations."""
+        """Reports whether other pods are kept out of the headroom that is added for migrations."""
         return self.mode is Mode.TAKEOVER if self.reserve is None else self.reserve is Switch.ON
 
     def profile(self) -> Profile | None:
-        """The chosen profile; None: as the KubeVirt object says. Raises WrongCall."""
+        """Returns the chosen profile; None: as the KubeVirt object says. Raises WrongCall."""
         return None if self.kubevirt_profile is None else overhead_profile(self.kubevirt_profile)
 
 
@@ -243,7 +243,7 @@ class ElectionOptions:
     )
 
     def config(self) -> LeaderElectionConfig:
-        """The durations. Raises WrongCall where a replica could write beside another."""
+        """Returns the durations. Raises WrongCall if a replica could write beside another."""
         from kubeloop.leaderelection.elector import LeaderElectionConfig
 
         try:
@@ -316,12 +316,12 @@ class WebhookOptions:
     )
 
     def address(self, in_cluster: bool) -> str:
-        """Where the webhooks listen: in a pod on every address, a Service has to reach them."""
+        """Returns where the webhooks listen: in a pod on every address, a Service has to reach them."""
         return self.bind_address or (":9443" if in_cluster else "127.0.0.1:9443")
 
 
 def overhead_profile(name: str) -> Profile:
-    """The overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
+    """Returns the overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
     from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
     from pkg.util.quotacount.releases import version_of
 

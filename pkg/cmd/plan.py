@@ -38,7 +38,7 @@ _WIDE = 96
 
 @dataclass(frozen=True)
 class PlanOptions(NamespaceOptions):
-    """What is planned for."""
+    """The flags of the plan."""
 
     overhead_ratio: str | None = option(
         None,
@@ -62,51 +62,57 @@ class PlanOptions(NamespaceOptions):
     )
 
 
-def plan(chosen: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
+def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
     """Show which VMs could migrate now or at another overhead ratio, and what headroom would add; with --evacuate which
     would not leave a node; with --size how large a namespace's quotas must be. Writes nothing.
     """
-    where = reports.check_namespace(chosen.namespace)
-    _check(chosen)
-    growth = _growth(chosen.grow)
+    namespace = reports.check_namespace(options.namespace)
+    _check(options)
+    growth = _growth(options.grow)
 
     async def look(client: Client) -> Answer:
-        snapshot = await read_snapshot(client, report.assumptions(), where)
-        if chosen.size:
-            return _Sized(snapshot, await _sizes(client, snapshot, chosen, growth))
-        if chosen.evacuate == EVERY_NODE:
-            return _Evacuated(snapshot, evacuations(snapshot, await read_capacity(client), chosen.overhead_ratio))
-        if chosen.evacuate:
+        snapshot = await read_snapshot(client, report.assumptions(), namespace)
+        if options.size:
+            return _SizeAnswer(snapshot, await _sizes(client, snapshot, options, growth))
+        if options.evacuate == EVERY_NODE:
+            return _EvacuationAnswer(
+                snapshot, evacuations(snapshot, await read_capacity(client), options.overhead_ratio)
+            )
+        if options.evacuate:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
-                await require(client, NODES, chosen.evacuate)
-            found = evacuation(snapshot, await read_capacity(client), chosen.evacuate, chosen.overhead_ratio)
-            return _Planned(snapshot, found.plan, found.violations)
-        return _Planned(snapshot, plan_migrations(snapshot, chosen.overhead_ratio))
+                await require(client, NODES, options.evacuate)
+            node_evacuation = evacuation(
+                snapshot, await read_capacity(client), options.evacuate, options.overhead_ratio
+            )
+            return _PlanAnswer(snapshot, node_evacuation.plan, node_evacuation.violations)
+        return _PlanAnswer(snapshot, plan_migrations(snapshot, options.overhead_ratio))
 
     answer = reports.ask(cluster.kubeconfig, look)
     answer.print(report.output)
-    return 1 if isinstance(answer, _Evacuated) and any(node.violations for node in answer.found.nodes) else 0
+    return (
+        1 if isinstance(answer, _EvacuationAnswer) and any(node.violations for node in answer.evacuation.nodes) else 0
+    )
 
 
-async def _sizes(client: Client, snapshot: Snapshot, chosen: PlanOptions, growth: Growth | None) -> Sizes:
-    where, several = chosen.namespace or "", chosen.at_once or _AT_ONCE
-    machines = await list_installed(client.resource(VIRTUAL_MACHINES), where)
+async def _sizes(client: Client, snapshot: Snapshot, options: PlanOptions, growth: Growth | None) -> Sizes:
+    namespace, at_once = options.namespace or "", options.at_once or _AT_ONCE
+    vms = await list_installed(client.resource(VIRTUAL_MACHINES), namespace)
     try:
-        return sizes(snapshot, where, machines, ratio=chosen.overhead_ratio, at_once=several, growth=growth)
+        return sizes(snapshot, namespace, vms, ratio=options.overhead_ratio, at_once=at_once, growth=growth)
     except NotSized as exc:
         raise WrongCall(str(exc)) from exc
 
 
 def _growth(text: str | None) -> Growth | None:
-    """What `--grow` says. Raises WrongCall."""
+    """Returns the growth that `--grow` describes. Raises WrongCall."""
     if text is None:
         return None
     vm, _, limits = text.partition(":")
-    named = dict(each.partition("=")[::2] for each in limits.split(","))
-    if not vm or not named.keys() <= {"cpu", "memory"}:
+    size_by_name = dict(part.partition("=")[::2] for part in limits.split(","))
+    if not vm or not size_by_name.keys() <= {"cpu", "memory"}:
         raise WrongCall(f"--grow must be VM:cpu=4,memory=8Gi, not {text!r}")
     try:
-        limits_of = {name: Quantity.parse(size) for name, size in named.items()}
+        limits_of = {name: Quantity.parse(size) for name, size in size_by_name.items()}
     except QuantityError as exc:
         raise WrongCall(f"--grow: {exc}") from exc
     if min(limits_of.values()) <= ZERO:
@@ -115,40 +121,40 @@ def _growth(text: str | None) -> Growth | None:
 
 
 @dataclass(frozen=True)
-class _Sized(Answer):
+class _SizeAnswer(Answer):
     sizes: Sizes
 
     def document(self) -> dict[str, Any]:
-        return {**self.sizes.document(), **self.about()}
+        return {**self.sizes.document(), **self.circumstances()}
 
     def parts(self) -> list[RenderableType]:
-        found = self.sizes
-        if not found.quotas:
-            return [reports.line(f"no quota of namespace {found.namespace} counts what VMs use")]
-        several = f"{found.at_once} at once#"
-        columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", several]
+        answer = self.sizes
+        if not answer.quotas:
+            return [reports.line(f"no quota of namespace {answer.namespace} counts what VMs use")]
+        at_once_column = f"{answer.at_once} at once#"
+        columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", at_once_column]
         parts: list[RenderableType] = []
-        for quota in found.quotas:
+        for quota in answer.quotas:
             rows = [
                 [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
             ]
-            parts += reports.table(f"quota {quota.name}   {len(found.vms)} VMs", columns, rows)
+            parts += reports.table(f"quota {quota.name}   {len(answer.vms)} VMs", columns, rows)
             parts += map(reports.line, quota.verdicts)
             if quota.ratios:
                 rows = [
-                    [each.ratio, *(shown(amount, "limits.memory") for amount in (each.run, each.largest, each.at_once))]
-                    for each in quota.ratios
+                    [size.ratio, *(shown(amount, "limits.memory") for amount in (size.run, size.largest, size.at_once))]
+                    for size in quota.ratios
                 ]
-                columns_at = ["overhead ratio", "all run#", "one migrates#", several]
+                columns_at = ["overhead ratio", "all run#", "one migrates#", at_once_column]
                 parts += reports.table("limits.memory at other ratios", columns_at, rows)
         return parts
 
 
-def _check(chosen: PlanOptions) -> None:
-    namespace, ratio, node = chosen.namespace, chosen.overhead_ratio, chosen.evacuate
-    if chosen.size and (node or not namespace):
+def _check(options: PlanOptions) -> None:
+    namespace, ratio, node = options.namespace, options.overhead_ratio, options.evacuate
+    if options.size and (node or not namespace):
         raise WrongCall("--size needs --namespace, and goes without --evacuate")
-    if not chosen.size and (chosen.at_once is not None or chosen.grow is not None):
+    if not options.size and (options.at_once is not None or options.grow is not None):
         raise WrongCall("--at-once and --grow need --size")
     if not namespace and not node:
         raise WrongCall("plan needs --namespace or --evacuate")
@@ -158,69 +164,72 @@ def _check(chosen: PlanOptions) -> None:
 
 
 @dataclass(frozen=True)
-class _Evacuated(Answer):
-    """Every node in turn."""
+class _EvacuationAnswer(Answer):
+    """The answer for every node in turn."""
 
-    found: Evacuation
+    evacuation: Evacuation
 
     def document(self) -> dict[str, Any]:
-        return {**self.found.document(), **self.about()}
+        return {**self.evacuation.document(), **self.circumstances()}
 
     def parts(self) -> list[RenderableType]:
-        nodes = self.found.nodes
+        nodes = self.evacuation.nodes
         if not nodes:
             return [reports.line("no VM runs on any node")]
         rows = []
         for node in nodes:
-            added = total(fit.raised for _namespace, fit in node.plan.together)
-            rows.append([node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(added) or "-"])
+            raised_amounts = total(fit.raised for _namespace, fit in node.plan.together)
+            rows.append([node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(raised_amounts) or "-"])
         parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
-        stays = [reports.problem(_stays(node.node, violation)) for node in nodes for violation in node.violations]
-        worst = max(nodes, key=lambda node: node.node == self.found.worst)
-        last = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
-        verdict = reports.line(last) if stays else reports.line("every node can be evacuated", Tone.GOOD)
-        return [*parts, *stays, verdict, *map(reports.line, self.found.remarks)]
+        stays = [reports.problem(_stay_line(node.node, violation)) for node in nodes for violation in node.violations]
+        worst = max(nodes, key=lambda node: node.node == self.evacuation.worst)
+        worst_line = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
+        verdict = reports.line(worst_line) if stays else reports.line("every node can be evacuated", Tone.GOOD)
+        return [*parts, *stays, verdict, *map(reports.line, self.evacuation.remarks)]
 
 
-def _stays(node: str, violation: Violation) -> str:
+def _stay_line(node: str, violation: Violation) -> str:
     return f"{violation.namespace}/{violation.vm} would stay on {node}: {violation.why}"
 
 
 @dataclass(frozen=True)
-class _Planned(Answer):
+class _PlanAnswer(Answer):
     plan: MigrationPlan
     violations: Sequence[Violation] = ()
 
     def document(self) -> dict[str, Any]:
         stays = {"violations": [violation.document() for violation in self.violations]} if self.plan.node else {}
-        return {**self.plan.document(), **stays, **self.about()}
+        return {**self.plan.document(), **stays, **self.circumstances()}
 
     def parts(self) -> list[RenderableType]:
-        found = self.plan
-        if not found.vms:
+        migration_plan = self.plan
+        if not migration_plan.vms:
             return [reports.line("no VM runs there")]
-        ratio = found.ratio or "1.0"
-        title = f"VMs of node {found.node}" if found.node else "VMs"
+        ratio = migration_plan.ratio or "1.0"
+        title = f"VMs of node {migration_plan.node}" if migration_plan.node else "VMs"
         columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
-        parts = _with_reasons(title, columns, [_row(vm) for vm in found.vms])
-        if found.together:
+        parts = _with_reasons(title, columns, [_row(vm) for vm in migration_plan.vms])
+        if migration_plan.together:
             rows = [
-                [f"{namespace}/{fit.quota}", _yes(fit.fits_then), listed(fit.raised), _why([fit])]
-                for namespace, fit in found.together
+                [f"{namespace}/{fit.quota}", _yes_or_no(fit.fits_then), listed(fit.raised), _reasons([fit])]
+                for namespace, fit in migration_plan.together
             ]
             columns = ["quota", "with headroom", "headroom adds", "why"]
             parts += _with_reasons("all of them at once", columns, rows)
-        return [*parts, *(reports.problem(_stays(found.node or "", violation)) for violation in self.violations)]
+        return [
+            *parts,
+            *(reports.problem(_stay_line(migration_plan.node or "", violation)) for violation in self.violations),
+        ]
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
-    """A table whose last columns are what is added and why; these are lines below it where the terminal has no room for
-    the columns."""
+    """Returns a table whose last columns are what is added and why; these are lines below it if the terminal has no
+    room for the columns."""
     if reports.width() >= _WIDE:
         return reports.table(title, columns, rows)
     lines = []
-    for name, *_, added, reason in rows:
-        adds = [f"headroom adds {added}"] if added not in ("", "-") else []
+    for name, *_, raised_amounts, reason in rows:
+        adds = [f"headroom adds {raised_amounts}"] if raised_amounts not in ("", "-") else []
         lines.append(f"{name}: {'; '.join(adds + [reason] * (reason not in ('', '-'))) or 'nothing is added'}")
     return [*reports.table(title, columns[:-2], [row[:-2] for row in rows]), *map(reports.line, lines)]
 
@@ -233,18 +242,18 @@ def _row(vm: VmPlan) -> list[str]:
     return [
         name,
         vm.node or "-",
-        _yes(vm.fits_now),
-        _yes(vm.fits_at_ratio),
-        _yes(vm.fits_with_headroom),
+        _yes_or_no(vm.fits_now),
+        _yes_or_no(vm.fits_at_ratio),
+        _yes_or_no(vm.fits_with_headroom),
         adds or "-",
-        _why(vm.fits, vm.notes),
+        _reasons(vm.fits, vm.notes),
     ]
 
 
-def _yes(fits: bool) -> str:
+def _yes_or_no(fits: bool) -> str:
     return "yes" if fits else "no"
 
 
-def _why(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:
-    """What stands in the way of those that do not fit with headroom either, and what else is known."""
+def _reasons(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:
+    """Returns what stands in the way of the quotas that do not fit with headroom either, and what else is known."""
     return "; ".join([*(f"{fit.quota}: {fit.action}" for fit in fits if not fit.fits_then), *notes]) or "-"

@@ -24,7 +24,7 @@ _OPERATIONS: dict[str, _Operation] = {"add": lambda a, b: str(a + b), "sub": lam
 
 @dataclass(frozen=True)
 class QuantityOptions:
-    """What is computed."""
+    """The operation."""
 
     add: bool = option(False, "Lines A<TAB>B: A + B.", "--add")
     sub: bool = option(False, "Lines A<TAB>B: A - B.", "--sub")
@@ -36,10 +36,10 @@ def quantity(options: QuantityOptions) -> None:
 
     A line that is not a quantity comes out with "error" and the others go on.
     """
-    chosen = [name for name in _OPERATIONS if getattr(options, name)]
-    if len(chosen) > 1:
-        raise WrongCall(f"--{chosen[0]} and --{chosen[1]} exclude each other")
-    operation = chosen[0] if chosen else None
+    operations = [name for name in _OPERATIONS if getattr(options, name)]
+    if len(operations) > 1:
+        raise WrongCall(f"--{operations[0]} and --{operations[1]} exclude each other")
+    operation = operations[0] if operations else None
     for line in sys.stdin.buffer:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
         sys.stdout.write(json.dumps(describe(text, operation)) + "\n")
@@ -47,7 +47,7 @@ def quantity(options: QuantityOptions) -> None:
 
 
 def describe(text: str, operation: str | None) -> dict[str, Any]:
-    """What is printed for one line: A, or A<TAB>B with the operation "add", "sub" or "cmp"."""
+    """Returns what is printed for one line: A, or A<TAB>B with the operation "add", "sub" or "cmp"."""
     try:
         return {"in": text} | _evaluate(text, operation)
     except QuantityError as error:
@@ -57,10 +57,10 @@ def describe(text: str, operation: str | None) -> dict[str, Any]:
 def _evaluate(text: str, operation: str | None) -> dict[str, Any]:
     if operation is None:
         return _canonical(Quantity.parse(text))
-    left, tab, right = text.partition("\t")
+    first_text, tab, second_text = text.partition("\t")
     if not tab:
         raise QuantityError(f"--{operation} needs two quantities with a tab between them")
-    a, b = Quantity.parse(left), Quantity.parse(right)
+    a, b = Quantity.parse(first_text), Quantity.parse(second_text)
     return _canonical(a) | {"result": _OPERATIONS[operation](a, b)}
 
 

@@ -1,4 +1,5 @@
-"""What the reading commands share: their flags, one call to the API server, and how a table or JSON comes out."""
+"""Shares what the reading commands have in common: their flags, one call to the API server, and how a table or JSON
+comes out."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode
 T = TypeVar("T")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
-"""Of a VM, a node."""
+"""Matches the name of a VM or a node."""
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 _PERIOD = 1.0
@@ -54,7 +55,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class ReportOptions(OutputOptions):
-    """What a report assumes of the controller."""
+    """The assumptions about the controller."""
 
     mode: Mode | None = option(None, "Report for this mode. Default: the running controller's, else takeover.")
     estimate: EstimateKind | None = option(
@@ -74,7 +75,7 @@ class ReportOptions(OutputOptions):
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Once, or again and again."""
+    """The flags for watching."""
 
     watch: bool = option(
         False, "Go on until Ctrl-C: on a terminal in place, else with a line for each change.", "--watch", "-w"
@@ -88,21 +89,21 @@ class WatchOptions:
 
 @dataclass(frozen=True)
 class NamespaceOptions:
-    """Which namespace."""
+    """The flag for one namespace."""
 
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
     namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)
 
 
 def check_namespace(name: str | None) -> str:
-    """The namespace, "" for all. Raises WrongCall for what is not a namespace's name."""
+    """Returns the namespace, "" for all. Raises WrongCall for what is not a namespace's name."""
     if name is not None and _NAMESPACE.fullmatch(name) is None:
         raise WrongCall(f"a namespace's name is lower case letters, digits and hyphens, not {name!r}")
     return name or ""
 
 
 def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T:
-    """The answer of one short connection. Raises ConfigError, ApiError."""
+    """Returns the answer of one short connection. Raises ConfigError, ApiError."""
     config = load_config(kubeconfig)
 
     async def answer() -> T:
@@ -114,41 +115,41 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
 
 @dataclass(frozen=True)
 class Answer(ABC):
-    """What was found at one moment."""
+    """The answer at one moment."""
 
     snapshot: Snapshot
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
-        """For JSON, with `about`."""
+        """Returns the JSON, with `circumstances`."""
 
     @abstractmethod
     def parts(self) -> Sequence[RenderableType]:
-        """To read."""
+        """Returns the text to read."""
 
     @property
     def namespace(self) -> str:
-        """The one that the question was about, "" for all."""
+        """The namespace that the question was about, "" for all."""
         return ""
 
     def lines(self) -> Mapping[str, str]:
-        """What is known, by what it is about: --watch prints what differs."""
+        """Returns what is known, by its object: --watch prints what differs."""
         return {}
 
     def print(self, output: Output) -> None:
-        """As JSON, or to read."""
+        """Prints JSON, or text to read."""
         if output is Output.JSON:
             sys.stdout.write(json.dumps(self.document(), indent=2) + "\n")
         else:
             print_all(*self.framed())
 
-    def about(self) -> dict[str, Any]:
-        """What every JSON document says of its circumstances."""
+    def circumstances(self) -> dict[str, Any]:
+        """Returns what every JSON document says of its circumstances."""
         return {"basis": self.snapshot.basis.document(), "headroom": self.snapshot.installed.document()}
 
     def framed(self) -> list[RenderableType]:
-        """A report between what is wrong with headroom itself, which would else be read as if it ran, and what it
-        assumes."""
+        """Returns a report between what is wrong with headroom itself, which would else be read as if it ran, and what
+        it assumes."""
         return [
             *(line(alarm, Tone.WRONG) for alarm in self.snapshot.installed.alarms(self.namespace)),
             *self.parts(),
@@ -157,47 +158,47 @@ class Answer(ABC):
 
 
 def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:
-    """The answers one after the other, until a signal.
+    """Prints the answers one after the other, until a signal.
 
-    Raises ConfigError, and what the first question raises; later an API server that does not answer is said once.
-    """
+    Raises ConfigError, and what the first question raises; later an API server that does not answer is reported
+    once."""
 
-    async def asked(client: Client) -> None:
+    async def answer_until_signal(client: Client) -> None:
         if not sys.stdout.isatty():
-            await _again(client, question, _Printer().show)
+            await _ask_again(client, question, _Printer().show)
             return
         with Live(console=_console(), auto_refresh=False) as live:
 
             def update(answer: Answer) -> None:
                 live.update(Screenful(answer.framed(), f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends"), refresh=True)
 
-            await _again(client, question, update)
+            await _ask_again(client, question, update)
 
-    ask(kubeconfig, asked)
+    ask(kubeconfig, answer_until_signal)
 
 
 @dataclass(frozen=True)
 class Screenful:
-    """As much of a report as the terminal has room for, how much that leaves out, and a last line."""
+    """A report cut to the terminal, with how much that leaves out, and a last line."""
 
     parts: Sequence[RenderableType]
-    last: str
+    last_line: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Renders it; called by rich."""
         rows = console.render_lines(Group(*self.parts), options.reset_height(), pad=False)
-        room = max(console.height - 2, 1)  # the last line, and the cursor's
-        if len(rows) > room:
-            left_out = len(rows) - room + 1
-            rows = rows[: room - 1]
+        height = max(console.height - 2, 1)  # the last line, and the cursor's
+        if len(rows) > height:
+            left_out = len(rows) - height + 1
+            rows = rows[: height - 1]
             rows.append(console.render_lines(line(f"… {left_out} more lines: -n NAMESPACE shows less"), options)[0])
         for row in rows:
             yield from row
             yield Segment.line()
-        yield line(self.last)
+        yield line(self.last_line)
 
 
-async def _again(
+async def _ask_again(
     client: Client, question: Callable[[Client], Awaitable[Answer]], show: Callable[[Answer], None]
 ) -> None:
     answer, failed = await question(client), ""
@@ -214,45 +215,45 @@ async def _again(
 
 
 class _Printer:
-    """Prints what differs from the answer before."""
+    """Prints the lines that differ from the answer before."""
 
     def __init__(self) -> None:
-        self._before: Mapping[str, str] = {}
+        self._last_lines: Mapping[str, str] = {}
 
     def show(self, answer: Answer) -> None:
-        before, now = self._before, {"headroom": answer.snapshot.installed.summary, **answer.lines()}
-        said = [f"{key} {text}" for key, text in now.items() if before.get(key) != text]
-        for each in [*said, *(f"{key} is gone" for key in before if key not in now)]:
-            print(f"{time.strftime('%H:%M:%S')} {printable(each)}", flush=True)
-        self._before = now
+        last_lines, lines = self._last_lines, {"headroom": answer.snapshot.installed.summary, **answer.lines()}
+        changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
+        for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
+            print(f"{time.strftime('%H:%M:%S')} {printable(change)}", flush=True)
+        self._last_lines = lines
 
 
 def print_all(*parts: RenderableType) -> None:
-    """Tables and lines; in colours only on a terminal."""
+    """Prints tables and lines; in colours only on a terminal."""
     console = _console()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
-    """A line and a table whose cells are lines; columns whose name ends in a number sign are numbers. No heading is
-    folded: the cells are."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    """Returns a line and a table whose cells are lines; columns whose name ends in a number sign are numbers. No
+    heading is folded: the cells are."""
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         name = column.removesuffix("#")
-        made.add_column(name, justify="left" if name == column else "right", min_width=len(name))
+        rich_table.add_column(name, justify="left" if name == column else "right", min_width=len(name))
     for row in rows:
-        made.add_row(*map(line, row))
-    return [line(title), made]
+        rich_table.add_row(*map(line, row))
+    return [line(title), rich_table]
 
 
 def line(text: str, tone: Tone = Tone.PLAIN) -> RenderableType:
-    """Plain words, whatever brackets and control characters they hold."""
+    """Returns plain words, whatever brackets and control characters they hold."""
     return Text(printable(text), style=tone.value)
 
 
 def problem(text: str, indent: str = "") -> RenderableType:
-    """A line about what is wrong with the object above it."""
+    """Returns a line about what is wrong with the object above it."""
     return line(f"{indent}! {text}", Tone.WRONG)
 
 

@@ -49,7 +49,7 @@ def usage(options: UsageOptions) -> int:
 
 
 def _seconds(now: str | None) -> float:
-    """Since 1970."""
+    """Returns the seconds since 1970."""
     try:
         return time.time() if now is None else from_rfc3339(now)
     except ValueError as error:

@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.cmd.status import Answer
+from pkg.cmd.status import StatusAnswer
 from pkg.config.cause import Cause
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
@@ -117,7 +117,7 @@ def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
     moved = vmi(nodeName="node-2")
     seen = settled(cluster([quota(HARD, MARKS)], [ended("2026-01-01T11:59:30Z")], [SOURCE, TARGET], [moved]))
     seen = replace(seen, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
-    text = "\n".join(map(str, Answer(seen, "", status(seen), [], whole=False).parts()))
+    text = "\n".join(map(str, StatusAnswer(seen, "", status(seen), [], whole=False).parts()))
     assert "still counts, until 12:01:00 UTC at the latest" in text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pkg.cmd.collect import load
+from pkg.cmd.collect import load_collected
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import status
 from pkg.util.resourcequota.planner import plan
@@ -24,7 +24,7 @@ FOLDERS = sorted((ROOT / "tests" / "vectors" / "versions").glob("*/*"))
 @pytest.fixture(params=FOLDERS, ids=lambda folder: f"{folder.parent.name} {folder.name}")
 def recorded(request: pytest.FixtureRequest) -> Snapshot:
     folder: Path = request.param
-    return load(str(folder))
+    return load_collected(str(folder))
 
 
 def changes(snapshot: Snapshot) -> bool:
