@@ -24,7 +24,7 @@ _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SPACE = re.compile(r"\s*")
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
-"""What shells name a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and nothing."""
+"""Names that shells give to a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and to nothing."""
 
 
 class ManifestError(ReportedError):

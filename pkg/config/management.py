@@ -72,7 +72,7 @@ class Management(ControllerFactory):
         self.reverts = Reverts(client.resource(MANAGED_QUOTAS), self.clock)
         self._releases = releases
         self.policy_in_force = False
-        """Whether deploy/policy.yaml is, as `upkeep` has found out."""
+        """True while deploy/policy.yaml is in force, as `upkeep` has found out."""
         self.slim = CacheTransforms()
         self._pod_transform = None if whole_pods else self.slim.pod
 

@@ -42,7 +42,7 @@ ANNOTATIONS: Final = (
     constants.ANNOTATION_RANCHER_RESOURCE_QUOTA,
     constants.ANNOTATION_MEMORY_OVERHEAD,
 )
-"""What the keys begin with that are kept."""
+"""The beginnings of the keys that are written."""
 LABELS: Final = (
     "headroom.harvesterhci.io/",
     "kubevirt.io",
@@ -55,7 +55,7 @@ LABELS: Final = (
     "app.kubernetes.io/",
 )
 WEBHOOK_FIELDS: Final = ("name", "failurePolicy", "namespaceSelector", "objectSelector", "rules", "timeoutSeconds")
-"""Not `clientConfig`: the end of its path is the key by which the API server is known."""
+"""The fields that are written. Not `clientConfig`: the end of its path is the key by which the API server is known."""
 
 EVENTS_ABOUT: Final = (
     "ConfigMap",
@@ -65,10 +65,10 @@ EVENTS_ABOUT: Final = (
     "VirtualMachineInstanceMigration",
     "VirtualMachineMigrationResourceQuota",
 )
-"""Not pods: what a probe answered stands in their events."""
+"""The kinds whose events are written. Not pods: what a probe answered stands in their events."""
 
 AROUND_VMIS: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, PersistentVolumeClaim, Pod)
-"""What `headroom delta` reads beside VMIs, of what is collected."""
+"""The collected kinds that `headroom delta` reads beside VMIs."""
 _OF_NAMESPACES: Final = ("quotas", "limit_ranges", "machines", "pods", "instances", "budgets")
 
 

@@ -49,7 +49,7 @@ class _FailureEvent(NamedTuple):
 
 _NO_FAILURE = _FailureEvent("", "", "")
 _TOO_LARGE = " is requested and "
-"""In what the reserve says of a pod that is larger than what is left (pkg/webhook/resources/pod)."""
+"""Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 

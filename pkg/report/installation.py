@@ -23,7 +23,7 @@ _REFUSED = {
     "namespaces": "changes of namespaces' quota annotations are refused",
     "virtualmachines": "changes of VMs' volume claim templates are refused",
 }
-"""What the API server does not let through while a webhook with Fail does not answer."""
+"""The writes that the API server denies while a webhook with Fail does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Snapshot:
     """Rancher's, where it is asked for the quotas of this cluster and they may be read."""
     basis: Basis = field(default_factory=Basis)
     locks: Sequence[ValidatingWebhookConfiguration] = ()
-    """Of namespaces that managed tenant quota has locked."""
+    """The locks of namespaces that managed tenant quota has locked."""
     installed: Installed = field(default_factory=Installed)
     failures: Sequence[Event] = ()
     """About pods that could not be created, and headroom's about projects of Rancher without room."""

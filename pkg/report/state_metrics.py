@@ -31,9 +31,9 @@ from pkg.util.resourcequota.observe import Reader, Source
 T = TypeVar("T")
 
 MOST_NAMESPACES: Final = 200
-"""With series of their own; the others share one."""
+"""The most namespaces that have series of their own; the others share one."""
 OTHERS: Final = "_others"
-"""No namespace can be called that."""
+"""The label of the others: no namespace can have that name."""
 _NANO: Final = 1e-9
 
 EventHandler = ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]

@@ -25,7 +25,7 @@ from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuot
 log = logging.getLogger(__name__)
 
 USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
-"""Where a reader looks for it beside its kubeconfig's own namespace."""
+"""The namespaces in which a reader looks for it, beside its kubeconfig's own."""
 IN_FORCE: Final = "in force"
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 """A replica that can neither read nor write the Lease."""
@@ -56,7 +56,7 @@ class Installation:
     policy: str = ""
     """IN_FORCE, if deploy/policy.yaml is."""
     problem: str = ""
-    """What keeps it from its work."""
+    """The sentence about what keeps the controller from its work."""
     refused: str = ""
     """The same for programs, as far as somebody else has to act: a JSON list of Cause."""
     seen: str = ""
@@ -64,7 +64,7 @@ class Installation:
     ended: str = ""
     """"true" once the controller has ended."""
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
-    """How quotas with Rancher's label are raised now, and why so."""
+    """The way in which quotas with Rancher's label are raised now; `rancher_reason` says why."""
     rancher_reason: str = ""
     hold_limit: float = EXACT.hold_limit
 
@@ -95,11 +95,11 @@ class Publisher:
     """Headroom's own."""
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
-    """Which caches are behind now, a line each."""
+    """Returns the caches that are behind now, a line each."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the installation is another one."""
     causes: Callable[[], Sequence[Cause]] = tuple
-    """Who refuses requests."""
+    """Returns who refuses requests."""
     _fault: str = field(default="", init=False)
     _faulty_since: float | None = field(default=None, init=False)
     _due: float = field(default=float("-inf"), init=False)

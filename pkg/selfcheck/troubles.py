@@ -35,7 +35,7 @@ END_AFTER: Final = 3.0
 _FORGET_AFTER: Final = 60.0
 """Seconds after which one that comes back is a new event."""
 _MOST_OBJECTS, _MOST_CAUSES, _LONGEST = 200, 10, 1000
-"""How much the ConfigMap holds: objects of a cause, causes, characters of a sentence."""
+"""The most that the ConfigMap holds: objects of a cause, causes, characters of a sentence."""
 
 _NO_ANSWER: Final = "no answer"
 _WAITING = METRICS["headroom_requests_refused"].gauge()
@@ -65,13 +65,13 @@ class Troubles:
     find_troubles: Callable[[], Iterable[tuple[Controller[Any], Trouble]]]
     events: EventRecorder
     own_object: Object
-    """What events about the installation are written on."""
+    """The object on which events about the installation are written."""
     silent: Sequence[str] = ()
     """Handlers that write events of their own about what is refused."""
     more_causes: Callable[[], Sequence[Cause]] = tuple
     """Causes that no request has met, of which their finders write the events."""
     causes: Sequence[Cause] = field(default=(), init=False)
-    """What is told now."""
+    """The causes that are reported now."""
     _ongoing: dict[tuple[str, str, str], _OngoingTrouble] = field(default_factory=dict, init=False)
     # By controller, key and who refuses.
     _measured: set[str] = field(default_factory=set, init=False)

@@ -34,7 +34,7 @@ EVENT: Final = "PodPolicyMissing"
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""
 _NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
-"""What leaves pods out of a binding."""
+"""The fields that leave pods out of a binding."""
 
 POLICY_GAUGE = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
@@ -52,7 +52,7 @@ class Upkeep:
     announce: Callable[..., None] = lambda *, in_force: None
     """Called with `in_force` after every check."""
     reports: Callable[[], bool] = lambda: True
-    """Whether an event is to be written: one process does so, and none in a dry run."""
+    """Reports whether an event is to be written: one process does so, and none in a dry run."""
     _problems: Sequence[str] = field(default=(), init=False)
     _event_problems: Sequence[str] = field(default=(), init=False)
 
