@@ -55,21 +55,21 @@ def _within(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
                 yield from _within(option, value, path)
         case inspect.StructType(cls=cls) if isinstance(value, Mapping):
             wire, python = _names(cls)
-            for name, held in value.items():
-                where = f"{path}.{name}" if path else str(name)
+            for name, item_value in value.items():
+                name_path = f"{path}.{name}" if path else str(name)
                 if name in wire:
-                    yield from _within(wire[name], held, where)
+                    yield from _within(wire[name], item_value, name_path)
                 else:
-                    yield UnknownName(where, python.get(name, ""))
+                    yield UnknownName(name_path, python.get(name, ""))
         case inspect.CollectionType(item_type=item) if isinstance(value, list | tuple):
-            for number, held in enumerate(value):
-                yield from _within(item, held, f"{path}[{number}]")
+            for number, item_value in enumerate(value):
+                yield from _within(item, item_value, f"{path}[{number}]")
         case inspect.CollectionType(item_type=item) if isinstance(value, Mapping):
-            for place, held in value.items():  # of a JSON pointer
-                yield from _within(item, held, f"{path}.{place}")
+            for place, item_value in value.items():  # of a JSON pointer
+                yield from _within(item, item_value, f"{path}.{place}")
         case inspect.DictType(value_type=item) if isinstance(value, Mapping):
-            for name, held in value.items():
-                yield from _within(item, held, f"{path}[{name!r}]")
+            for name, item_value in value.items():
+                yield from _within(item, item_value, f"{path}[{name!r}]")
 
 
 @functools.cache

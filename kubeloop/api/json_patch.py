@@ -24,47 +24,47 @@ def json_patch(old: Struct, new: Struct, sent: Mapping[str, Any]) -> list[Operat
     return list(_struct(type(old).__name__, old, new, sent, ""))
 
 
-def _struct(where: str, old: Struct, new: Struct, sent: Mapping[str, Any], path: str) -> Iterator[Operation]:
+def _struct(label: str, old: Struct, new: Struct, sent: Mapping[str, Any], path: str) -> Iterator[Operation]:
     for field in msgspec.structs.fields(old):
         was, now = getattr(old, field.name), getattr(new, field.name)
         if was != now:
             name = field.encode_name
-            yield from _value(f"{where}.{field.name}", was, now, sent.get(name, _ABSENT), _below(path, name))
+            yield from _value(f"{label}.{field.name}", was, now, sent.get(name, _ABSENT), _below(path, name))
 
 
-def _value(where: str, was: Any, now: Any, sent: Any, path: str) -> Iterator[Operation]:
+def _value(label: str, was: Any, now: Any, sent: Any, path: str) -> Iterator[Operation]:
     """`sent` is what stands at `path`, _ABSENT where nothing does."""
     if now is None:
         if sent is not _ABSENT:
             yield {"op": "remove", "path": path}
     elif isinstance(was, Struct) and isinstance(now, Struct) and isinstance(sent, Mapping):
-        yield from _struct(where, was, now, sent, path)
+        yield from _struct(label, was, now, sent, path)
     elif isinstance(was, Mapping) and isinstance(now, Mapping) and isinstance(sent, Mapping):
         for key in [key for key in was if key not in now]:
             yield {"op": "remove", "path": _below(path, key)}
         for key, value in now.items():
             if key not in was or was[key] != value:
-                yield from _value(f"{where}[{key!r}]", was.get(key), value, sent.get(key, _ABSENT), _below(path, key))
+                yield from _value(f"{label}[{key!r}]", was.get(key), value, sent.get(key, _ABSENT), _below(path, key))
     elif _is_list(was) and _is_list(now) and _is_list(sent) and len(was) == len(sent):
-        yield from _list(where, was, now, sent, path)
+        yield from _list(label, was, now, sent, path)
     else:
         yield {"op": "add" if sent is _ABSENT else "replace", "path": path, "value": msgspec.to_builtins(now)}
 
 
-def _list(where: str, was: Sequence[Any], now: Sequence[Any], sent: Sequence[Any], path: str) -> Iterator[Operation]:
+def _list(label: str, was: Sequence[Any], now: Sequence[Any], sent: Sequence[Any], path: str) -> Iterator[Operation]:
     """Items that are equal stay; others are removed, added, or changed where they stand."""
-    if (left := _places(now, was)) is not None:
-        for index in sorted(set(range(len(was))) - left, reverse=True):
+    if (unchanged := _places(now, was)) is not None:
+        for index in sorted(set(range(len(was))) - unchanged, reverse=True):
             yield {"op": "remove", "path": _below(path, str(index))}
         return
     stayed = _places(was, now)
     if stayed is None:
         # An item that moved takes what its struct does not declare along: that is not known here.
         if len(now) < len(was) or any(item in was and was[index] != item for index, item in enumerate(now[: len(was)])):
-            refuse_partly_declared(where, was)
-        for index, (before, after) in enumerate(zip(was, now, strict=False)):
-            if before != after:
-                yield from _value(f"{where}[{index}]", before, after, sent[index], _below(path, str(index)))
+            refuse_partly_declared(label, was)
+        for index, (old_item, new_item) in enumerate(zip(was, now, strict=False)):
+            if old_item != new_item:
+                yield from _value(f"{label}[{index}]", old_item, new_item, sent[index], _below(path, str(index)))
         for index in range(len(was) - 1, len(now) - 1, -1):
             yield {"op": "remove", "path": _below(path, str(index))}
         stayed = set(range(len(was)))
@@ -78,7 +78,7 @@ def _places(items: Sequence[Any], among: Sequence[Any]) -> set[int] | None:
     places: set[int] = set()
     ahead = iter(enumerate(among))
     for item in items:
-        place = next((index for index, other in ahead if other == item), None)
+        place = next((index for index, candidate in ahead if candidate == item), None)
         if place is None:
             return None
         places.add(place)

@@ -47,21 +47,21 @@ def set_condition(
     anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not. A
     condition that stands already stays as it is, so that the lists are equal."""
     moment = now or now_rfc3339()
-    known = find_condition(conditions, type)
-    if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
+    current = find_condition(conditions, type)
+    if current is not None and (current.status, current.reason, current.message) == (status, reason, message):
         return list(conditions or ())
-    before = known or Condition(type=type)
-    after = msgspec.structs.replace(
-        before,
+    base = current or Condition(type=type)
+    condition = msgspec.structs.replace(
+        base,
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=before.last_transition_time if known and known.status == status else moment,
-        last_update_time=moment if last_update or before.last_update_time else None,
+        last_transition_time=base.last_transition_time if current and current.status == status else moment,
+        last_update_time=moment if last_update or base.last_update_time else None,
     )
-    if known is None:
-        return [*(conditions or ()), after]
-    return [after if each is known else each for each in conditions or ()]
+    if current is None:
+        return [*(conditions or ()), condition]
+    return [condition if item is current else item for item in conditions or ()]
 
 
 def find_condition(conditions: Sequence[Condition] | None, condition_type: str) -> Condition | None:
@@ -71,8 +71,8 @@ def find_condition(conditions: Sequence[Condition] | None, condition_type: str) 
 
 def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
     """Reports whether a condition of that type has status "True"."""
-    found = find_condition(conditions, condition_type)
-    return found is not None and found.status == "True"
+    condition = find_condition(conditions, condition_type)
+    return condition is not None and condition.status == "True"
 
 
 def by_creation(obj: Object) -> tuple[str, str]:
@@ -137,8 +137,8 @@ def metadata_difference(old: Object, new: Object) -> Patch:
     for name in _IDENTITY:
         if getattr(old.metadata, name) != getattr(new.metadata, name):
             raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")
-    kept = {name: getattr(new.metadata, name) for name in _WRITABLE_METADATA}
-    patch = difference(old.metadata, msgspec.structs.replace(old.metadata, **kept))
+    writable = {name: getattr(new.metadata, name) for name in _WRITABLE_METADATA}
+    patch = difference(old.metadata, msgspec.structs.replace(old.metadata, **writable))
     return {name: change for name, change in patch.items() if change != {}}
 
 
@@ -151,8 +151,8 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
 def applied(obj: Object) -> Patch:
     """The body by which server-side apply wants what `obj` says: of its metadata the name and what may be written."""
     body: Patch = msgspec.to_builtins(obj)
-    wanted = {wire_name(name) for name in ("name", "namespace", *_WRITABLE_METADATA)}
-    return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in wanted}}
+    names = {wire_name(name) for name in ("name", "namespace", *_WRITABLE_METADATA)}
+    return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in names}}
 
 
 def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
@@ -162,39 +162,39 @@ def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
         raise TypeError(f"{kind.__name__} has no field {name}, but {', '.join(_field_types(kind))}: names are Python's")
     plain = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
     try:
-        held = msgspec.convert(plain, expected)
+        converted = msgspec.convert(plain, expected)
     except msgspec.ValidationError as err:
         raise TypeError(f"{kind.__name__}.{name}: {err}") from err
-    if held not in (value, plain):
+    if converted not in (value, plain):
         # A mapping became a struct, inside a list: a misspelt name in it would be lost.
         raise TypeError(f"{kind.__name__}.{name}: structs are given as structs within a list or dict: Condition(...)")
-    return held
+    return converted
 
 
-def _change(where: str, was: Any, now: Any) -> Any:
+def _change(label: str, was: Any, now: Any) -> Any:
     if isinstance(was, Struct) and isinstance(now, Struct):
         return difference(was, now)
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         gone: Patch = dict.fromkeys(was.keys() - now.keys())
         changed = {
-            key: _change(f"{where}[{key!r}]", was.get(key), value)
+            key: _change(f"{label}[{key!r}]", was.get(key), value)
             for key, value in now.items()
             if key not in was or was[key] != value
         }
         return gone | changed
     for value in (was, now):
-        refuse_partly_declared(where, value)
+        refuse_partly_declared(label, value)
     return msgspec.to_builtins(now)
 
 
-def refuse_partly_declared(where: str, value: Any) -> None:
+def refuse_partly_declared(label: str, value: Any) -> None:
     """Raises PartlyDeclared for a list that is to be written whole and must not be."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return
     for item in value:
         if isinstance(item, Struct) and not _whole(type(item)):
             raise PartlyDeclared(
-                f"{where} cannot be written as a list: {type(item).__name__} declares only a part of its fields, "
+                f"{label} cannot be written as a list: {type(item).__name__} declares only a part of its fields, "
                 "the others would be deleted: say `whole` of a struct that has all, or write a JSON patch"
             )
 
@@ -204,10 +204,10 @@ def _whole(kind: type[Struct]) -> bool:
     """Reports whether a type and all that its fields contain, in lists and dicts too, are declared as whole."""
     reached, ahead = {kind}, [kind]
     while ahead:
-        found = {inner for hint in _field_types(ahead.pop()).values() for inner in _structs_in(hint)}
-        ahead += found - reached
-        reached |= found
-    return all(each.whole for each in reached)
+        inner_structs = {inner for hint in _field_types(ahead.pop()).values() for inner in _structs_in(hint)}
+        ahead += inner_structs - reached
+        reached |= inner_structs
+    return all(struct.whole for struct in reached)
 
 
 def _structs_in(hint: Any) -> Iterator[type[Struct]]:
@@ -225,10 +225,10 @@ def _field_types(kind: type[Struct]) -> dict[str, Any]:
 @functools.cache
 def _struct_fields(kind: type[Struct]) -> dict[str, type[Struct]]:
     """Field name -> struct, of the fields that hold one (or None)."""
-    found = {}
+    structs = {}
     for field in msgspec.structs.fields(kind):
         union = isinstance(field.type, types.UnionType) or typing.get_origin(field.type) is typing.Union
         for option in typing.get_args(field.type) if union else (field.type,):
             if isinstance(option, type) and issubclass(option, Struct):
-                found[field.name] = option
-    return found
+                structs[field.name] = option
+    return structs

@@ -153,8 +153,8 @@ def _parse_decimal(text: str, sign: str, whole: str, fraction: str, exponent: in
     fast = len(digits) <= 18 and scale >= -9
     if not (fast or whole or fraction):
         _need_digits(text)
-    kept = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
-    return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
+    keeps_text = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
+    return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
 
 
 def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -> Quantity:
@@ -166,8 +166,8 @@ def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -
     nanos = _shift_up(number * 1024**power, 9 - len(fraction))
     nanos = min(nanos, _MAX_INT64 * NANOS)
     format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
-    kept = fast and number & 7
-    return Quantity(-nanos if sign == "-" else nanos, format, text if kept else None)
+    keeps_text = fast and number & 7
+    return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
 
 
 def _need_digits(text: str) -> None:

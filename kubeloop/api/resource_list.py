@@ -93,7 +93,7 @@ def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
     return result
 
 
-def add_to(result: ResourceList, more: Mapping[str, Quantity]) -> None:
-    """result += more, at the cost of `more` alone."""
-    for name, quantity in more.items():
+def add_to(result: ResourceList, addend: Mapping[str, Quantity]) -> None:
+    """result += addend, at the cost of `addend` alone."""
+    for name, quantity in addend.items():
         result[name] = result[name] + quantity if name in result else quantity

@@ -17,28 +17,28 @@ _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
 _COMMA = re.compile(r",(?![^(]*\))")
 
 
-def selector(wanted: str | Labels | LabelSelector) -> Selects:
+def selector(requirements: str | Labels | LabelSelector) -> Selects:
     """Returns the selector of a text (`a=b,c!=d,e in (f,g),h notin (i),j,!k`), of labels or of a LabelSelector. An
     empty one selects everything. Raises ValueError for what is not a selector."""
-    if isinstance(wanted, str):
-        tests = [_parsed(part) for part in _COMMA.split(wanted) if part.strip()]
-    elif isinstance(wanted, LabelSelector):
-        tests = [_required(requirement) for requirement in wanted.match_expressions or ()]
-        tests.append(selector(wanted.match_labels or {}))
+    if isinstance(requirements, str):
+        tests = [_parsed(part) for part in _COMMA.split(requirements) if part.strip()]
+    elif isinstance(requirements, LabelSelector):
+        tests = [_required(requirement) for requirement in requirements.match_expressions or ()]
+        tests.append(selector(requirements.match_labels or {}))
     else:
-        pairs = wanted.items()
+        pairs = requirements.items()
         return lambda labels: all(labels.get(key) == value for key, value in pairs)
     return lambda labels: all(test(labels) for test in tests)
 
 
 def _parsed(part: str) -> Selects:
-    if found := _SET.match(part):
-        values = {value.strip() for value in found["values"].split(",")}
-        return _among(found["key"], values, found["how"] == "in")
-    if found := _EQUAL.match(part):
-        return _among(found["key"], {found["value"]}, found["how"] != "!=")
-    if found := _EXISTS.match(part):
-        return _there(found["key"], not found["not"])
+    if match := _SET.match(part):
+        values = {value.strip() for value in match["values"].split(",")}
+        return _value_is_among(match["key"], values, match["how"] == "in")
+    if match := _EQUAL.match(part):
+        return _value_is_among(match["key"], {match["value"]}, match["how"] != "!=")
+    if match := _EXISTS.match(part):
+        return _key_is_present(match["key"], not match["not"])
     raise ValueError(f"{part!r} is not a requirement of a label selector")
 
 
@@ -46,15 +46,15 @@ def _required(requirement: LabelSelectorRequirement) -> Selects:
     key, values = requirement.key, set(requirement.values or ())
     match requirement.operator:
         case "In" | "NotIn" if values:
-            return _among(key, values, requirement.operator == "In")
+            return _value_is_among(key, values, requirement.operator == "In")
         case "Exists" | "DoesNotExist" if not values:
-            return _there(key, requirement.operator == "Exists")
+            return _key_is_present(key, requirement.operator == "Exists")
     raise ValueError(f"{key} {requirement.operator} {sorted(values)} is not a requirement of a label selector")
 
 
-def _among(key: str, values: set[str], wanted: bool) -> Selects:
-    return lambda labels: (labels.get(key) in values) is wanted
+def _value_is_among(key: str, values: set[str], member: bool) -> Selects:
+    return lambda labels: (labels.get(key) in values) is member
 
 
-def _there(key: str, wanted: bool) -> Selects:
-    return lambda labels: (key in labels) is wanted
+def _key_is_present(key: str, present: bool) -> Selects:
+    return lambda labels: (key in labels) is present

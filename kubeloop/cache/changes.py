@@ -23,45 +23,45 @@ class CheckedIndexer(Indexer[T]):
     """An Indexer that keeps what every object was."""
 
     def __init__(self) -> None:
-        self._before: dict[str, bytes] = {}
-        self._found: list[str] = []
+        self._encoded: dict[str, bytes] = {}
+        self._problems: list[str] = []
         # Of objects that have been replaced since.
         super().__init__()
 
     def put(self, key: str, obj: T) -> T | None:
-        self._found += self._changed(key)
-        self._before[key] = msgspec.json.encode(obj)
+        self._problems += self._changed(key)
+        self._encoded[key] = msgspec.json.encode(obj)
         return super().put(key, obj)
 
     def delete_key(self, key: str) -> T | None:
-        self._found += self._changed(key)
-        self._before.pop(key, None)
+        self._problems += self._changed(key)
+        self._encoded.pop(key, None)
         return super().delete_key(key)
 
     def replace(self, items: Iterable[T], resource_version: str = "") -> None:
         super().replace(items, resource_version)
-        self._before = {key: msgspec.json.encode(obj) for key, obj in self._items.items()}
+        self._encoded = {key: msgspec.json.encode(obj) for key, obj in self._items.items()}
 
     def check(self, key: str) -> None:
         """Raises ChangedInPlace if the object of that key was changed."""
-        for found in self._changed(key):
-            raise ChangedInPlace(found)
+        for problem in self._changed(key):
+            raise ChangedInPlace(problem)
 
     def changed(self) -> builtins.list[str]:
         """Every object that was changed, a line each."""
-        return [*self._found, *(line for key in self._items for line in self._changed(key))]
+        return [*self._problems, *(line for key in self._items for line in self._changed(key))]
 
     def _changed(self, key: str) -> Iterator[str]:
-        before, obj = self._before.get(key), self._items.get(key)
-        if before is not None and (now := msgspec.json.encode(obj)) != before:
-            path = _where(msgspec.json.decode(before), msgspec.json.decode(now))
+        encoded, obj = self._encoded.get(key), self._items.get(key)
+        if encoded is not None and (now := msgspec.json.encode(obj)) != encoded:
+            path = _first_difference(msgspec.json.decode(encoded), msgspec.json.decode(now))
             yield f"{type(obj).__name__} {key} was changed in place: {path}"
 
 
-def _where(before: Any, now: Any) -> str:
+def _first_difference(old: Any, new: Any) -> str:
     """The path to the first difference."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in before | now:
-            if before.get(name) != now.get(name):
-                return f"{name}.{_where(before.get(name), now.get(name))}".rstrip(".")
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in old | new:
+            if old.get(name) != new.get(name):
+                return f"{name}.{_first_difference(old.get(name), new.get(name))}".rstrip(".")
     return ""

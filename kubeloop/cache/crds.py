@@ -96,5 +96,5 @@ class CustomResourceWatch:
 
 def _name_only(definition: PartialObjectMetadata) -> PartialObjectMetadata:
     meta = definition.metadata
-    known = ObjectMeta(name=meta.name, uid=meta.uid, resource_version=meta.resource_version)
-    return PartialObjectMetadata(metadata=known)
+    identity = ObjectMeta(name=meta.name, uid=meta.uid, resource_version=meta.resource_version)
+    return PartialObjectMetadata(metadata=identity)

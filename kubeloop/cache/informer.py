@@ -102,8 +102,8 @@ class SharedIndexInformer(Generic[T]):
         before. And the indexes that cannot be read."""
         troubles = {"decoded": self._processor.undecodable, "transformed": self._processor.untransformed}
         lines = [
-            f"{self.kind}: cannot be {what}: {named(key or '?' for key in keys)}"
-            for what, keys in troubles.items()
+            f"{self.kind}: cannot be {problem}: {named(key or '?' for key in keys)}"
+            for problem, keys in troubles.items()
             if keys
         ]
         return lines + [f"{self.kind}: {line}" for line in self.indexer.holes()]

@@ -38,36 +38,40 @@ class ListerWatcher(Protocol[T]):
 
 
 async def bring(
-    client: ListerWatcher[T], sample: T | None, limit: float, *, seen: str, watch_list: bool
+    client: ListerWatcher[T], sample: T | None, limit: float, *, seen_version: str, watch_list: bool
 ) -> bool | None:
     """Reports whether the kind's watches bring what there is, within `limit` seconds.
 
     A WatchList of `sample`, an object of the store, brings it at once, or a watch from version 0 where there are none;
     one that is gone was missed, too. Of an empty store a WatchList says that there is none, or a list does. None where
-    the sample is older there, or the kind is at a version before `seen`, to which the last watch came: etcd was
+    the sample is older there, or the kind is at a version before `seen_version`, to which the last watch came: etcd was
     restored, and a watch from there on says nothing until the server comes there again. Raises ApiError."""
     only = None if sample is None else sample.metadata
-    first, version, is_there = None, "", False
+    first_event, version, is_there = None, "", False
     if watch_list:
-        first, version = await _begun(client, limit, resource_version="", send_initial_events=True, only=only)
+        first_event, version = await _read_first_event(
+            client, limit, resource_version="", send_initial_events=True, only=only
+        )
     else:
         if only is not None:
-            first, _ = await _begun(client, limit, resource_version="0", only=only)
-        if only is None or "," not in seen:  # a list of several namespaces is whole, whatever its limit
+            first_event, _ = await _read_first_event(client, limit, resource_version="0", only=only)
+        if only is None or "," not in seen_version:  # a list of several namespaces is whole, whatever its limit
             page = await client.list_page(limit=1, retry=False)
             version, is_there = page.metadata.resource_version, bool(page.items or page.undecodable)
-    latest = max(seen.split(","), key=as_number)  # of several namespaces: each knows the kind's version
-    if is_older(version, latest) or (first and only and is_older(first.resource_version, only.resource_version)):
+    latest = max(seen_version.split(","), key=as_number)  # of several namespaces: each knows the kind's version
+    if is_older(version, latest) or (
+        first_event and only and is_older(first_event.resource_version, only.resource_version)
+    ):
         return None
     if only is not None:
-        return first is not None
-    return first is None and not is_there and (version != "" or not watch_list)
+        return first_event is not None
+    return first_event is None and not is_there and (version != "" or not watch_list)
 
 
-async def _begun(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
+async def _read_first_event(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
     """Returns the first object that a watch brings, and the version at which its initial events have ended; None and ""
     for what does not come in time."""
-    first = None
+    first_event = None
     try:
         async with (
             asyncio.timeout(limit),
@@ -75,13 +79,13 @@ async def _begun(client: ListerWatcher[T], limit: float, **options: Any) -> tupl
         ):
             async for event in events:
                 if event.initial_events_end:
-                    return first, event.resource_version
-                first = first or (event if event.type == "ADDED" else None)
-                if first is not None and "send_initial_events" not in options:
+                    return first_event, event.resource_version
+                first_event = first_event or (event if event.type == "ADDED" else None)
+                if first_event is not None and "send_initial_events" not in options:
                     break
     except TimeoutError:
         pass
-    return first, ""
+    return first_event, ""
 
 
 class Listing(Generic[T]):
@@ -121,14 +125,14 @@ class Listing(Generic[T]):
         raise Unreachable("the watch ended within its initial events")
 
 
-def _note(change: str, key: str, known: K, notes: dict[str, K], others: dict[str, Any]) -> None:
+def _note(change: str, key: str, stored: K, target: dict[str, K], counterpart: dict[str, Any]) -> None:
     """Stores an object in one of the two."""
-    if others:
-        others.pop(key, None)
+    if counterpart:
+        counterpart.pop(key, None)
     if change == "DELETED":
-        notes.pop(key, None)
+        target.pop(key, None)
     else:
-        notes[key] = known
+        target[key] = stored
 
 
 async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | None], size: int) -> Listing[T]:

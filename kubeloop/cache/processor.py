@@ -78,14 +78,14 @@ class HandlerRegistration(Generic[T]):
             self.resync_timer.cancel()
             self.resync_timer = None
 
-    def _call(self, method: str, about: T, *args: Any) -> None:
+    def _call(self, method: str, obj: T, *args: Any) -> None:
         """An exception costs this handler this event, and no other handler anything."""
         if self.removed:
             return
         try:
             getattr(self._handler, method)(*args)
         except Exception:
-            log.exception("%s %s: handler %r failed in %s", self._kind, about.key, self._handler, method)
+            log.exception("%s %s: handler %r failed in %s", self._kind, obj.key, self._handler, method)
 
 
 class SharedProcessor(Generic[T]):
@@ -143,7 +143,7 @@ class SharedProcessor(Generic[T]):
         """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
         same name: nothing to do."""
         key = Object(metadata=meta).key
-        last = None if obj is None else self.transformed(obj)
+        final_state = None if obj is None else self.transformed(obj)
         self.undecodable.discard(key)
         self.untransformed.discard(key)
         old = self._indexer.get_by_key(key)
@@ -151,7 +151,7 @@ class SharedProcessor(Generic[T]):
             return
         self._indexer.delete_key(key)
         for registration in self._handlers:
-            registration.delete(last or old, obj is None)
+            registration.delete(final_state or old, obj is None)
 
     def replaced(self, items: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> None:
         """A whole list of transformed objects, by key: what differs reaches the handlers. Objects that are gone are
@@ -201,13 +201,13 @@ class SharedProcessor(Generic[T]):
         self._indexer.put(key, new)
         return old, new
 
-    def _drop_all_but(self, listed: Mapping[str, T], kept: Mapping[str, ObjectMeta]) -> list[T]:
-        if "" in kept:
+    def _drop_all_but(self, listed: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> list[T]:
+        if "" in undecodable:
             return []  # it may be any of those that are missing
         gone = []
         for key in [key for key in self._indexer.list_keys() if key not in listed]:
             old = self._indexer.get_by_key(key)
-            if old is not None and not (key in kept and not _is_other(old.metadata, kept[key])):
+            if old is not None and not (key in undecodable and not _is_other(old.metadata, undecodable[key])):
                 self._indexer.delete_key(key)
                 gone.append(old)
         return gone
@@ -239,7 +239,7 @@ class SharedProcessor(Generic[T]):
     def remove(self, registration: HandlerRegistration[T]) -> None:
         """Removes a handler: it is not called any more, not even for the rest of the current notification."""
         registration.remove()
-        self._handlers = [other for other in self._handlers if other is not registration]
+        self._handlers = [registered for registered in self._handlers if registered is not registration]
 
     def run_resyncs(self) -> None:
         """Starts the periodic resyncs."""

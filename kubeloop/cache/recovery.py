@@ -176,9 +176,9 @@ class Recovery:
             self._backoff.reset()
             self._lost_before = False
         if attempt.opened:
-            short = attempt.lasted < SHORT
-            self._short_watches = self._short_watches + 1 if short else 0
-            self._empty_watches = self._empty_watches + 1 if short and not attempt.events else 0
+            is_short = attempt.lasted < SHORT
+            self._short_watches = self._short_watches + 1 if is_short else 0
+            self._empty_watches = self._empty_watches + 1 if is_short and not attempt.events else 0
 
     def _soon(self) -> float:
         """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
@@ -234,10 +234,10 @@ class Health:
     def failed(self, err: ApiError, *, cut: bool = False) -> None:
         """Logs a failure when it differs from the one before, else at debug level. `cut`: a watch broke that had worked
         for a while, as a load balancer ends it; where the next one works that is no news."""
-        before, self.trouble = self.trouble, err
-        changed = before is None or (type(before), before.status) != (type(err), err.status)
+        previous, self.trouble = self.trouble, err
+        changed = previous is None or (type(previous), previous.status) != (type(err), err.status)
         level = next((level for sort, level in _LEVELS if isinstance(err, sort)), logging.WARNING)
-        level = level if changed and not (cut and before is None) else logging.DEBUG
+        level = level if changed and not (cut and previous is None) else logging.DEBUG
         self._logged = self._logged or level > logging.DEBUG
         log.log(level, "%s: list or watch failed: %s", self._kind, err)
 
@@ -268,5 +268,5 @@ class Health:
             return [f"{self._kind}: watches bring nothing for {silent:.0f} s, although the server answers lists"]
         if self._last_heard is None or now - self._last_heard <= self._stale_after:
             return []
-        why = f" ({self.trouble})" if self.trouble is not None else ""
-        return [f"{self._kind}: no data from the server for {now - self._last_heard:.0f} s{why}"]
+        reason = f" ({self.trouble})" if self.trouble is not None else ""
+        return [f"{self._kind}: no data from the server for {now - self._last_heard:.0f} s{reason}"]

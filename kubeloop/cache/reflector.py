@@ -185,8 +185,8 @@ class Reflector(Generic[T]):
         the probe itself fails, or etcd was restored."""
         sample, limit = self._sink.newest_object(), self._options.probe_limit
         try:
-            seen = self.last_sync_resource_version
-            brings = await bring(self._client, sample, limit, seen=seen, watch_list=self._watch_list)
+            seen_version = self.last_sync_resource_version
+            brings = await bring(self._client, sample, limit, seen_version=seen_version, watch_list=self._watch_list)
         except ApiError as err:
             log.info("%s: whether watches bring anything is not known, listing again: %s", self.kind, err)
             return None

@@ -32,8 +32,8 @@ _NAMED = 5
 def named(keys: Iterable[str]) -> str:
     """The first few of the keys, for a line."""
     ordered = sorted(keys)
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f"{', '.join(ordered[:_NAMED])}{more}"
+    remainder = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return f"{', '.join(ordered[:_NAMED])}{remainder}"
 
 
 def _namespace_of(obj: Object) -> Iterable[str]:
@@ -83,9 +83,11 @@ class Indexer(Generic[T]):
 
     def add_indexers(self, indexers: Mapping[str, IndexFunc[T]]) -> None:
         """Adds indexes, also to a store that is filled already. ValueError when a name is taken."""
-        taken = sorted(self._index_funcs.keys() & indexers.keys())
-        if taken:
-            raise ValueError(f"indexer conflict: {', '.join(taken)} added before: add each once, or under another name")
+        duplicates = sorted(self._index_funcs.keys() & indexers.keys())
+        if duplicates:
+            raise ValueError(
+                f"indexer conflict: {', '.join(duplicates)} added before: add each once, or under another name"
+            )
         for name, func in indexers.items():
             self._index_funcs[name] = func
             self._fill(name, func)
@@ -100,10 +102,10 @@ class Indexer(Generic[T]):
         self._items[key] = obj
         for name, func in self._index_funcs.items():
             index = self._indices[name]
-            before = () if old is None else self._last_values(name, func, key, old)
+            old_values = () if old is None else self._last_values(name, func, key, old)
             values = self._values(name, func, key, obj)
-            if before:
-                self._leave(index, [value for value in before if value not in values], key)
+            if old_values:
+                self._leave(index, [value for value in old_values if value not in values], key)
             self._enter(index, values, key, obj)
         return old
 

@@ -60,19 +60,19 @@ class ApplySet:
         await self._prune({obj.uid for obj in applied})
         return applied
 
-    async def _prune(self, kept: set[str]) -> None:
+    async def _prune(self, applied_uids: set[str]) -> None:
         selector = f"{HASH}={self._labels[HASH]}"
         for kind in reversed(self._kinds):
             metadata = self._client.metadata(kind)
             for obj in await list_installed(metadata, self._namespace, label_selector=selector):
-                if obj.uid not in kept and not obj.deleting:
+                if obj.uid not in applied_uids and not obj.deleting:
                     with contextlib.suppress(NotFound):
                         await metadata.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
 
     def _marked(self, body: Mapping[str, Any]) -> dict[str, Any]:
         metadata = dict(body["metadata"])
-        for name, own in (("labels", self._labels), ("annotations", self._annotations)):
-            metadata[name] = {**(metadata.get(name) or {}), **own}
+        for name, values in (("labels", self._labels), ("annotations", self._annotations)):
+            metadata[name] = {**(metadata.get(name) or {}), **values}
         return {**body, "metadata": metadata}
 
 

@@ -29,8 +29,8 @@ client-go needs 30 and 45 s, by HTTP/2's pings."""
 
 def open_session(headers: Mapping[str, str], connections: int) -> aiohttp.ClientSession:
     """A session with `connections` at most, 0: without a limit."""
-    known = inspect.signature(aiohttp.ClientSession).parameters
-    limits: dict[str, Any] = {name: value for name, value in _HEAD_LIMITS.items() if name in known}
+    parameters = inspect.signature(aiohttp.ClientSession).parameters
+    limits: dict[str, Any] = {name: value for name, value in _HEAD_LIMITS.items() if name in parameters}
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=connections, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=_open_socket
@@ -62,7 +62,9 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await in_own_thread(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        addresses = await in_own_thread(
+            socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+        )
         return [
             ResolveResult(
                 hostname=host,
@@ -73,7 +75,7 @@ class _Resolver(AbstractResolver):
                 proto=protocol,
                 flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
             )
-            for kind, _, protocol, _, address in found
+            for kind, _, protocol, _, address in addresses
         ]
 
     async def close(self) -> None:

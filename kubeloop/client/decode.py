@@ -205,18 +205,18 @@ class Decoder(Generic[T]):
             plain = without_nulls(self._type, decode(_ANY, body))
             return self._object.decode(msgspec.json.encode(plain))
 
-    def _report(self, meta: ObjectMeta, reason: str, what: str) -> None:
+    def _report(self, meta: ObjectMeta, reason: str, problem: str) -> None:
         kind, key = self._type.__name__, Object(metadata=meta).key or "?"
         _UNDECODABLE_OBJECTS.labels(kind, reason).inc()
-        logger.log(logging.WARNING if _REPORTED.is_due(kind, key) else logging.DEBUG, "%s %s %s", kind, key, what)
+        logger.log(logging.WARNING if _REPORTED.is_due(kind, key) else logging.DEBUG, "%s %s %s", kind, key, problem)
 
 
-_made = functools.cache(Decoder)
+_cached_decoder = functools.cache(Decoder)
 
 
 def decoder_for(kind: type[T]) -> Decoder[T]:
     """The decoder of a type, made once."""
-    decoder: Decoder[T] = _made(kind)
+    decoder: Decoder[T] = _cached_decoder(kind)
     return decoder
 
 
@@ -236,16 +236,16 @@ def _complete(page: _List[Any], items: list[T]) -> bool:
 
 
 def _bookmark(meta: ObjectMeta) -> WatchEvent[Any]:
-    ended = (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true"
-    return WatchEvent("BOOKMARK", resource_version=meta.resource_version, initial_events_end=ended)
+    is_end = (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+    return WatchEvent("BOOKMARK", resource_version=meta.resource_version, initial_events_end=is_end)
 
 
 def _identity(raw: msgspec.Raw) -> ObjectMeta:
     try:
-        known = _NAMED.decode(raw).metadata
+        identity = _NAMED.decode(raw).metadata
     except UNDECODABLE:
         return ObjectMeta()
-    return ObjectMeta(**msgspec.structs.asdict(known))
+    return ObjectMeta(**msgspec.structs.asdict(identity))
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
@@ -265,9 +265,9 @@ async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGene
             for line in pieces[:-1]:
                 if line:
                     yield line
-        if last := pieces[-1]:
-            pending.append(last)
-            waiting += len(last)
+        if remainder := pieces[-1]:
+            pending.append(remainder)
+            waiting += len(remainder)
             if waiting > MAX_LINE:
                 raise Unreachable(f"{source} sent a line longer than {MAX_LINE} bytes")
     if pending:

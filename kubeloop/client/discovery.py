@@ -68,19 +68,21 @@ async def resource_of(transport: Transport, api_version: str, kind: str) -> Reso
     """The Resource of a kind that is known by its name alone, as in a manifest (Go's RESTMapper). Raises NotInstalled
     where the server does not know it, ApiError as `is_served`."""
     listed = await _served(transport, api_version) or []
-    found = next((each for each in listed if each.kind == kind and "/" not in each.name), None)
-    if found is None:
+    match = next(
+        (api_resource for api_resource in listed if api_resource.kind == kind and "/" not in api_resource.name), None
+    )
+    if match is None:
         raise NotInstalled(f"the server has no kind {kind} of {api_version}: install its CustomResourceDefinition")
     group, _, version = api_version.rpartition("/")
-    has_status = any(each.name == f"{found.name}/status" for each in listed)
-    return Resource(group, version, found.name, kind, Object, found.namespaced, has_status)
+    has_status = any(api_resource.name == f"{match.name}/status" for api_resource in listed)
+    return Resource(group, version, match.name, kind, Object, match.namespaced, has_status)
 
 
 async def served_names(transport: Transport, api_version: str) -> set[str] | None:
     """Returns the names in a version's list, as `pods` and `pods/status`: none where the version is not served, None
     where it is and its list is not. Raises ApiError as `is_served`."""
     listed = await _served(transport, api_version)
-    return None if listed is None else {each.name for each in listed}
+    return None if listed is None else {api_resource.name for api_resource in listed}
 
 
 async def _served(transport: Transport, api_version: str) -> list[_ApiResource] | None:
@@ -122,9 +124,9 @@ async def served_schema(transport: Transport, api_version: str, kind: str) -> tu
     group, _, version = api_version.rpartition("/")
     answer = await transport.request("GET", f"/openapi/v3/{'apis' if group else 'api'}/{api_version}")
     definitions: Definitions = msgspec.json.decode(answer)["components"]["schemas"]
-    wanted = {"group": group, "version": version, "kind": kind}
+    kind_id = {"group": group, "version": version, "kind": kind}
     for schema in definitions.values():
-        if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+        if kind_id in schema.get("x-kubernetes-group-version-kind", ()):
             return schema, definitions
     raise KeyError(f"{kind} is not among the schemas of {api_version}: is its CustomResourceDefinition installed?")
 
@@ -133,8 +135,8 @@ def reference(schema: Schema) -> str:
     """The name of what the schema refers to, "" for one that does not; a server writes `allOf: [{$ref: …}]` where it
     adds a default or a text."""
     parts = schema.get("allOf", ())
-    found: str = schema.get("$ref") or (parts[0].get("$ref", "") if len(parts) == 1 else "")
-    return found.rpartition("/")[2]
+    ref: str = schema.get("$ref") or (parts[0].get("$ref", "") if len(parts) == 1 else "")
+    return ref.rpartition("/")[2]
 
 
 def resolved(schema: Schema, definitions: Definitions) -> Schema:

@@ -54,17 +54,17 @@ class Drain:
 
     async def pods(self, node_name: str) -> list[Pod]:
         """Returns the pods that a drain evicts. Raises DrainError for pods that the options do not allow to evict."""
-        found = await self.client.resource(_PODS).list(
+        pods = await self.client.resource(_PODS).list(
             label_selector=self.pod_selector, field_selector=f"spec.nodeName={node_name}"
         )
         evicted: list[Pod] = []
         refused: list[str] = []
-        for pod in found:
-            why = self._stays(pod)
-            if why is None:
+        for pod in pods:
+            reason = self._stays(pod)
+            if reason is None:
                 evicted.append(pod)
-            elif why:
-                refused.append(f"{pod.key} {why}")
+            elif reason:
+                refused.append(f"{pod.key} {reason}")
         if refused:
             raise DrainError(f"node {node_name} cannot be drained: {', '.join(refused)}")
         return evicted
@@ -88,21 +88,21 @@ class Drain:
             return None
         if "DaemonSet" in owners:
             return "" if self.ignore_daemon_sets else "belongs to a DaemonSet (ignore_daemon_sets)"
-        if not self.delete_empty_dir_data and any("emptyDir" in each for each in pod.spec.volumes or ()):
+        if not self.delete_empty_dir_data and any("emptyDir" in volume for volume in pod.spec.volumes or ()):
             return "has an emptyDir (delete_empty_dir_data)"
         return None if owners or self.force else "has no controller (force)"
 
     async def _evict(self, pod: Pod) -> None:
-        pods, where = self.client.resource(PODS), {"name": pod.name, "namespace": pod.namespace}
+        pods, target = self.client.resource(PODS), {"name": pod.name, "namespace": pod.namespace}
         try:
             while True:
                 try:
-                    await pods.evict(**where, grace_period_seconds=self.grace_period_seconds, uid=pod.uid)
+                    await pods.evict(**target, grace_period_seconds=self.grace_period_seconds, uid=pod.uid)
                     break
                 except TooManyRequests:
                     await asyncio.sleep(_AGAIN)
             while True:
-                if (await pods.get(**where)).uid != pod.uid:
+                if (await pods.get(**target)).uid != pod.uid:
                     return
                 await asyncio.sleep(_POLL)
         except (NotFound, Conflict):

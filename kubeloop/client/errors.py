@@ -195,8 +195,8 @@ def not_found(resource: Resource[Any], name: str) -> NotFound:
 def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> None:
     """Raises BadRequest where an object of a namespaced kind is meant and no namespace is given."""
     if resource.namespaced and not namespace:
-        about = f"{resource.kind} {name}".rstrip()
-        raise BadRequest(f"{about} has a namespace, and none is given: say namespace=")
+        subject = f"{resource.kind} {name}".rstrip()
+        raise BadRequest(f"{subject} has a namespace, and none is given: say namespace=")
 
 
 def parse_retry_after(value: str | None) -> float | None:
@@ -227,8 +227,8 @@ def _class_of(code: int, reason: str, message: str) -> type[ApiError]:
         return AlreadyExists
     if code == 404 and reason != "NotFound":
         return NotServed
-    known = next((kind for kind, (status, _) in _USUAL.items() if status == code), ApiError)
-    return ServerError if code >= 500 and known is ApiError else known
+    error_class = next((kind for kind, (status, _) in _USUAL.items() if status == code), ApiError)
+    return ServerError if code >= 500 and error_class is ApiError else error_class
 
 
 def _details_retry_after(status: Status) -> float | None:

@@ -70,13 +70,13 @@ class Command:
             env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
         )
         try:
-            out, complaint = await process.communicate()
+            output, errors = await process.communicate()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             raise
-        return process.returncode or 0, out, complaint or b""
+        return process.returncode or 0, output, errors or b""
 
     def _info(self, interactive: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": interactive}
@@ -84,11 +84,11 @@ class Command:
             spec["cluster"] = self.cluster
         return {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
 
-    def _status(self, code: int, out: bytes, complaint: bytes) -> dict[str, Any]:
+    def _status(self, code: int, output: bytes, errors: bytes) -> dict[str, Any]:
         if code:
-            raise ValueError(f"process returned {code}. {complaint.decode(errors='replace')}".rstrip(". "))
+            raise ValueError(f"process returned {code}. {errors.decode(errors='replace')}".rstrip(". "))
         try:
-            answer = json.loads(out)
+            answer = json.loads(output)
         except (ValueError, RecursionError) as err:
             raise ValueError(f"failed to decode process output: {err}") from err
         for key in ("apiVersion", "kind", "status"):
@@ -122,8 +122,8 @@ class ExecPlugin:
 
     async def _renew(self) -> Credential:
         credential, expiry = parse_exec_status(await self._run())
-        before, now = self._credential, time.time()
-        self._credential = replace(credential, issue=0 if before is None else before.issue + 1)
+        previous, now = self._credential, time.time()
+        self._credential = replace(credential, issue=0 if previous is None else previous.issue + 1)
         self._due = math.inf if expiry is None else expiry - EXPIRY_SKEW
         if self._due <= now:
             # A plugin that caches its token may give the same one until the end: it is not run for each request then.

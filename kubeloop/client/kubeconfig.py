@@ -34,11 +34,11 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
     """The configuration of `context` (None: the current one) in these files, merged as kubectl merges them. Files that
     don't exist are left out as long as one does. Raises ConfigError with one line that names the file."""
     names = os.pathsep.join(paths)
-    found = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]
-    if not found:
+    existing = [path for path in map(os.path.expanduser, paths) if os.path.exists(path)]
+    if not existing:
         raise ConfigError(f"kubeconfig {names}: no such file")
     try:
-        return _Chosen(read(found), context).client_config()
+        return _Chosen(read(existing), context).client_config()
     except ConfigError as err:
         raise ConfigError(f"kubeconfig {names}: {err}") from err
 
@@ -137,34 +137,34 @@ def _entry(entries: dict[str, Any], kind: str, name: str) -> Any:
 
 
 def _cluster_problems(cluster: Cluster, name: str) -> Iterator[str]:
-    where = f"cluster {name!r}"
+    subject = f"cluster {name!r}"
     if not cluster.server:
-        yield f"{where} has no server"
+        yield f"{subject} has no server"
     if cluster.certificate_authority and cluster.certificate_authority_data:
-        yield f"{where} has both certificate-authority and certificate-authority-data: remove one of them"
+        yield f"{subject} has both certificate-authority and certificate-authority-data: remove one of them"
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
-        yield f"{where} has both insecure-skip-tls-verify and a certificate authority: remove one of them"
+        yield f"{subject} has both insecure-skip-tls-verify and a certificate authority: remove one of them"
     yield from _unreadable(cluster.folder, cluster.certificate_authority)
 
 
 def _user_problems(user: User, name: str) -> Iterator[str]:
-    where = f"user {name!r}"
+    subject = f"user {name!r}"
     if (user.token or user.token_file) and (user.username or user.password):
-        yield f"{where} has both a token and a password: remove one of them"
+        yield f"{subject} has both a token and a password: remove one of them"
     if user.client_certificate or user.client_certificate_data:
         for part in ("client_certificate", "client_key"):
             if getattr(user, part) and getattr(user, f"{part}_data"):
                 field = part.replace("_", "-")
-                yield f"{where} has both {field} and {field}-data: remove one of them"
+                yield f"{subject} has both {field} and {field}-data: remove one of them"
         if not user.client_key and not user.client_key_data:
-            yield f"{where}: only one of client-certificate and client-key is set"
+            yield f"{subject}: only one of client-certificate and client-key is set"
         yield from _unreadable(user.folder, user.client_certificate, user.client_key)
     if (user.as_uid or user.as_groups or user.as_user_extra) and not user.impersonate:
-        yield f"{where} has as-uid, as-groups or as-user-extra, and no as"
+        yield f"{subject} has as-uid, as-groups or as-user-extra, and no as"
     if user.exec is not None:
         if user.auth_provider is not None:
-            yield f"{where} has both exec and auth-provider: remove one of them"
-        yield from (f"{where}: exec: {problem}" for problem in _exec_problems(user.exec))
+            yield f"{subject} has both exec and auth-provider: remove one of them"
+        yield from (f"{subject}: exec: {problem}" for problem in _exec_problems(user.exec))
 
 
 def _exec_problems(plugin: Exec) -> Iterator[str]:

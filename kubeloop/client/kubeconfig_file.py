@@ -28,8 +28,8 @@ class _Loader(_Base):  # type: ignore[misc]
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
-def _resolve(kind: str, pattern: str, first: Iterable[str]) -> None:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
+def _resolve(kind: str, pattern: str, first_characters: Iterable[str]) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first_characters])
 
 
 _resolve(
@@ -198,15 +198,15 @@ def read(paths: list[str]) -> Kubeconfig:
     for path in paths:
         try:
             with open(path, "rb") as opened:
-                one = parsed(opened.read(), os.path.dirname(os.path.abspath(path)))
+                config = parsed(opened.read(), os.path.dirname(os.path.abspath(path)))
         except OSError as err:
             raise ConfigError(f"{path}: {err.strerror or err}" if len(paths) > 1 else err.strerror or str(err)) from err
         except ConfigError as err:
             raise ConfigError(f"{path}: {err}" if len(paths) > 1 else str(err)) from err
-        merged.clusters = one.clusters | merged.clusters
-        merged.users = one.users | merged.users
-        merged.contexts = one.contexts | merged.contexts
-        merged.current_context = merged.current_context or one.current_context
+        merged.clusters = config.clusters | merged.clusters
+        merged.users = config.users | merged.users
+        merged.contexts = config.contexts | merged.contexts
+        merged.current_context = merged.current_context or config.current_context
     return merged
 
 
@@ -239,9 +239,9 @@ def _file(text: bytes) -> _File:
     try:
         file = msgspec.convert(without_nulls(_File, content), _File)
     except msgspec.ValidationError as err:
-        reason, _, where = str(err).partition(" - at ")
-        words = re.sub(r"`(\w+)`", lambda found: _TYPES.get(found[1], found[1]), reason).lower()
-        raise ConfigError(f"{where.strip('`').removeprefix('$.')}: {words}") from err
+        reason, _, path = str(err).partition(" - at ")
+        words = re.sub(r"`(\w+)`", lambda match: _TYPES.get(match[1], match[1]), reason).lower()
+        raise ConfigError(f"{path.strip('`').removeprefix('$.')}: {words}") from err
     if file.kind not in ("", "Config") or file.api_version not in ("", "v1"):
         raise ConfigError(f"not a kubeconfig: it is a {file.kind or 'Config'} of {file.api_version or 'v1'}")
     return file
@@ -256,15 +256,15 @@ def _first_document(content: bytes) -> Any:
         loader.dispose()
 
 
-def _json(value: Any, done: dict[int, Any]) -> Any:
-    """Returns the value with text keys, as in JSON; `done` maps ids to values, as a value that aliases name exists
+def _json(value: Any, converted: dict[int, Any]) -> Any:
+    """Returns the value with text keys, as in JSON; `converted` maps ids to values, as a value that aliases name exists
     once.
     """
-    if id(value) not in done and isinstance(value, dict):
-        done[id(value)] = {_key(key): _json(held, done) for key, held in value.items()}
-    elif id(value) not in done and isinstance(value, list):
-        done[id(value)] = [_json(item, done) for item in value]
-    return done.get(id(value), value)
+    if id(value) not in converted and isinstance(value, dict):
+        converted[id(value)] = {_key(key): _json(item, converted) for key, item in value.items()}
+    elif id(value) not in converted and isinstance(value, list):
+        converted[id(value)] = [_json(item, converted) for item in value]
+    return converted.get(id(value), value)
 
 
 def _key(key: Any) -> str:
@@ -277,15 +277,15 @@ E = TypeVar("E", Cluster, User, Context)
 
 
 def _by_name(section: str, entries: Iterable[tuple[str, E]]) -> dict[str, E]:
-    named: dict[str, E] = {}
+    by_name: dict[str, E] = {}
     for name, entry in entries:
-        if name in named:
+        if name in by_name:
             raise ConfigError(f"{section}: two entries are called {name!r}")
         extensions = [extension.name for extension in entry.extensions]
         if len(extensions) > len(set(extensions)):
             raise ConfigError(f"{section}: {name!r} has two extensions of one name")
-        named[name] = entry
-    return named
+        by_name[name] = entry
+    return by_name
 
 
 def decoded(data: str, field: str) -> str:

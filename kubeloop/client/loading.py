@@ -62,13 +62,13 @@ def _from_files(paths: list[str], context: str | None) -> ClientConfig:
 
 
 @contextmanager
-def _reader(what: str) -> Iterator[None]:
+def _reader(source: str) -> Iterator[None]:
     """Around the import of what reads kubeconfigs: a pod needs no YAML."""
     try:
         with needs_extra("kubeconfig"):
             yield
     except ImportError as err:
-        raise ConfigError(f"{what}: {err}") from err
+        raise ConfigError(f"{source}: {err}") from err
 
 
 def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool:

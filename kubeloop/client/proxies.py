@@ -31,10 +31,10 @@ class Login(NamedTuple):
 
 def without_login(url: str) -> tuple[str, Login | None]:
     """The URL as it may be shown and logged, and what stood before its @."""
-    scheme, separator, rest = url.rpartition("://")
-    authority, slash, path = rest.partition("/")
-    login, at, host = authority.rpartition("@")
-    if not at:
+    scheme, separator, address = url.rpartition("://")
+    authority, slash, path = address.partition("/")
+    login, at_sign, host = authority.rpartition("@")
+    if not at_sign:
         return url, None
     user, _, password = login.partition(":")
     return f"{scheme}{separator}{host}{slash}{path}", Login(unquote(user), unquote(password))
@@ -42,8 +42,8 @@ def without_login(url: str) -> tuple[str, Login | None]:
 
 def shown(url: str) -> str:
     """The URL for a message, also where it is none: nothing before an @ is shown."""
-    scheme, separator, rest = url.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    scheme, separator, address = url.rpartition("://")
+    return f"{scheme}{separator}{address.rpartition('@')[2]}"
 
 
 def check_proxy(url: str) -> None:

@@ -41,9 +41,9 @@ class ResourceClient(ResourceReader[T]):
         return self._with(_transform=transform)
 
     def _with(self, **changes: Any) -> ResourceClient[T]:
-        other = copy.copy(self)
-        vars(other).update(changes)
-        return other
+        client = copy.copy(self)
+        vars(client).update(changes)
+        return client
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
         """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.
@@ -62,13 +62,13 @@ class ResourceClient(ResourceReader[T]):
         (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
         try:
-            found = await self.get(name=name, namespace=namespace)
+            current = await self.get(name=name, namespace=namespace)
         except NotFound:
             try:
                 return await self.create(body, namespace=namespace)
             except AlreadyExists:
-                found = await self.get(name=name, namespace=namespace)
-        return await self.update(found, change(found))
+                current = await self.get(name=name, namespace=namespace)
+        return await self.update(current, change(current))
 
     async def update(self, old: T, new: T) -> T:
         """Go's Update: write what differs between `old`, as it was read, and `new` (`kubeloop.api.objects.edit`).
@@ -196,8 +196,8 @@ class ResourceClient(ResourceReader[T]):
             # Beside a body the server does not read the query's.
             "dryRun": ["All"] if self._options else None,
         }
-        given = {name: value for name, value in options.items() if value is not None}
-        return {"apiVersion": "v1", "kind": "DeleteOptions", **given}
+        present_options = {name: value for name, value in options.items() if value is not None}
+        return {"apiVersion": "v1", "kind": "DeleteOptions", **present_options}
 
     def _of_kind(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **body}
@@ -227,5 +227,5 @@ def _is_named(body: Mapping[str, Any]) -> bool:
 
 def _namespace_of(body: Mapping[str, Any]) -> str:
     metadata = body.get("metadata") or {}
-    found = metadata.get("namespace") if isinstance(metadata, Mapping) else metadata.namespace
-    return found or ""
+    namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else metadata.namespace
+    return namespace or ""

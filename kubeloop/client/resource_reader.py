@@ -59,7 +59,7 @@ class ResourceReader(Generic[T]):
 
     async def list(self, namespace: str = "", *, label_selector: str = "", field_selector: str = "") -> ObjectList[T]:
         """Every object. Raises Gone when the pages' snapshot expires midway."""
-        found: ObjectList[T] = ObjectList()
+        objects: ObjectList[T] = ObjectList()
         continue_ = ""
         while True:
             page = await self.list_page(
@@ -69,11 +69,11 @@ class ResourceReader(Generic[T]):
                 label_selector=label_selector,
                 field_selector=field_selector,
             )
-            found += map(self._transform, page.items) if self._transform else page.items
-            found.resource_version = page.metadata.resource_version
+            objects += map(self._transform, page.items) if self._transform else page.items
+            objects.resource_version = page.metadata.resource_version
             continue_ = page.metadata.continue_
             if not continue_:
-                return found
+                return objects
 
     async def list_page(
         self,
@@ -158,8 +158,8 @@ class ResourceReader(Generic[T]):
         if may_be_nameless and not obj.name and obj.kind == self.resource.kind:
             return obj
         if not obj.name or (name and obj.name != name):
-            kind, said = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
-            raise ServerError(f"the answer is not {kind} {name}: it {said}", status=500)
+            kind, name_problem = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
+            raise ServerError(f"the answer is not {kind} {name}: it {name_problem}", status=500)
         return obj
 
     async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:

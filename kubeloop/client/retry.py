@@ -60,11 +60,15 @@ class RetryPolicy:
 
         async def run(attempt: Callable[[], Awaitable[T]]) -> T:
             ends, wait = asyncio.get_running_loop().time() + seconds, self.base
-            for left in reversed(range(self.attempts)):
+            for attempts_left in reversed(range(self.attempts)):
                 try:
                     return await attempt()
                 except ApiError as err:
-                    if not left or not self._again(err, repeatable) or asyncio.get_running_loop().time() >= ends:
+                    if (
+                        not attempts_left
+                        or not self._again(err, repeatable)
+                        or asyncio.get_running_loop().time() >= ends
+                    ):
                         raise
                     pause = wait + random.uniform(0, self.base) + (err.retry_after or 0.0)
                 await self.sleep(pause)
@@ -127,13 +131,13 @@ class Deadline:
     def paused(self) -> Iterator[None]:
         """Meanwhile its time stands still."""
         loop, ends = asyncio.get_running_loop(), self._timeout.when()
-        left = None if ends is None else ends - loop.time()
+        time_left = None if ends is None else ends - loop.time()
         self._timeout.reschedule(None)
         try:
             yield
         finally:
-            if left is not None:
-                self._timeout.reschedule(loop.time() + left)
+            if time_left is not None:
+                self._timeout.reschedule(loop.time() + time_left)
 
 
 @contextlib.contextmanager

@@ -21,16 +21,16 @@ class ServerClock:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
-        self._last = ""
+        self._last_date = ""
 
     def __call__(self) -> float:
         return self._monotonic() + self._offset
 
     def heard(self, date: str) -> None:
         """A Date header that has just come; "" where there was none."""
-        if date == self._last:
+        if date == self._last_date:
             return  # the first answer of a second tells most
-        self._last = date
+        self._last_date = date
         with suppress(ValueError):
             least = parsedate_to_datetime(date).timestamp() - self._monotonic()
             if not least <= self._offset <= least + _SLACK:

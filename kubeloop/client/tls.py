@@ -44,7 +44,7 @@ class TLSSettings:
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
         """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
-        ca, own, key = map(_text, (self.ca, self.certificate, self.key))
+        ca, own_certificate, key = map(_text, (self.ca, self.certificate, self.key))
         context = ssl.create_default_context(cadata=None if ca is None else _authorities(ca))
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
         # fail; Go's clients don't check that.
@@ -52,8 +52,8 @@ class TLSSettings:
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if certificate is not None or (own and key):
-            _present(context, certificate or Certificate(own or "", key or ""))
+        if certificate is not None or (own_certificate and key):
+            _present(context, certificate or Certificate(own_certificate or "", key or ""))
         return context
 
 

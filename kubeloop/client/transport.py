@@ -130,10 +130,10 @@ class Transport:
     def separate(self) -> Transport:
         """Another one to the same server and for the same user, with connections of its own and no rate limit: what has
         to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
-        other = copy.copy(self)
-        other._limiter, other._sessions, other._separate = None, {}, []
-        self._separate.append(other)
-        return other
+        transport = copy.copy(self)
+        transport._limiter, transport._sessions, transport._separate = None, {}, []
+        self._separate.append(transport)
+        return transport
 
     async def request(
         self,
@@ -208,8 +208,8 @@ class Transport:
     async def close(self) -> None:
         """Closes every connection; running requests and streams fail, later ones too."""
         self._closed = True
-        for other in self._separate:
-            await other.close()
+        for transport in self._separate:
+            await transport.close()
         while self._sessions:
             _, session = self._sessions.popitem()
             await session.close()

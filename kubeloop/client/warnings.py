@@ -22,7 +22,7 @@ def log_warnings(method: str, path: str, headers: Iterable[str]) -> None:
     """Logs each warning of an answer, once a minute for each kind and method."""
     for header in headers:
         for text in _WARNING.findall(header):
-            found = _OBJECT.search(path)
-            warned = method, f"{found[1]}/{found[2]}{found[3] or ''}" if found else path, text.replace('\\"', '"')
+            match = _OBJECT.search(path)
+            warned = method, f"{match[1]}/{match[2]}{match[3] or ''}" if match else path, text.replace('\\"', '"')
             if _logged.is_due(*warned):
                 log.warning("%s %s: the API server warns: %s", *warned)
