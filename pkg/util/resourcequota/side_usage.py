@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import starmap
 from typing import NamedTuple, TypeVar
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
@@ -73,8 +74,9 @@ def pods_usage(
         for pod, old in old_usages
     ]
     allowed, to_come = usage.to_come(source, target, active) if active else ({}, {})
-    groups = [sides.home, *((side,) for side in sides.old), *((sides.target,) if active else ())]
-    too_large = [text for text in map(usage.excess, groups) if text] if is_bounded else []
+    counted = [(sides.home, source), *(((side,), old) for side, (_, old) in zip(sides.old, old_usages, strict=True))]
+    counted += [(sides.target, target)] if active else []
+    too_large = [text for text in starmap(usage.excess, counted) if text] if is_bounded else []
     return PodsUsage(target, allowed, to_come, leftovers, ends, usage.limits_since, too_large)
 
 
@@ -92,13 +94,16 @@ class _SideUsage:
     def usage_of(self, sides: Sequence[Side]) -> ResourceList:
         """Returns what counts of a side, launcher and attachment pod each by itself; of several that qualify for the
         same side the smallest."""
-        pairs = (self._counted[side.launcher.uid] for side in sides)
-        return smallest(add(self._launcher_within(launcher), self._attachment_within(pod)) for launcher, pod in pairs)
+        usages = list[ResourceList]()
+        for launcher, attachment in (self._counted[side.launcher.uid] for side in sides):
+            usage = self._launcher_within(launcher)
+            usages.append(add(usage, self._attachment_within(attachment)) if attachment else usage)
+        return smallest(usages)
 
-    def excess(self, sides: Sequence[Side]) -> str:
-        """Returns for people what quota counts of a side beyond the VM's spec; "" where nothing is."""
+    def excess(self, sides: Sequence[Side], usage: ResourceList) -> str:
+        """Returns for people what quota counts of a side beyond `usage`, which is within the VM's spec; "": nothing."""
         counted = smallest(add(*self._counted[side.launcher.uid]) for side in sides)
-        excess = sorted(positive(subtract(counted, self.usage_of(sides))).items())
+        excess = sorted(positive(subtract(counted, usage)).items()) if counted != usage else []
         amounts = ", ".join(f"{name} by {shown(amount, name)}" for name, amount in excess)
         return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
