@@ -21,7 +21,7 @@ class VirtualMachineMigrationResourceQuotaSpec(Struct):
 
 
 class VirtualMachineMigrationResourceQuotaStatus(Struct):
-    """What is raised at this moment; empty while nothing is.
+    """The quotas that are raised at this moment; empty while none is.
 
     `migrations_to_blocking_resource_quotas`: a migration's name to the names of the quotas that refuse its target pod;
     `additional_migration_resources`: what was added, as the spec said when it was.
@@ -41,7 +41,7 @@ class VirtualMachineMigrationResourceQuota(Object):
 
     @property
     def additional(self) -> RawResourceList:
-        """What may be added."""
+        """Returns the amounts that may be added."""
         return self.spec.additional_migration_resources or {}
 
 

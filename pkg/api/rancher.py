@@ -25,7 +25,7 @@ class Project(Object):
 
     @property
     def id(self) -> str:
-        """Returns what its namespaces' annotation `field.cattle.io/projectId` says."""
+        """Returns the project's id, as its namespaces' annotation `field.cattle.io/projectId` names it."""
         return f"{self.namespace}:{self.name}"
 
 

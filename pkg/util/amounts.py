@@ -10,7 +10,7 @@ _UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
 
 
 def shown(amount: Quantity | None, resource: str) -> str:
-    """A quantity for people: memory and storage in binary units, all else as it is spelled."""
+    """Returns a quantity for people: memory and storage in binary units, all else as it is spelled."""
     if amount is None:
         return "-"
     if not any(word in resource for word in ("memory", "storage", "hugepages")):
@@ -23,16 +23,16 @@ def shown(amount: Quantity | None, resource: str) -> str:
 
 
 def as_written(text: str, resource: str) -> str:
-    """What people wrote, as they spell it; plain bytes in binary units, as what stands beside them."""
+    """Returns a quantity as people wrote it; plain bytes in binary units, like the quantities next to it."""
     return shown(Quantity.parse(text), resource) if text.isdecimal() else text
 
 
 def compared(resource: str, *amounts: Quantity) -> list[str]:
-    """Quantities that stand beside each other, all in units or, where two would look the same, all to the byte."""
+    """Returns quantities to compare, all in units or, if two would look the same, all to the byte."""
     texts = [shown(amount, resource) for amount in amounts]
     return texts if len(set(texts)) == len(set(amounts)) else [str(amount) for amount in amounts]
 
 
 def listed(amounts: Mapping[str, Quantity]) -> str:
-    """Several resources in one cell."""
+    """Returns several resources as one cell of a table."""
     return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"

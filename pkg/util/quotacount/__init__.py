@@ -1,1 +1,1 @@
-"""What Kubernetes counts of a pod for ResourceQuota: usage, scopes, limit ranges, defaulting. Pure; no KubeVirt."""
+"""Kubernetes' count of a pod for ResourceQuota: usage, scopes, limit ranges, defaulting. Pure; no KubeVirt."""

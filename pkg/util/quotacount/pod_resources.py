@@ -29,17 +29,17 @@ _MILLI_IN_NANOS = 10**6
 Pick = Callable[[ResourceRequirements], RawResourceList | None]
 REQUESTS: Pick = attrgetter("requests")
 LIMITS: Pick = attrgetter("limits")
-_Reported = Sequence[RawResourceList | None]
+_ReportedLists = Sequence[RawResourceList | None]
 
 
 def pod_requests(pod: Pod, release: Release) -> ResourceList:
-    """The pod's effective requests. QuantityError if a quantity is none."""
-    return add(_effective(pod, REQUESTS, release), parse_resource_list(pod.spec.overhead))
+    """Returns the pod's effective requests. Raises QuantityError if a quantity is invalid."""
+    return add(_effective_resources(pod, REQUESTS, release), parse_resource_list(pod.spec.overhead))
 
 
 def pod_limits(pod: Pod, release: Release) -> ResourceList:
-    """The pod's effective limits; the overhead is added to limits that are there and not zero."""
-    limits = _effective(pod, LIMITS, release)
+    """Returns the pod's effective limits; the overhead is added to limits that are set and not zero."""
+    limits = _effective_resources(pod, LIMITS, release)
     overhead = parse_resource_list(pod.spec.overhead)
     return add(limits, {name: quantity for name, quantity in overhead.items() if limits.get(name)})
 
@@ -47,103 +47,107 @@ def pod_limits(pod: Pod, release: Release) -> ResourceList:
 def _aggregate(
     spec: PodSpec,
     resources_of: Callable[[Container], ResourceList],
-    of_plain_init: Callable[[Container], ResourceList] | None = None,
+    plain_init_resources_of: Callable[[Container], ResourceList] | None = None,
 ) -> ResourceList:
-    """All containers together, or what the heaviest moment of the start needs, whichever is more.
+    """Returns the sum of all containers, or what the heaviest moment of the start needs, whichever is larger.
 
     A restartable init container runs on beside the others and is added; a plain one runs beside the restartable
     ones before it, and only sets a minimum.
     """
-    together = total(resources_of(container) for container in spec.containers)
-    restartable: ResourceList = {}
-    heaviest: ResourceList = {}
+    steady_total = total(resources_of(container) for container in spec.containers)
+    restartable_total: ResourceList = {}
+    heaviest_start: ResourceList = {}
     for container in spec.init_containers or ():
-        always = container.restart_policy == "Always"
-        resources = resources_of(container) if always else (of_plain_init or resources_of)(container)
+        is_restartable = container.restart_policy == "Always"
+        resources = resources_of(container) if is_restartable else (plain_init_resources_of or resources_of)(container)
         if not resources:
             continue
-        if always:
-            add_to(together, resources)
-            add_to(restartable, resources)
-            beside = _of(restartable, resources)
+        if is_restartable:
+            add_to(steady_total, resources)
+            add_to(restartable_total, resources)
+            concurrent_total = _select(restartable_total, resources)
         else:
-            beside = add(resources, _of(restartable, resources))
+            concurrent_total = add(resources, _select(restartable_total, resources))
         # Only what the container names itself becomes more: a pod may have thousands of them.
-        heaviest |= maximum(_of(heaviest, beside), beside)
-    return maximum(together, heaviest)
+        heaviest_start |= maximum(_select(heaviest_start, concurrent_total), concurrent_total)
+    return maximum(steady_total, heaviest_start)
 
 
-def _in_spec(pick: Pick) -> Callable[[Container], ResourceList]:
-    """What the container's spec requests, or limits."""
+def _spec_resources_of(pick: Pick) -> Callable[[Container], ResourceList]:
+    """Returns a function for what a container's spec requests, or limits."""
     return lambda container: parse_resource_list(pick(container.resources))
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether the resource may be given for the pod as a whole."""
+    """Reports whether the resource may be set for the pod as a whole."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
-def _effective(pod: Pod, pick: Pick, release: Release) -> ResourceList:
+def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList:
     statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
     rule = release.container_status
-    counts = (each for each in statuses if each.resources is not None or rule is not StatusRule.BY_CONTAINER)
-    reported = {status.name: _reported(status, pick) for status in counts}
+    counted_statuses = (
+        status for status in statuses if status.resources is not None or rule is not StatusRule.BY_CONTAINER
+    )
+    reported_by_container = {status.name: _reported_resources(status, pick) for status in counted_statuses}
     match rule:
         case StatusRule.BY_CONTAINER:
-            resources = _larger_by_container(pod, pick, reported)
+            resources = _larger_by_container(pod, pick, reported_by_container)
         case StatusRule.BY_SUM:
-            resources = _largest_sum(pod, pick, reported)
+            resources = _largest_sum(pod, pick, reported_by_container)
         case StatusRule.IGNORED:
-            resources = _aggregate(pod.spec, _in_spec(pick))
+            resources = _aggregate(pod.spec, _spec_resources_of(pick))
     if release.pod_level_resources and pod.spec.resources is not None:
-        level = parse_resource_list(pick(pod.spec.resources))
-        resources |= {name: quantity for name, quantity in level.items() if is_pod_level(name)}
+        pod_level = parse_resource_list(pick(pod.spec.resources))
+        resources |= {name: quantity for name, quantity in pod_level.items() if is_pod_level(name)}
     return resources
 
 
-def _reported(status: ContainerStatus, pick: Pick) -> _Reported:
-    """What is actual and, of requests, what is allocated."""
+def _reported_resources(status: ContainerStatus, pick: Pick) -> _ReportedLists:
+    """Returns the container's actual resources and, for requests, the allocated ones."""
     actual = pick(status.resources) if status.resources is not None else None
     return [actual, status.allocated_resources] if pick is REQUESTS else [actual]
 
 
-def _larger_by_container(pod: Pod, pick: Pick, reported: Mapping[str, _Reported]) -> ResourceList:
-    infeasible, of_spec = _resize_is_infeasible(pod), _in_spec(pick)
+def _larger_by_container(pod: Pod, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> ResourceList:
+    infeasible, spec_resources_of = _resize_is_infeasible(pod), _spec_resources_of(pick)
 
     def resources_of(container: Container) -> ResourceList:
-        if container.name not in reported:
-            return of_spec(container)
-        said = reduce(maximum, map(parse_resource_list, reported[container.name]))
-        return said if infeasible else maximum(of_spec(container), said)
+        if container.name not in reported_by_container:
+            return spec_resources_of(container)
+        reported = reduce(maximum, map(parse_resource_list, reported_by_container[container.name]))
+        return reported if infeasible else maximum(spec_resources_of(container), reported)
 
-    return _aggregate(pod.spec, resources_of, of_spec)
+    return _aggregate(pod.spec, resources_of, spec_resources_of)
 
 
-def _largest_sum(pod: Pod, pick: Pick, reported: Mapping[str, _Reported]) -> ResourceList:
+def _largest_sum(pod: Pod, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> ResourceList:
     infeasible = _resize_is_infeasible(pod)
-    if not infeasible and _as_in_spec(pod.spec, pick, reported):
-        return _aggregate(pod.spec, _in_spec(pick))
-    of_spec: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else _in_spec(pick)
+    if not infeasible and _equals_spec(pod.spec, pick, reported_by_container):
+        return _aggregate(pod.spec, _spec_resources_of(pick))
+    spec_resources_of: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else _spec_resources_of(pick)
 
-    def resources_from(first: int) -> Callable[[Container], ResourceList]:
-        """What is reported from the `first` place on, else the spec."""
+    def resources_from(start: int) -> Callable[[Container], ResourceList]:
+        """Returns a function for the container's reported resources from index `start` on, else its spec's."""
 
         def resources_of(container: Container) -> ResourceList:
-            said = [each for each in reported.get(container.name, ())[first:] if each is not None]
-            return parse_resource_list(said[0]) if said else of_spec(container)
+            reported = [
+                amounts for amounts in reported_by_container.get(container.name, ())[start:] if amounts is not None
+            ]
+            return parse_resource_list(reported[0]) if reported else spec_resources_of(container)
 
         return resources_of
 
-    sums = [_aggregate(pod.spec, resources_from(first)) for first in range(2 if pick is REQUESTS else 1)]
-    return reduce(maximum, [_aggregate(pod.spec, of_spec), *sums])
+    sums = [_aggregate(pod.spec, resources_from(start)) for start in range(2 if pick is REQUESTS else 1)]
+    return reduce(maximum, [_aggregate(pod.spec, spec_resources_of), *sums])
 
 
-def _as_in_spec(spec: PodSpec, pick: Pick, reported: Mapping[str, _Reported]) -> bool:
-    """Whether no status says anything but the spec, as of all pods but those that are resized: all sums are alike."""
+def _equals_spec(spec: PodSpec, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> bool:
+    """Reports whether every status agrees with the spec, as in all pods but resized ones: then all sums are equal."""
     return all(
-        said is None or said == pick(container.resources)
+        reported is None or reported == pick(container.resources)
         for container in (*spec.containers, *(spec.init_containers or ()))
-        for said in reported.get(container.name, ())
+        for reported in reported_by_container.get(container.name, ())
     )
 
 
@@ -152,7 +156,7 @@ def _resize_is_infeasible(pod: Pod) -> bool:
     return pending is not None and pending.reason == "Infeasible"
 
 
-def _of(resources: ResourceList, names: Iterable[str]) -> ResourceList:
+def _select(resources: ResourceList, names: Iterable[str]) -> ResourceList:
     return {name: resources[name] for name in names if name in resources}
 
 
@@ -160,37 +164,37 @@ def _of(resources: ResourceList, names: Iterable[str]) -> ResourceList:
 
 
 def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Release = NEWEST[0]) -> Pod:
-    """The pod as it will be when quota looks at it.
+    """Returns the pod as it will be when quota admission looks at it.
 
-    First a request that is not given becomes the limit, then each LimitRange in turn fills what is still
-    missing. Several of them: the first that has a default for a resource wins (the API server's own order is
-    not defined). Pods that exist have been through this already and come out unchanged.
+    First, an unset request becomes the limit, then each LimitRange in turn fills what is still missing. Of several
+    LimitRanges the first that has a default for a resource wins (the API server's own order is not defined). Existing
+    pods have been completed already and come out unchanged.
     """
-    defaults = [_defaults(limit_range) for limit_range in limit_ranges]
+    defaults = [_container_defaults(limit_range) for limit_range in limit_ranges]
     spec, rule = pod.spec, release.pod_level_defaults
-    changed = msgspec.structs.replace(
+    completed_spec = msgspec.structs.replace(
         spec,
         containers=[_complete(container, defaults) for container in spec.containers],
         init_containers=[_complete(container, defaults) for container in spec.init_containers or ()] or None,
-        overhead=_rounded(spec.overhead) or None,
+        overhead=_round_up(spec.overhead) or None,
     )
     if spec.resources is not None:
-        completed = changed if rule is PodLevelDefaults.WHEN_CREATED else spec
-        changed = msgspec.structs.replace(changed, resources=_pod_level(completed, rule))
-    return msgspec.structs.replace(pod, spec=changed)
+        level_source = completed_spec if rule is PodLevelDefaults.WHEN_CREATED else spec
+        completed_spec = msgspec.structs.replace(completed_spec, resources=_pod_level_resources(level_source, rule))
+    return msgspec.structs.replace(pod, spec=completed_spec)
 
 
 def default_requirements(
     limits: Mapping[str, RawQuantity] | None, requests: Mapping[str, RawQuantity] | None
 ) -> ResourceRequirements:
-    """A container's resources on a pod: rounded, and a request that is not given equals the limit."""
-    rounded = _rounded(limits)
-    return ResourceRequirements(limits=rounded or None, requests=rounded | _rounded(requests) or None)
+    """Returns a container's resources on a pod: rounded, and an unset request equals the limit."""
+    rounded = _round_up(limits)
+    return ResourceRequirements(limits=rounded or None, requests=rounded | _round_up(requests) or None)
 
 
 def _complete(container: Container, defaults: list[ResourceRequirements]) -> Container:
-    given = default_requirements(container.resources.limits, container.resources.requests)
-    limits, requests = given.limits or {}, given.requests or {}
+    own_resources = default_requirements(container.resources.limits, container.resources.requests)
+    limits, requests = own_resources.limits or {}, own_resources.requests or {}
     for default in defaults:
         limits = (default.limits or {}) | limits
         requests = (default.requests or {}) | requests
@@ -198,54 +202,61 @@ def _complete(container: Container, defaults: list[ResourceRequirements]) -> Con
     return msgspec.structs.replace(container, resources=resources)
 
 
-def _defaults(limit_range: LimitRange) -> ResourceRequirements:
-    """What one LimitRange gives containers, as the API server completes it when it is written: `max` is the default of
-    `default`, `min` and that are the default of `defaultRequest`. Of several items the last wins."""
+def _container_defaults(limit_range: LimitRange) -> ResourceRequirements:
+    """Returns one LimitRange's defaults for containers, as the API server completes the LimitRange when it is written:
+    `max` is the default of `default`; `min` and `default` are the defaults of `defaultRequest`. Of several items the
+    last wins."""
     limits: RawResourceList = {}
     requests: RawResourceList = {}
     for item in limit_range.spec.limits:
         if item.type == _CONTAINER:
-            default = _rounded(item.max) | _rounded(item.default)
+            default = _round_up(item.max) | _round_up(item.default)
             limits |= default
-            requests |= _rounded(item.min) | default | _rounded(item.default_request)
+            requests |= _round_up(item.min) | default | _round_up(item.default_request)
     return ResourceRequirements(limits=limits, requests=requests)
 
 
-def _pod_level(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequirements | None:
-    """A pod's own resources, completed from its containers'; as they are where the rule says so or they are empty."""
-    given = spec.resources
-    if rule is PodLevelDefaults.NONE or given is None or not (given.requests or given.limits):
-        return given
-    requests, limits = dict(given.requests or {}), dict(given.limits or {})
-    container_limits = _aggregate(spec, _in_spec(LIMITS))
+def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequirements | None:
+    """Returns a pod's own resources, completed from its containers'; unchanged if the rule says so or they are
+    empty."""
+    level = spec.resources
+    if rule is PodLevelDefaults.NONE or level is None or not (level.requests or level.limits):
+        return level
+    requests, limits = dict(level.requests or {}), dict(level.limits or {})
+    container_limits = _aggregate(spec, _spec_resources_of(LIMITS))
     for name, quantity in container_limits.items():
         if name.startswith(HUGEPAGES_PREFIX) and name not in requests:
             limits.setdefault(name, str(quantity))
     if limits or rule is PodLevelDefaults.WHEN_CREATED:
-        asked = _aggregate(spec, lambda container: _in_spec(LIMITS)(container) | _in_spec(REQUESTS)(container))
-        of_containers = {name: str(asked[name]) for name in (CPU, MEMORY) if name in asked}
-        requests = {n: limit for n, limit in limits.items() if is_pod_level(n)} | of_containers | requests
+        container_sums = _aggregate(
+            spec, lambda container: _spec_resources_of(LIMITS)(container) | _spec_resources_of(REQUESTS)(container)
+        )
+        container_requests = {name: str(container_sums[name]) for name in (CPU, MEMORY) if name in container_sums}
+        requests = {n: limit for n, limit in limits.items() if is_pod_level(n)} | container_requests | requests
     if rule is PodLevelDefaults.WHEN_CREATED:
         limits |= _missing_limits(spec, requests, limits, container_limits)
-    return ResourceRequirements(limits=_rounded(limits) or None, requests=_rounded(requests) or None)
+    return ResourceRequirements(limits=_round_up(limits) or None, requests=_round_up(requests) or None)
 
 
 def _missing_limits(
     spec: PodSpec, requests: RawResourceList, limits: RawResourceList, container_limits: ResourceList
 ) -> RawResourceList:
-    """Of what is requested and what every container limits: what the containers may have, the request at least."""
+    """Returns limits for requested resources that every container limits: the containers' total, at least the
+    request."""
     containers = [*spec.containers, *(spec.init_containers or ())]
     names = (name for name in requests if is_pod_level(name) and name not in limits)
-    limited = (name for name in names if all(name in (each.resources.limits or ()) for each in containers))
-    return {name: str(max(container_limits[name], parse_wire(requests[name]))) for name in limited}
+    limited_names = (
+        name for name in names if all(name in (container.resources.limits or ()) for container in containers)
+    )
+    return {name: str(max(container_limits[name], parse_wire(requests[name]))) for name in limited_names}
 
 
-def _rounded(raw: Mapping[str, RawQuantity] | None) -> RawResourceList:
-    """The list with what is finer than a thousandth rounded up; everything else as it was spelled."""
-    return {name: _at_least_milli(value) for name, value in (raw or {}).items()}
+def _round_up(raw: Mapping[str, RawQuantity] | None) -> RawResourceList:
+    """Returns the list with amounts finer than a thousandth rounded up; all others as they were spelled."""
+    return {name: _round_up_to_milli(value) for name, value in (raw or {}).items()}
 
 
-def _at_least_milli(raw: RawQuantity) -> RawQuantity:
+def _round_up_to_milli(raw: RawQuantity) -> RawQuantity:
     quantity = parse_wire(raw)
     if quantity.nanos % _MILLI_IN_NANOS == 0:
         return raw

@@ -17,7 +17,7 @@ _VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])(?:\.([0-9]{1,4})(?
 
 
 class StatusRule(Enum):
-    """What of the containers' status counts beside the spec. Source: component-helpers resource/helpers.go."""
+    """The part of the containers' status that counts beside the spec. Source: component-helpers resource/helpers.go."""
 
     IGNORED = auto()
     BY_CONTAINER = auto()
@@ -27,7 +27,8 @@ class StatusRule(Enum):
 
 
 class PodLevelDefaults(Enum):
-    """When the API server completes pod-level resources. Source: pkg/apis/core/v1/defaults.go, pkg/api/pod/util.go."""
+    """The moment when the API server completes pod-level resources. Source: pkg/apis/core/v1/defaults.go,
+    pkg/api/pod/util.go."""
 
     NONE = auto()
     WHEN_READ = auto()
@@ -38,7 +39,7 @@ class PodLevelDefaults(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: caches have them in their keys
 class Release:
-    """One release's rules; the defaults are those of 1.30."""
+    """The rules of one release; the defaults are those of 1.30."""
 
     container_status: StatusRule = StatusRule.IGNORED
     pod_level_resources: bool = False
@@ -79,22 +80,23 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 
 def by_release(rules: T, changes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, T]:
-    """The rules of each release, a frozen dataclass; `changes` says, oldest first, what it changed of those before."""
-    found: dict[str, T] = {}
-    for release, changed in changes.items():
-        rules = found[release] = replace(rules, **changed)
-    return found
+    """Returns the rules of each release, a frozen dataclass; `changes`, oldest first, lists what each release changed
+    of the rules before it."""
+    rules_by_release: dict[str, T] = {}
+    for release, release_changes in changes.items():
+        rules = rules_by_release[release] = replace(rules, **release_changes)
+    return rules_by_release
 
 
-def rules_at(found: Mapping[str, T], version: Version) -> T:
-    """Of what `by_release` says, those of a version; of one before all, the first."""
-    oldest, *later = found
-    known = [oldest, *(name for name in later if (start := version_of(name)) and start <= version)]
-    return found[known[-1]]
+def rules_at(rules_by_release: Mapping[str, T], version: Version) -> T:
+    """Returns a version's rules from the result of `by_release`; the first release's for a version before all."""
+    oldest, *later = rules_by_release
+    candidates = [oldest, *(name for name in later if (start := version_of(name)) and start <= version)]
+    return rules_by_release[candidates[-1]]
 
 
 def version_of(text: str) -> Version | None:
-    """What a text such as "v1.34.4+rke2r1" or "1.8" starts with, None if that is not a version."""
+    """Returns the version at the start of a text such as "v1.34.4+rke2r1" or "1.8", None if there is none."""
     match = _VERSION.match(text)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
@@ -112,26 +114,26 @@ _FIRST_UNKNOWN = (1, 38, 0)
 
 
 def releases_of(versions: Iterable[str]) -> Releases:
-    """The rules of the versions that API servers report ("v1.34.4+rke2r1"; "1.37" is enough), each once; UNKNOWN if
-    there is none or one of them is not known."""
-    found = [_release_of(version) for version in versions]
-    return UNKNOWN if not found or None in found else tuple(dict.fromkeys(filter(None, found)))
+    """Returns the rules of the versions that API servers report ("v1.34.4+rke2r1"; "1.37" is enough), each once;
+    UNKNOWN without any version or if one of them is not known."""
+    releases = [_release_of(version) for version in versions]
+    return UNKNOWN if not releases or None in releases else tuple(dict.fromkeys(filter(None, releases)))
 
 
 def is_known(version: str) -> bool:
-    """Whether the version can be read and is not newer than all that the rules were made of."""
+    """Reports whether the version can be read and is not newer than every release in `RELEASES`."""
     return _release_of(version) is not None
 
 
 def doubt(versions: Sequence[str]) -> str:
-    """Why more is counted than one release does, as a sentence; "" where one release that is known counts."""
+    """Returns a sentence that explains why more is counted than one release does; "" if one known release counts."""
     if releases_of(versions) is UNKNOWN:
-        unknown = ", ".join(repr(version) for version in versions if not is_known(version)) or "''"
-        return f"Kubernetes version {unknown} is not known to headroom: the largest count of any release holds"
-    differ = len(releases_of(versions)) > 1
-    return f"API servers differ ({', '.join(versions)}): the larger count holds" if differ else ""
+        unknown_versions = ", ".join(repr(version) for version in versions if not is_known(version)) or "''"
+        return f"Kubernetes version {unknown_versions} is not known to headroom: the largest count of any release holds"
+    has_several = len(releases_of(versions)) > 1
+    return f"API servers differ ({', '.join(versions)}): the larger count holds" if has_several else ""
 
 
 def _release_of(version: str) -> Release | None:
-    found = version_of(version)
-    return rules_at(RELEASES, found) if found and found < _FIRST_UNKNOWN else None
+    parsed_version = version_of(version)
+    return rules_at(RELEASES, parsed_version) if parsed_version and parsed_version < _FIRST_UNKNOWN else None

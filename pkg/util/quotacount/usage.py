@@ -1,5 +1,5 @@
-"""What ResourceQuota counts of a pod, a PersistentVolumeClaim and a ResourceClaim, as kube-apiserver's quota admission
-and the quota controller do, and which pods a quota's scopes match.
+"""ResourceQuota's view: what kube-apiserver's quota admission and the quota controller count of a pod, a
+PersistentVolumeClaim and a ResourceClaim, and which pods a quota's scopes match.
 
 Source: kubernetes pkg/quota/v1/evaluator/core (pods.go, persistent_volume_claims.go, resource_claims.go) and
 pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`.
@@ -55,7 +55,7 @@ _REQUEST_NAMES = {
     _EPHEMERAL_STORAGE: (_EPHEMERAL_STORAGE, "requests.ephemeral-storage"),
 }
 _LIMIT_NAMES = {CPU: LIMITS_CPU, MEMORY: LIMITS_MEMORY, _EPHEMERAL_STORAGE: "limits.ephemeral-storage"}
-_TO_BE_NAMED = frozenset({CPU, MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY})
+_REQUIRED_NAMES = frozenset({CPU, MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY})
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _EXTENDED = re.compile(
     rf"(?=[^/]{{1,244}}/){_LABEL}(?:\.{_LABEL})*/(?=.{{1,63}}$)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -63,9 +63,10 @@ _EXTENDED = re.compile(
 
 
 def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -> ResourceList:
-    """What a quota counts of the pod, under every name that a quota may limit; of several releases the largest.
+    """Returns what a quota counts of the pod, under every name that a quota may limit; of several releases the largest.
 
-    A pod that is over (`is_live`) counts as an object only, `count/pods`. QuantityError if a quantity is none.
+    A terminated pod (not `is_live`) counts as an object only, `count/pods`. Raises QuantityError if a quantity is
+    invalid.
     """
     if not is_live(pod, now):
         return {COUNT_PODS: _ONE}
@@ -73,28 +74,32 @@ def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -
 
 
 def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceList:
-    """What quota is asked for when a pod is resized: what counts more than before. Of several releases the most; one
-    that does not check resizes asks for nothing."""
-    asked: ResourceList = {}
+    """Returns what a pod's resize requests of quota: the increase of its usage. Of several releases the most; a release
+    that does not check resizes requests nothing."""
+    increase: ResourceList = {}
     for release in releases:
         if release.resize_is_charged:
-            grown = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
-            asked = maximum(asked, positive(grown))
-    return asked
+            growth = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
+            increase = maximum(increase, positive(growth))
+    return increase
 
 
 def unnamed(pod: Pod, hard: Iterable[str]) -> list[str]:
-    """What a quota limits of CPU and memory and some container does not name: such a pod is not admitted, whatever is
-    left. With pod-level resources nothing: an API server without them removes them. Source: pods.go, Constraints."""
-    whole = pod.spec.resources or ResourceRequirements()
-    if whole.limits or whole.requests:
+    """Returns the CPU and memory names that a quota limits and some container does not set: quota admission denies such
+    a pod, however much is free. Empty for pod-level resources: an API server without them removes them. Source:
+    pods.go, Constraints."""
+    pod_level = pod.spec.resources or ResourceRequirements()
+    if pod_level.limits or pod_level.requests:
         return []
-    named = _TO_BE_NAMED
+    common_names = _REQUIRED_NAMES
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         limits, requests = container.resources.limits or {}, container.resources.requests or {}
-        asked = {name for given in (*limits, *requests) for name in _REQUEST_NAMES.get(given, ())}  # a limit is both
-        named = named & (asked | {_LIMIT_NAMES[given] for given in limits if given in _LIMIT_NAMES})
-    return sorted(_TO_BE_NAMED.intersection(hard) - named)
+        # A limit counts as a request too.
+        container_names = {name for resource in (*limits, *requests) for name in _REQUEST_NAMES.get(resource, ())}
+        common_names = common_names & (
+            container_names | {_LIMIT_NAMES[resource] for resource in limits if resource in _LIMIT_NAMES}
+        )
+    return sorted(_REQUIRED_NAMES.intersection(hard) - common_names)
 
 
 def _usage(pod: Pod, release: Release) -> ResourceList:
@@ -109,21 +114,23 @@ def _usage(pod: Pod, release: Release) -> ResourceList:
 
 
 def counted(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, releases: Releases = NEWEST) -> bool:
-    """Whether the quota charges the pod, in one of the releases: not over, and matched by all of the quota's scopes."""
+    """Reports whether the quota charges the pod in one of the releases: the pod is live and matches all of the quota's
+    scopes."""
     return is_live(pod, now) and matches_scopes(pod, spec, releases)
 
 
 def is_live(pod: Pod, now: float | None = None) -> bool:
-    """Whether the pod's resources count: its phase is not terminal and, where `now` (Unix seconds) is given, it
-    is not stuck in deletion beyond its grace period."""
+    """Reports whether the pod's resources count: its phase is not terminal and, if `now` (Unix seconds) is given, it is
+    not stuck in deletion beyond its grace period."""
     if pod.terminal or now is None:
         return not pod.terminal
-    until = charged_until(pod)
-    return until is None or now <= until
+    charge_end = charged_until(pod)
+    return charge_end is None or now <= charge_end
 
 
 def charged_until(pod: Pod) -> float | None:
-    """When the resources of a pod that is being deleted cease to count (Unix seconds); None: that is not known."""
+    """Returns when the resources of a pod that is being deleted cease to count (Unix seconds), or None if that is
+    unknown."""
     deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
     return None if pod.terminal or deleted is None or grace is None else from_rfc3339(deleted) + grace
 
@@ -139,7 +146,7 @@ def _counted_names(name: str, release: Release) -> Iterable[str]:
 
 @lru_cache(16384)
 def is_extended(name: str) -> bool:
-    """Whether a resource is an extended one, such as a device: a qualified name outside kubernetes.io."""
+    """Reports whether a resource is an extended one, such as a device: a qualified name outside kubernetes.io."""
     if "/" not in name or "kubernetes.io/" in name or name.startswith(REQUESTS_PREFIX):
         return False
     return _EXTENDED.fullmatch(name) is not None
@@ -149,27 +156,29 @@ def is_extended(name: str) -> bool:
 
 
 def has_scopes(spec: ResourceQuotaSpec) -> bool:
-    """Whether a quota counts some of its namespace's objects only."""
+    """Reports whether a quota counts only some of its namespace's objects."""
     return bool(spec.scopes or spec.scope_selector)
 
 
 def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> bool:
-    """Whether the pod matches all of the quota's scopes in one of the releases; a quota without any matches every pod.
-    A scope that is unknown, or for other objects, matches no pod."""
-    wanted = [ScopedResourceSelectorRequirement(scope_name=scope, operator="Exists") for scope in spec.scopes or ()]
+    """Reports whether the pod matches all of the quota's scopes in one of the releases; a quota without scopes matches
+    every pod. A scope that is unknown, or for other objects, matches no pod."""
+    requirements = [
+        ScopedResourceSelectorRequirement(scope_name=scope, operator="Exists") for scope in spec.scopes or ()
+    ]
     if spec.scope_selector is not None:
-        wanted += spec.scope_selector.match_expressions or ()
-    return any(all(_matches(pod, requirement, release) for requirement in wanted) for release in releases)
+        requirements += spec.scope_selector.match_expressions or ()
+    return any(all(_matches(pod, requirement, release) for requirement in requirements) for release in releases)
 
 
-def _matches(pod: Pod, wanted: ScopedResourceSelectorRequirement, release: Release) -> bool:
+def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement, release: Release) -> bool:
     deadline = pod.spec.active_deadline_seconds
-    ends_by_itself = deadline is not None and deadline >= 0  # nothing to do with its deletion
-    match wanted.scope_name:
+    has_deadline = deadline is not None and deadline >= 0  # nothing to do with its deletion
+    match requirement.scope_name:
         case "Terminating":
-            return ends_by_itself
+            return has_deadline
         case "NotTerminating":
-            return not ends_by_itself
+            return not has_deadline
         case "BestEffort":
             return _is_best_effort(pod, release)
         case "NotBestEffort":
@@ -177,12 +186,13 @@ def _matches(pod: Pod, wanted: ScopedResourceSelectorRequirement, release: Relea
         case "CrossNamespacePodAffinity":
             return _uses_cross_namespace_affinity(pod)
         case "PriorityClass":
-            return _selects(wanted, pod.spec.priority_class_name or "")
+            return _selects(requirement, pod.spec.priority_class_name or "")
     return False
 
 
 def _is_best_effort(pod: Pod, release: Release) -> bool:
-    """Whether the pod's QoS class is BestEffort, reported or worked out: no cpu or memory asked for at all."""
+    """Reports whether the pod's QoS class, reported or computed, is BestEffort: no cpu or memory is requested or
+    limited."""
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
     resources = [c.resources for c in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
@@ -190,11 +200,11 @@ def _is_best_effort(pod: Pod, release: Release) -> bool:
         names = [*(pod_level.requests or ()), *(pod_level.limits or ())]
         if release.empty_pod_level_decides or any(map(is_pod_level, names)):
             resources = [pod_level]
-    return not any(_asks_for_compute(entry) for entry in resources)
+    return not any(_has_compute(entry) for entry in resources)
 
 
 def _uses_cross_namespace_affinity(pod: Pod) -> bool:
-    """Whether a pod (anti-)affinity looks into other namespaces."""
+    """Reports whether a pod (anti-)affinity looks into other namespaces."""
     affinity = pod.spec.affinity
     sides = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
     terms: list[PodAffinityTerm] = []
@@ -207,7 +217,7 @@ def _uses_cross_namespace_affinity(pod: Pod) -> bool:
 
 
 def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
-    """Whether the requirement selects what has a class of that name, "" for none."""
+    """Reports whether the requirement selects an object with a class of that name, "" for none."""
     values = requirement.values or ()
     selects = {
         "Exists": name != "",
@@ -218,23 +228,25 @@ def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
     return selects.get(requirement.operator, False)
 
 
-def _asks_for_compute(resources: ResourceRequirements) -> bool:
-    given = [raw for raw in (resources.requests, resources.limits) if raw]
-    of_compute = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in given)
-    return any(quantity > ZERO for raw in of_compute for quantity in parse_resource_list(raw).values())
+def _has_compute(resources: ResourceRequirements) -> bool:
+    lists = [raw for raw in (resources.requests, resources.limits) if raw]
+    compute_lists = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in lists)
+    return any(quantity > ZERO for raw in compute_lists for quantity in parse_resource_list(raw).values())
 
 
 # ---- claims --------------------------------------------------------------------------------------------------
 
 
 def storage_usage(claim: PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
-    """What a quota counts of a PersistentVolumeClaim, also by storage class. QuantityError if a quantity is none."""
+    """Returns what a quota counts of a PersistentVolumeClaim, also by storage class. Raises QuantityError if a quantity
+    is invalid."""
     return reduce(maximum, [_storage_usage(claim, release) for release in releases])
 
 
 def device_usage(claim: ResourceClaim, releases: Releases = NEWEST) -> ResourceList:
-    """What a quota counts of a ResourceClaim as such. A claim that the scheduler made for the extended resources of a
-    pod is charged only for what the pod is not; the pod and the DeviceClasses that say so are not looked at."""
+    """Returns what a quota counts of a ResourceClaim as such. Quota charges a claim that the scheduler made for a pod's
+    extended resources only for what the pod is not charged; the pod and the DeviceClasses that decide this are not
+    read."""
     return reduce(maximum, [_device_usage(claim, release) for release in releases])
 
 
@@ -251,23 +263,23 @@ def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceLi
 
 
 def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
-    devices = total(_devices(request, release) for request in claim.spec.devices.requests or ())
-    usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices.items()}
+    devices_by_class = total(_devices_by_class(request, release) for request in claim.spec.devices.requests or ())
+    usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices_by_class.items()}
     if release.device_class_claims:
-        asked = positive(devices).items()
-        usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in asked if name}
+        class_amounts = positive(devices_by_class).items()
+        usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in class_amounts if name}
     return usage
 
 
-def _devices(request: DeviceRequest, release: Release) -> ResourceList:
-    """By device class; of alternatives the most of each class."""
+def _devices_by_class(request: DeviceRequest, release: Release) -> ResourceList:
+    """Returns the devices by device class; of alternatives the most of each class."""
     if request.first_available and release.prioritized_devices:
-        return positive(reduce(maximum, map(_exact_devices, request.first_available)))
+        return positive(reduce(maximum, map(_devices_of_request, request.first_available)))
     exact = request.exactly or (request if request.device_class_name else None)
-    return _exact_devices(exact) if exact else {}
+    return _devices_of_request(exact) if exact else {}
 
 
-def _exact_devices(request: DeviceSubRequest) -> ResourceList:
-    """One device of the class where nothing else is said, as the API server completes a claim."""
+def _devices_of_request(request: DeviceSubRequest) -> ResourceList:
+    """Returns a request's devices: one of the class by default, as the API server completes a claim."""
     amounts = {"ExactCount": request.count or 1, "All": _MOST_DEVICES}
     return {request.device_class_name: Quantity.of(amounts.get(request.allocation_mode or "ExactCount", 0))}
