@@ -50,53 +50,58 @@ _SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
 
 
 def validating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """The webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
+    """Returns the webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
     make = partial(_webhook, endpoint, settings, bundle)
     # Metadata is written through the subresources too.
     namespaces = rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")
-    machines = rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")
+    vms = rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")
     webhooks = [
         make(VALIDATE_NAMESPACE, [namespaces], {"quota-annotation-changes": _QUOTA_ANNOTATION_CHANGES}),
-        make(VALIDATE_VIRTUAL_MACHINE, [machines], {"volumes-change": _VOLUMES_CHANGE}),
+        make(VALIDATE_VIRTUAL_MACHINE, [vms], {"volumes-change": _VOLUMES_CHANGE}),
     ]
     if settings.quota_guard is not QuotaGuard.OFF:
         quotas = rule(["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"])
-        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [quotas], _guarded(settings)))
+        webhooks.append(make(VALIDATE_RESOURCE_QUOTA, [quotas], _guard_conditions(settings)))
     if settings.reserve:
         # A pod may also grow into the headroom.
         pods = [rule(["pods"], ["CREATE"]), rule(["pods/resize"], ["UPDATE"])]
-        holding = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
-        webhooks.append(make(VALIDATE_POD, pods, {}, namespaceSelector=holding))
+        selector = {"matchLabels": {constants.LABEL_HOLDING: constants.TRUE}}
+        webhooks.append(make(VALIDATE_POD, pods, {}, namespaceSelector=selector))
     return webhooks
 
 
 def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """The webhooks of the MutatingWebhookConfiguration: only Rancher's writes are ever changed."""
+    """Returns the webhooks of the MutatingWebhookConfiguration: only Rancher's writes are ever changed."""
     if settings.quota_guard is not QuotaGuard.CORRECT or not settings.rancher_users:
         return []
     make = partial(_webhook, endpoint, settings, bundle)
-    conditions = {**_guarded(settings), "by-rancher": _matches("request.userInfo.username", settings.rancher_users)}
+    conditions = {
+        **_guard_conditions(settings),
+        "by-rancher": _matches("request.userInfo.username", settings.rancher_users),
+    }
     # Asked again when a later webhook changed the object after us.
     # What is corrected is reported by an Event.
-    more = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
-    return [make(MUTATE_RESOURCE_QUOTA, [rule(["resourcequotas"], ["UPDATE"])], conditions, **more)]
+    options = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
+    return [make(MUTATE_RESOURCE_QUOTA, [rule(["resourcequotas"], ["UPDATE"])], conditions, **options)]
 
 
 def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """The webhook of the probe's configuration: Events with its label in our own namespace, and nothing else."""
+    """Returns the webhook of the probe's configuration: it is called for Events with its label in our own namespace,
+    and nothing else.
+    """
     make = partial(_webhook, endpoint, settings, bundle)
     namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: settings.namespace}}
-    more = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
+    options = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
     events = rule(["events"], ["CREATE"])
-    return [make(PROBE_PATH, [events], {}, namespaceSelector=namespace, failurePolicy="Fail", **more)]
+    return [make(PROBE_PATH, [events], {}, namespaceSelector=namespace, failurePolicy="Fail", **options)]
 
 
 def fingerprint(endpoint: Endpoint, settings: Settings) -> str:
-    """A hash of what is asked of the API server, wherever it is answered; replicas with the same flags agree."""
-    asked = [validating(Endpoint(), settings, None), mutating(Endpoint(), settings, None), bool(endpoint.url)]
+    """Returns a hash of the webhooks, without their address; replicas with the same flags agree."""
+    contents = [validating(Endpoint(), settings, None), mutating(Endpoint(), settings, None), bool(endpoint.url)]
     if not settings.register:
-        asked.append("left to another tool")
-    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
+        contents.append("left to another tool")
+    return hashlib.sha256(msgspec.json.encode(contents, order="deterministic")).hexdigest()[:16]
 
 
 def _webhook(
@@ -118,9 +123,9 @@ def _webhook(
     return webhook(f"{name}.{WEBHOOK_CONFIGURATION_NAME}", endpoint.client_config(path, bundle), rules, **fields)
 
 
-def _guarded(settings: Settings) -> dict[str, str]:
+def _guard_conditions(settings: Settings) -> dict[str, str]:
     conditions = {
-        "managed": " || ".join(f"({_says('oldObject', 'labels', label)})" for label in _MANAGED),
+        "managed": " || ".join(f"({_has_value('oldObject', 'labels', label)})" for label in _MANAGED),
         # Most updates leave the limits alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
@@ -140,34 +145,38 @@ def _guarded(settings: Settings) -> dict[str, str]:
 
 
 def _matches(subject: str, patterns: Sequence[str]) -> str:
-    """Raises ValueError for a pattern that no name can match and that would break out of the expression."""
+    """Returns the condition that a name matches a pattern. Raises ValueError for a pattern that no name can match and
+    that would break out of the expression.
+    """
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of names")
     parts = {"*": ".*", "?": "."}
-    expressions = ("".join(parts.get(each) or re.escape(each) for each in pattern) for pattern in patterns)
+    expressions = (
+        "".join(parts.get(character) or re.escape(character) for character in pattern) for pattern in patterns
+    )
     return f"{subject}.matches(r'^(?:{'|'.join(expressions)})$')"
 
 
-def _says(subject: str, marks: str, key: str, value: str = constants.TRUE) -> str:
-    """`marks`: labels or annotations."""
-    return f"{_stands(subject, key, marks)} && {subject}.metadata.{marks}['{key}'] == '{value}'"
+def _has_value(subject: str, marks: str, key: str, value: str = constants.TRUE) -> str:
+    """Returns the condition that a label or annotation has a value. `marks`: labels or annotations."""
+    return f"{_has_key(subject, key, marks)} && {subject}.metadata.{marks}['{key}'] == '{value}'"
 
 
-def _stands(subject: str, key: str, marks: str = "annotations") -> str:
+def _has_key(subject: str, key: str, marks: str = "annotations") -> str:
     return f"has({subject}.metadata.{marks}) && '{key}' in {subject}.metadata.{marks}"
 
 
 def _is_off(subject: str) -> str:
-    off = (_says(subject, marks, constants.LABEL_MANAGED, constants.FALSE) for marks in ("labels", "annotations"))
-    return " || ".join(f"({each})" for each in off)
+    off = (_has_value(subject, marks, constants.LABEL_MANAGED, constants.FALSE) for marks in ("labels", "annotations"))
+    return " || ".join(f"({condition})" for condition in off)
 
 
 def _changes(key: str) -> str:
-    """An annotation comes, or has another value."""
+    """Returns the condition that an annotation comes or has another value."""
     new, old = (f"{subject}.metadata.annotations['{key}']" for subject in ("object", "oldObject"))
-    same = f"oldObject != null && {_stands('oldObject', key)} && {old} == {new}"
-    return f"{_stands('object', key)} && {new} != '' && !({same})"
+    unchanged = f"oldObject != null && {_has_key('oldObject', key)} && {old} == {new}"
+    return f"{_has_key('object', key)} && {new} != '' && !({unchanged})"
 
 
 _QUOTA: Final = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
@@ -178,22 +187,23 @@ _MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAG
 _SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
 """In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""
 _QUOTA_ANNOTATION_CHANGES: Final = (
-    f"({_changes(_QUOTA)}) || (({_stands('oldObject', _QUOTA)}) && !({_stands('object', _QUOTA)}"
+    f"({_changes(_QUOTA)}) || (({_has_key('oldObject', _QUOTA)}) && !({_has_key('object', _QUOTA)}"
     f" && object.metadata.annotations['{_QUOTA}'] != '')) || ({_SWITCHED_OFF})"
 )
 _VOLUMES_CHANGE: Final = _changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)
 _LOSES_LABEL: Final = " || ".join(
-    f"(({_says('oldObject', 'labels', label)}) && !({_says('object', 'labels', label)}))" for label in _MANAGED
+    f"(({_has_value('oldObject', 'labels', label)}) && !({_has_value('object', 'labels', label)}))"
+    for label in _MANAGED
 )
 """That takes all of its headroom."""
 _LOSES_OWNER: Final = (
-    f"({_stands('oldObject', _OWNER)}) && !({_stands('object', _OWNER)})"
-    f" && {_says('object', 'annotations', constants.ANNOTATION_SKIP_AUTO_SCALING)}"
+    f"({_has_key('oldObject', _OWNER)}) && !({_has_key('object', _OWNER)})"
+    f" && {_has_value('object', 'annotations', constants.ANNOTATION_SKIP_AUTO_SCALING)}"
 )
 """A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back."""
 _CHANGES_BASE: Final = (
-    f"({_says('oldObject', 'labels', constants.LABEL_MANAGED)}) && ({_stands('oldObject', _BASE)})"
-    f" && !({_stands('object', _BASE)}"
+    f"({_has_value('oldObject', 'labels', constants.LABEL_MANAGED)}) && ({_has_key('oldObject', _BASE)})"
+    f" && !({_has_key('object', _BASE)}"
     f" && object.metadata.annotations['{_BASE}'] == oldObject.metadata.annotations['{_BASE}'])"
 )
 """Of a quota without Rancher."""

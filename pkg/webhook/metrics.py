@@ -27,7 +27,7 @@ class HeadroomMetrics(ServerMetrics):
 
     def __init__(self) -> None:
         answers = product(NAMES.values(), ("allowed", "patched", "denied"))
-        self._decisions = {each: DECISIONS.labels(*each) for each in answers}
+        self._decisions = {key: DECISIONS.labels(*key) for key in answers}
 
     def name(self, path: str) -> str:
         return NAMES[path]

@@ -40,12 +40,12 @@ remembers pods that were not seen (ledger.EXPIRY), and a watch may be late."""
 @dataclass(eq=False, slots=True)
 class _Watch:
     informer: SharedIndexInformer[Pod]
-    ended: TTLCache[str, Pod]
+    finished: TTLCache[str, Pod]
     end: asyncio.TimerHandle = field(init=False)
 
 
 class NamespacePods:
-    """One informer a namespace. `close` at the end."""
+    """Watches the pods of namespaces, with one informer each. Call `close` at the end."""
 
     def __init__(
         self, pods: ResourceClient[Pod], clock: Callable[[], float], transform: Callable[[Pod], Pod] | None = None
@@ -58,45 +58,50 @@ class NamespacePods:
         # Invariant: in the order of the last question about each.
         self._ending: set[asyncio.Task[None]] = set()
 
-    def of(self, namespace: str, *, begin: bool = True) -> Pods | None:
-        """What the watch has brought so far; None while the first list has not come, or without a watch: with `begin`
-        there is one, for IDLE seconds more."""
+    def list_watched(self, namespace: str, *, begin: bool = True) -> Pods | None:
+        """Returns the pods that the watch has brought so far. None until its first list has come, or without a watch.
+        With `begin` the watch is started, or lasts for IDLE seconds more."""
         watch = self._watch(namespace) if begin else self._watches.get(namespace)
         if watch is None or not watch.informer.has_synced():
             return None
-        return Pods(watch.informer.indexer.list(), dict(watch.ended))
+        return Pods(watch.informer.indexer.list(), dict(watch.finished))
 
     async def live(self, namespace: str) -> Pods:
-        """As the API server has them now, with those that ended a moment ago, as the list says or the watch saw."""
+        """Returns the pods as the API server has them now, and those that finished a moment ago, by the list or the
+        watch.
+        """
         watch = self._watch(namespace)
-        there = await self._pods.list(namespace)
-        alive = {pod.uid for pod in there if not pod.terminal}
+        listed = await self._pods.list(namespace)
+        alive = {pod.uid for pod in listed if not pod.terminal}
         # What has ended since the list is of a later moment than all else.
-        return Pods(there, self._just_ended(there) | {uid: pod for uid, pod in watch.ended.items() if uid not in alive})
+        return Pods(
+            listed,
+            self._recently_finished(listed) | {uid: pod for uid, pod in watch.finished.items() if uid not in alive},
+        )
 
-    def _just_ended(self, pods: Sequence[Pod]) -> dict[str, Pod]:
-        """Those of a list that ended less than ENDED seconds ago, by uid, as they were before."""
-        ended = {}
+    def _recently_finished(self, pods: Sequence[Pod]) -> dict[str, Pod]:
+        """Returns the pods of a list that finished less than ENDED seconds ago, by uid, as they were before."""
+        finished = {}
         for pod in pods:
             # A kubelet reports by its node's clock that the containers have ended.
             ready = find_condition(pod.status.conditions, "Ready") if pod.terminal else None
             since = from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
             if abs(self._clock() - since) < ENDED:
-                ended[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
-        return ended
+                finished[pod.uid] = replace(pod, status=replace(pod.status, phase=None))
+        return finished
 
     async def close(self) -> None:
-        """End every watch."""
+        """Ends every watch."""
         for namespace in list(self._watches):
             self._end(namespace)
         if self._ending:
             await asyncio.wait(self._ending)
 
     def _watch(self, namespace: str) -> _Watch:
-        """The namespace's, for IDLE seconds more."""
+        """Returns the namespace's watch, started if there is none, and lets it last for IDLE seconds more."""
         watch = self._watches.pop(namespace, None)
         if watch is None:
-            watch = self._begun(namespace)
+            watch = self._start_watch(namespace)
         else:
             watch.end.cancel()
         watch.end = asyncio.get_running_loop().call_later(IDLE, self._end, namespace)
@@ -105,24 +110,24 @@ class NamespacePods:
             self._end(next(iter(self._watches)))
         return watch
 
-    def _begun(self, namespace: str) -> _Watch:
+    def _start_watch(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)
         informer = SharedIndexInformer(self._pods.select(namespace=namespace), transform=self._transform)
-        ended: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
+        finished: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
 
-        def added(pod: Pod, _: bool) -> None:
-            ended.update(self._just_ended([pod]))
+        def on_add(pod: Pod, _: bool) -> None:
+            finished.update(self._recently_finished([pod]))
 
-        def updated(old: Pod, new: Pod) -> None:
+        def on_update(old: Pod, new: Pod) -> None:
             if new.terminal and not old.terminal:
-                ended[old.uid] = old
+                finished[old.uid] = old
 
-        def deleted(pod: Pod, _: bool) -> None:
-            ended.setdefault(pod.uid, pod)
+        def on_delete(pod: Pod, _: bool) -> None:
+            finished.setdefault(pod.uid, pod)
 
-        informer.add_event_handler(ResourceEventHandlerFuncs(added, updated, deleted))
+        informer.add_event_handler(ResourceEventHandlerFuncs(on_add, on_update, on_delete))
         informer.start()
-        return _Watch(informer, ended)
+        return _Watch(informer, finished)
 
     def _end(self, namespace: str) -> None:
         watch = self._watches.pop(namespace)

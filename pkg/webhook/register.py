@@ -45,20 +45,20 @@ class Webhooks:
 
     async def server(self, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
-        own = self.settings.namespace or client.transport.config.namespace
-        endpoint = replace(self.endpoint, service_namespace=own)
-        settings = replace(self.settings, own_user=await own_user(client), namespace=own)
+        own_namespace = self.settings.namespace or client.transport.config.namespace
+        endpoint = replace(self.endpoint, service_namespace=own_namespace)
+        settings = replace(self.settings, own_user=await own_user(client), namespace=own_namespace)
         observer = Observer(management.source(claims=False), settings.profile)
         view = View(client, observer, management.clock, management.slim)
         secrets = client.resource(SECRETS)
-        tell = partial(management.recorder("headroom").event, about(own), "Warning")
+        report = partial(management.recorder("headroom").event, about(own_namespace), "Warning")
         return AdmissionServer(
             hooks(view, settings, endpoint, management),
             self.files
             or SharedCertificates(
-                self.context, secrets, own, settings.secret_name, endpoint.hosts, managed_by="headroom"
+                self.context, secrets, own_namespace, settings.secret_name, endpoint.hosts, managed_by="headroom"
             ),
-            Registrar(client, endpoint, settings, tell) if settings.register else None,
+            Registrar(client, endpoint, settings, report) if settings.register else None,
             client_names=settings.client_names,
             synced=management.wait_for_sync,
             stopped=view.close,
@@ -67,8 +67,8 @@ class Webhooks:
 
 
 def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
-    """What is served by path. All paths are served whatever is registered: another replica may still be asked with
-    the settings of before."""
+    """Returns the handlers by path. All paths are served whatever is registered: the API server may still ask by the
+    settings of a replica from before."""
     locks = management.locks
     kubevirts = management.kubevirts.cache()
     accounts = lock.Accounts(
@@ -82,8 +82,8 @@ def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Manage
         paths.VALIDATE_NAMESPACE: partial(namespace.validate, view),
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
-        paths.VALIDATE_POD: pod.Validator(view, settings, accounts.makes_targets).validate,
-        LOCK_PATH: lock.Validator(
+        paths.VALIDATE_POD: pod.PodValidator(view, settings, accounts.makes_targets).validate,
+        LOCK_PATH: lock.LockValidator(
             locks.cache(), locks.client, management.clock, accounts, partial(lock.is_granted, view)
         ).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: partial(virtualmachine.validate, view),
@@ -91,6 +91,6 @@ def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Manage
 
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
-    """Puts the mark on; reads nothing."""
+    """Answers the probe with the mark. Reads nothing."""
     annotations = {**request.new(Object).annotations, PROBE_MARK: mark}
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": annotations}])

@@ -63,9 +63,9 @@ class Registrar(Registration):
     """
 
     def __init__(
-        self, client: Client, endpoint: Endpoint, settings: Settings, tell: Tell = lambda _reason, _message: None
+        self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
     ) -> None:
-        """`tell` reports what an administrator has to know."""
+        """`report` makes an Event of what an administrator has to know."""
         self.mark = fingerprint(endpoint, settings)
         self._injected = {INJECT_CA_FROM: settings.inject_ca_from} if settings.inject_ca_from else {}
         super().__init__(
@@ -80,13 +80,13 @@ class Registrar(Registration):
             annotations={**self._injected, ANNOTATION_HASH: self.mark},
         )
         self._settings = settings
-        self._tell = tell
+        self._report = report
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
         self._differing = 0
         # Invariant: how many looks in a row were answered by a replica with other flags.
-        self._told = False
-        self._left: dict[tuple[str, str], list[Webhook]] = {}
+        self._is_outage_reported = False
+        self._last_webhooks: dict[tuple[str, str], list[Webhook]] = {}
         # By kind and name: the webhooks as the last look left them.
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
@@ -100,7 +100,7 @@ class Registrar(Registration):
         """
         began = loop_time()
         try:
-            mark, ours = await self._proven(bundle)
+            mark, is_own = await self._proven(bundle)
         except NotReached as exc:
             UNREACHABLE.set(1)
             self._failing_since = began if self._failing_since is None else self._failing_since
@@ -111,18 +111,20 @@ class Registrar(Registration):
             self._failing_since = None  # an API server that is away says nothing about the webhook
             raise
         self._failing_since = None
-        self._told = False
+        self._is_outage_reported = False
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
         self._compare(mark)
-        if ours and loop_time() - self._other_seen >= _OTHER_SECONDS:
+        if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
         else:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
 
     async def adopt(self) -> None:
-        """As the registration's. The probe's configuration is the first that is written and the last that goes."""
+        """Adopts the key of a configuration that is registered. The probe's is the first that is written and the last
+        that goes.
+        """
         for configuration in (_PROBE, _VALIDATING):  # one of 0.1.0 has no key
             if self.share_key(await registered(self.client, *configuration)):
                 return
@@ -131,19 +133,21 @@ class Registrar(Registration):
         self,
         resource: Resource[Any],
         name: str,
-        found: Configuration | None,
-        wanted: list[Webhook],
+        current: Configuration | None,
+        webhooks: list[Webhook],
         annotations: Mapping[str, str],
     ) -> bool:
-        """As the registration's; reports what another client has changed or deleted since the last look."""
-        key, standing = (resource.kind, name), (found and found.webhooks) or []
-        left = self._left.get(key, standing)
-        is_written = await super().put(resource, name, found, wanted, annotations)
-        self._left[key] = with_their_bundle(wanted, standing) if is_written else standing
-        if is_written and left != standing:
-            what = f"{resource.kind} {name} was {_change(left, found)} by another client, and is written again"
-            log.warning("%s", what)
-            self._tell(EVENT_CHANGED, what)
+        """Writes a configuration and reports what another client changed or deleted since the last look."""
+        key, present = (resource.kind, name), (current and current.webhooks) or []
+        last_webhooks = self._last_webhooks.get(key, present)
+        is_written = await super().put(resource, name, current, webhooks, annotations)
+        self._last_webhooks[key] = with_their_bundle(webhooks, present) if is_written else present
+        if is_written and last_webhooks != present:
+            message = (
+                f"{resource.kind} {name} was {_change(last_webhooks, current)} by another client, and is written again"
+            )
+            log.warning("%s", message)
+            self._report(EVENT_CHANGED, message)
         return is_written
 
     def _compare(self, mark: str) -> None:
@@ -153,26 +157,27 @@ class Registrar(Registration):
         if not self._differing:
             return
         self._other_seen = loop_time()
-        what = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
-        log.warning("%s", what)
+        message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
+        log.warning("%s", message)
         if self._differing == 2:
-            self._tell(EVENT_OTHER_FLAGS, what)
+            self._report(EVENT_OTHER_FLAGS, message)
 
     async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
-        """The mark of the replica that answered the probe, and whether it is registered where we are.
+        """Returns the mark of the replica that answered the probe, and whether the probe is registered for this
+        process.
 
         Raises NotReached, ApiError."""
-        found = await registered(self.client, *_PROBE)
-        if self._is_anothers(found):
+        current = await registered(self.client, *_PROBE)
+        if self._is_anothers(current):
             with contextlib.suppress(NotReached):
                 return await probe(self.client, self._settings.namespace), False
 
         async def put(again: bool) -> bool:
-            standing = await registered(self.client, *_PROBE) if again else found
-            self.share_key(standing)
-            wanted = probing(self.endpoint, self._settings, bundle)
+            present = await registered(self.client, *_PROBE) if again else current
+            self.share_key(present)
+            webhooks = probing(self.endpoint, self._settings, bundle)
             # Without the mark: it is the same for all replicas, whatever their flags.
-            return await self.put(*_PROBE, standing, wanted, self._injected)
+            return await self.put(*_PROBE, present, webhooks, self._injected)
 
         is_new = await retry_on_conflict(put, errors=RACES)
         until = loop_time() + _NEWS_SECONDS
@@ -186,52 +191,52 @@ class Registrar(Registration):
                     raise
                 await asyncio.sleep(_NEWS_PAUSE)
 
-    def _is_anothers(self, found: Configuration | None) -> bool:
-        """Whether the probe is registered for the address of another replica."""
-        if found is None or not self.endpoint.url:
+    def _is_anothers(self, current: Configuration | None) -> bool:
+        """Reports whether the probe is registered for the address of another replica."""
+        if current is None or not self.endpoint.url:
             return False
-        standing = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in found.webhooks or ()}
-        return standing != {self.endpoint.url + PROBE_PATH}
+        urls = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in current.webhooks or ()}
+        return urls != {self.endpoint.url + PROBE_PATH}
 
-    async def _withdraw(self, bundle: bytes | None, why: NotReached) -> None:
+    async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
         """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Logged and
         reported once for each outage."""
-        stood = await self.write(bundle, only=lambda each: each["failurePolicy"] == "Fail")
-        if not stood or self._told:
+        stood = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
+        if not stood or self._is_outage_reported:
             return
         strict = ", ".join(name for name in WEBHOOKS if name in self._settings.strict)
-        what = f"the API server does not reach the webhooks, writes to {strict} fail: {why}"
+        message = f"the API server does not reach the webhooks, writes to {strict} fail: {error}"
         if not strict:
-            what = f"the webhooks are withdrawn until the API server reaches them again: {why}"
-        self._told = True
-        log.warning("%s", what)
-        self._tell(EVENT_NOT_REACHED, what)
+            message = f"the webhooks are withdrawn until the API server reaches them again: {error}"
+        self._is_outage_reported = True
+        log.warning("%s", message)
+        self._report(EVENT_NOT_REACHED, message)
 
 
-def _change(left: list[Webhook], found: Configuration | None) -> str:
-    """What was done to the webhooks."""
-    if found is None:
+def _change(last_webhooks: list[Webhook], current: Configuration | None) -> str:
+    """Describes the change that another client made."""
+    if current is None:
         return "deleted"
-    names = {each["name"]: each for each in found.webhooks or ()}
+    names = {webhook["name"]: webhook for webhook in current.webhooks or ()}
     changed = {
         field: None
-        for each in left
-        for field in _fields(each).keys() | _fields(names.get(each["name"], {})).keys()
-        if _fields(each).get(field) != _fields(names.get(each["name"], {})).get(field)
+        for webhook in last_webhooks
+        for field in _fields(webhook).keys() | _fields(names.get(webhook["name"], {})).keys()
+        if _fields(webhook).get(field) != _fields(names.get(webhook["name"], {})).get(field)
     }
     return f"changed ({', '.join(sorted(changed)) or 'other webhooks'})"
 
 
 def _fields(webhook: Webhook) -> dict[str, Any]:
-    """With those of clientConfig beside them."""
+    """Returns the webhook's fields and those of its clientConfig in one mapping."""
     return {**webhook, **webhook.get("clientConfig", {}), "clientConfig": None}
 
 
 async def unregister(client: Client) -> list[str]:
     """Remove the configurations; the kinds of those that were there, but for the probe's. Raises ApiError."""
     removed: list[str] = []
-    ours: list[tuple[Resource[Any], str]] = [_VALIDATING, _MUTATING, _PROBE]
-    for resource, name in ours:
+    configurations: list[tuple[Resource[Any], str]] = [_VALIDATING, _MUTATING, _PROBE]
+    for resource, name in configurations:
         with contextlib.suppress(NotFound):
             await client.resource(resource).delete(name=name)
             written(resource, name, "removed")

@@ -1,4 +1,4 @@
-"""What decisions look at: the caches, and the API server itself where a cache may be behind."""
+"""The webhooks' reads: the caches, and the API server itself where a cache may be stale."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class NoAnswer(Exception):
     """The API server did not answer in time, or with an error. That says nothing about the object."""
 
 
-async def in_time(read: Coroutine[Any, Any, T]) -> T | None:
-    """The result of a live read, None when the object does not exist. Raises NoAnswer."""
-    if (left := time_left()) <= 0:
+async def read_in_time(read: Coroutine[Any, Any, T]) -> T | None:
+    """Returns the result of a live read, or None if the object does not exist. Raises NoAnswer."""
+    if (seconds_left := time_left()) <= 0:
         read.close()
         raise NoAnswer("no time is left to ask the API server")
     try:
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(seconds_left):
             return await read
     except NotFound:
         return None
@@ -62,83 +62,88 @@ class View:
         self._observer = observer
         self._source = observer.source
         self._all_pods = client.resource(PODS).transformed(slim.pod)
-        self._instances = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
+        self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
         self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.migration)
         self._pods = NamespacePods(self._all_pods, clock, slim.pod)
         self._clock = clock
 
     async def close(self) -> None:
-        """No pods are watched any more."""
+        """Ends every watch of pods."""
         await self._pods.close()
 
     def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
-        """The quota among what the caches hold, or `source`."""
+        """Returns the observation of a quota, by the caches or by `source`."""
         return self._observer.observe(quota, self._clock(), source=source)
 
     def namespace(self, name: str) -> Namespace | None:
         return self._source.namespaces.get(name=name)
 
     def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
-        """The names of the VMs whose entries stand on a quota, in order."""
+        """Returns the names of the VMs that have an entry on a quota, in order."""
         migrations, instances = self._source.migrations, self._source.instances
         return migrating_vms(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        """Every quota of a namespace."""
+        """Returns every quota of a namespace."""
         return self._source.quotas.list(namespace)
 
     def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
-        """Every pod of a namespace as a watch has brought them, None until it has; without `watch` none is begun."""
-        return self._pods.of(namespace, begin=watch)
+        """Returns every pod of a namespace as a watch has brought them, or None until it has. Without `watch` none is
+        started.
+        """
+        return self._pods.list_watched(namespace, begin=watch)
 
     def releases(self) -> Releases:
-        """The releases by which the API servers count."""
+        """Returns the releases by which the API servers count."""
         return self._source.kubernetes()
 
     async def pods_live(self, namespace: str) -> Pods:
-        """The same as the API server has them, with those that the watch saw end."""
-        return await in_time(self._pods.live(namespace)) or Pods()
+        """Returns the pods as the API server has them, and those that the watch saw finish."""
+        return await read_in_time(self._pods.live(namespace)) or Pods()
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        """One quota as it is now; the cached one when the API server knows it no more.
+        """Returns a quota as it is now, or the cached one if it is gone.
 
         A get, not a list: a list waits for the API server's own cache, up to a tenth of a second.
         """
         quotas = self._client.resource(RESOURCE_QUOTAS)
-        live = await in_time(quotas.get(name=quota.name, namespace=quota.namespace))
+        live = await read_in_time(quotas.get(name=quota.name, namespace=quota.namespace))
         return live if live is not None and live.uid == quota.uid else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
-        return await in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
+        return await read_in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
 
     async def observe_live(self, quota: ResourceQuota) -> Facts | None:
-        """The quota among what the API server holds now; None when its namespace is gone."""
+        """Returns the observation of a quota by live objects, or None if its namespace is gone."""
         # KubeVirt's: no other pod says anything about a migration. Before the rest: a migration, and what its VMI says,
         # are known as long as their pods are there, but a target could be made between a list without its migration and
         # a list of pods.
-        pods = await in_time(self._all_pods.list(quota.namespace, label_selector=constants.LABEL_APP))
+        pods = await read_in_time(self._all_pods.list(quota.namespace, label_selector=constants.LABEL_APP))
         source = await self.source_live(quota.namespace)
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 
     async def source_live(self, namespace: str) -> Source | None:
-        """What says which of a namespace's pods are migrations', as the API server has it now; None when it is gone."""
-        return await in_time(self._source_live(namespace))
+        """Returns the namespace, its VMIMs and its VMIs, read live. None if the namespace is gone."""
+        return await read_in_time(self._source_live(namespace))
 
     async def _source_live(self, namespace: str) -> Source:
-        found, migrations, instances = await asyncio.gather(
+        live_namespace, migrations, instances = await asyncio.gather(
             self._client.resource(NAMESPACES).get(name=namespace),
             list_installed(self._migrations, namespace),
-            list_installed(self._instances, namespace),
+            list_installed(self._vmis, namespace),
         )
         return replace(
-            self._source, namespaces=Listed([found]), migrations=Listed(migrations), instances=Listed(instances)
+            self._source,
+            namespaces=Listed([live_namespace]),
+            migrations=Listed(migrations),
+            instances=Listed(instances),
         )
 
     async def namespace_live(self, name: str) -> Namespace | None:
-        """None also when it is gone."""
-        return await in_time(self._client.resource(NAMESPACES).get(name=name))
+        """Returns the namespace, read live, or None if it is gone."""
+        return await read_in_time(self._client.resource(NAMESPACES).get(name=name))
 
 
 def defaults(quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
-    """Rancher's default quotas among them, by name."""
+    """Returns Rancher's default quotas, sorted by name."""
     return sorted(filter(is_default, quotas), key=lambda quota: quota.name)

@@ -102,7 +102,7 @@ def retries() -> None:
     async def never(*_: object) -> str:
         return ""
 
-    pod.Validator._refused_by_quota = never  # type: ignore[method-assign, assignment]
+    pod.PodValidator._refused_by_quota = never  # type: ignore[method-assign, assignment]
 
 
 def memory() -> None:

@@ -26,8 +26,8 @@ def names(found: Pods | None) -> list[str]:
 
 async def watched(pods: NamespacePods) -> Pods:
     """What the watch has brought once its first list has come."""
-    await until(lambda: pods.of("ns1") is not None)
-    found = pods.of("ns1")
+    await until(lambda: pods.list_watched("ns1") is not None)
+    found = pods.list_watched("ns1")
     assert found is not None
     return found
 
@@ -43,19 +43,19 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
     kind = Kind(PODS)
     kind.put("a", "ns1")
     pods = NamespacePods(kind.client, Clock())
-    assert pods.of("ns1", begin=False) is None
+    assert pods.list_watched("ns1", begin=False) is None
     assert not kind.calls
-    assert pods.of("ns1") is None, "a review does not wait for its first list"
+    assert pods.list_watched("ns1") is None, "a review does not wait for its first list"
     assert names(await watched(pods)) == ["a"]
     asked = kind.calls
     assert {namespace for _, namespace, _ in asked} == {"ns1"}
     kind.put("a", "ns1")
     kind.put("b", "ns1")
     for _ in range(200):
-        if len(names(pods.of("ns1"))) == 2:
+        if len(names(pods.list_watched("ns1"))) == 2:
             break
         await asyncio.sleep(0.01)
-    assert names(pods.of("ns1")) == names(pods.of("ns1", begin=False)) == ["a", "b"]
+    assert names(pods.list_watched("ns1")) == names(pods.list_watched("ns1", begin=False)) == ["a", "b"]
     assert kind.calls == asked, "one watch, however many questions"
     assert not await ended_of(pods), "what changes has not ended"
     await pods.close()
@@ -83,7 +83,7 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
     kind.put("came", "ns1")
     kind.gone("ns1/came")
     kind.given(ended(over))
-    await until(lambda: len(pods._watches["ns1"].ended) == 2)
+    await until(lambda: len(pods._watches["ns1"].finished) == 2)
     assert len(await ended_of(pods)) == 2
     found = await watched(pods)
     assert found.seen() == {"uid-came": "", over.uid: found.there[0].metadata.resource_version}
@@ -103,7 +103,7 @@ async def test_what_ends_after_a_live_list_has_not_ended_beside_it(monkeypatch: 
     await watched(pods)
     listed = await kind.client.list("ns1")
     kind.gone("ns1/over")
-    await until(lambda: pods._watches["ns1"].ended)
+    await until(lambda: pods._watches["ns1"].finished)
 
     async def late(_: str) -> list[Pod]:
         return listed
@@ -131,7 +131,7 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     clock = Clock(DATE)
     pods = NamespacePods(kind.client, clock)
     before = await pods.live("ns1")
-    assert pods.of("ns1") is None, "a live look does not need the watch"
+    assert pods.list_watched("ns1") is None, "a live look does not need the watch"
     for found in (before, await watched(pods)):
         assert [each.status.phase for each in found.ended.values()] == [None] * remembered
     await asyncio.sleep(ENDED)
@@ -144,15 +144,15 @@ async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
     kind = Kind(PODS)
     pods = NamespacePods(kind.client, Clock())
-    pods.of("ns1")
+    pods.list_watched("ns1")
     await until(lambda: kind.server.watches == 1)
     await asyncio.sleep(IDLE / 2)
-    pods.of("ns1")
+    pods.list_watched("ns1")
     await asyncio.sleep(IDLE - 1.0)
     assert kind.server.watches == 1
     await asyncio.sleep(2.0)
     assert kind.server.watches == 0
-    pods.of("ns1")
+    pods.list_watched("ns1")
     await until(lambda: kind.server.watches == 1)
     await pods.close()
 
@@ -164,6 +164,6 @@ async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way
     kind = Kind(PODS)
     pods = NamespacePods(kind.client, Clock())
     for name in ("a", "b", "c", "a", "d"):
-        pods.of(name)
+        pods.list_watched(name)
     assert set(pods._watches) == {"a", "c", "d"}
     await pods.close()

@@ -303,7 +303,7 @@ class TestReach:
     ) -> None:
         told: list[tuple[str, str]] = []
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
+        registrar = Registrar(server.client(), URL, options, report=lambda *said: told.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds in (0.0, 61.0, 10.0):
@@ -354,7 +354,7 @@ class TestReach:
         await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
         told: list[tuple[str, str]] = []
         options = Settings(reserve=False)
-        other = Registrar(server.client(), URL, options, tell=lambda *said: told.append(said))
+        other = Registrar(server.client(), URL, options, report=lambda *said: told.append(said))
         before = len(server.writes)
         for seen in (0, 1, 1):  # a rollout is over by the second look
             await other.ensure(b"ca")

@@ -1,5 +1,5 @@
-"""What is allowed in a locked namespace: target pods by virt-controller, quota changes by the lock's holder. A target
-of a migration that the lock does not name may be as large as its source: more would take what is added for others.
+"""Admission in a locked namespace: target pods by virt-controller, quota changes by the lock's holder. A target of a
+migration that the lock does not name may be as large as its source: more would take what is added for others.
 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
 servers that know none.
@@ -25,7 +25,7 @@ from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitt
 from pkg.util.quotacount.usage import counted
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import is_within_window
-from pkg.webhook.view import NoAnswer, View, in_time
+from pkg.webhook.view import NoAnswer, View, read_in_time
 
 _WHAT: Final = {
     "pods": "pods other than migration targets",
@@ -47,62 +47,64 @@ class Accounts:
     virt_controllers: Callable[[], Collection[str]]
     """Called each time: the KubeVirt CR may appear later."""
 
-    def holds(self, user: UserInfo) -> bool:
-        """Whether a user changes quotas under the lock."""
+    def can_change_quotas(self, user: UserInfo) -> bool:
+        """Reports whether a user may change quotas under the lock."""
         return any(holder and fnmatchcase(user.username, holder) for holder in self.holders)
 
     def makes_targets(self, user: UserInfo) -> bool:
-        """virt-controller, or who may do everything anyway."""
+        """Reports whether a user makes target pods: virt-controller, or who may do everything anyway."""
         if CLUSTER_ADMINS in (user.groups or ()):
             return True
         return bool(user.username) and user.username in self.virt_controllers()
 
 
-def passes(request: AdmissionRequest, accounts: Accounts) -> bool:
-    """Whether the request is one that the lock is there for, or must not hinder. Raises BadReview."""
+def is_exempt(request: AdmissionRequest, accounts: Accounts) -> bool:
+    """Reports whether the lock exists for this request, or must not hinder it. Raises BadReview."""
     user = request.user_info
     if request.operation == "DELETE" and user.username in NAMESPACE_CONTROLLERS:
         return True
     if request.resource.resource != "pods":
-        return accounts.holds(user)
+        return accounts.can_change_quotas(user)
     if request.operation != "CREATE" or not accounts.makes_targets(user):
         return False
     return bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
 
 
 async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
-    """Whether a target's pod takes no more than a window adds for its VM, of any quota. Raises NoAnswer."""
+    """Reports whether a target pod uses no more of any quota than a window adds for its VM. Raises NoAnswer."""
     job, releases = pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
         if not counted(pod, quota.spec, releases=releases):
             continue
         facts: Facts | None = view.observe(quota)
-        if facts and all(each.uid != job for each in facts.migrations):
+        if facts and all(migration.uid != job for migration in facts.migrations):
             facts = await view.observe_live(quota)
         if facts and not is_within_window(facts, pod, job, releases):
             return False
     return True
 
 
-def refusal(request: AdmissionRequest, lock: Lock | None, left: float = math.inf) -> Decision:
-    """The text of a refusal. `left`: seconds that the lock lasts at most, infinite when that is not known."""
-    what = _WHAT.get(request.resource.resource, request.resource.resource)
+def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = math.inf) -> Decision:
+    """Returns the denial. `seconds_left`: how long the lock lasts at most, infinite when that is not known."""
+    objects = _WHAT.get(request.resource.resource, request.resource.resource)
     verb = _VERBS.get(request.operation, "changed")
-    held = ""
+    since = ""
     if lock is not None:
-        held = f" by {lock.holder or 'the managed quota controller'} since {rfc3339(lock.since)}"
-        held += f" for the migration of {lock.reason}" if lock.reason else ""
-    at_most = f" (at most {math.ceil(left)} s)" if math.isfinite(left) else ""
+        since = f" by {lock.holder or 'the managed quota controller'} since {rfc3339(lock.since)}"
+        since += f" for the migration of {lock.reason}" if lock.reason else ""
+    at_most = f" (at most {math.ceil(seconds_left)} s)" if math.isfinite(seconds_left) else ""
     return deny(
-        f"namespace {request.namespace} is locked{held}: {what} can't be {verb} until the target pods exist{at_most}, "
-        "please try again in a moment",
+        f"namespace {request.namespace} is locked{since}: {objects} can't be {verb} until the target pods exist"
+        f"{at_most}, please try again in a moment",
         reason="locked",
     )
 
 
 @dataclass(eq=False)
-class Validator:
-    """Answers for every lock. One that is past its end refuses nothing any more, whether its controller runs or not."""
+class LockValidator:
+    """Answers the reviews of every lock. A lock that is past its end denies nothing, whether its controller runs or
+    not.
+    """
 
     cache: CacheReader[ValidatingWebhookConfiguration]
     client: ResourceClient[ValidatingWebhookConfiguration]
@@ -113,23 +115,23 @@ class Validator:
     """Of a namespace and a target's pod, see above; raises NoAnswer."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """Whatever a lock's rules name."""
-        is_passed = passes(request, self.accounts)
-        if is_passed and request.resource.resource != "pods":
+        """Answers a review of anything that a lock's rules name."""
+        exempt = is_exempt(request, self.accounts)
+        if exempt and request.resource.resource != "pods":
             return ALLOW
         name = lock_name(request.namespace)
         try:
             # One in the cache may be gone already: who is refused for that one tries again, as all do.
-            lock = recognise(self.cache.get(name=name) or await in_time(self.client.get(name=name)))
+            lock = recognise(self.cache.get(name=name) or await read_in_time(self.client.get(name=name)))
         except NoAnswer:
-            return ALLOW if is_passed else refusal(request, None)  # it was locked when the API server asked
-        left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
+            return ALLOW if exempt else refusal(request, None)  # it was locked when the API server asked
+        seconds_left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
         # One that has ended, or would have, did its controller run.
-        if lock is None or left <= 0 or (is_passed and await self._admits(lock, request)):
+        if lock is None or seconds_left <= 0 or (exempt and await self._admits(lock, request)):
             return ALLOW
-        refused = refusal(request, lock, left)
+        refused = refusal(request, lock, seconds_left)
         # The words by which KubeVirt tries again when a quota changes.
-        return replace(refused, message=f"exceeded quota: {refused.message}") if is_passed else refused
+        return replace(refused, message=f"exceeded quota: {refused.message}") if exempt else refused
 
     async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)

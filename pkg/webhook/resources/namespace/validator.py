@@ -28,12 +28,12 @@ _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemo
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
-    annotation, before = annotation_of(new), annotation_of(old)
+    annotation, old_annotation = annotation_of(new), annotation_of(old)
     quotas = [with_request(quota, old) for quota in quotas]
-    if annotation == before or not quotas:
+    if annotation == old_annotation or not quotas:
         return ALLOW
     if any(has_migrating_vm(quota.annotations) for quota in quotas):
-        if not _lowers(before, annotation):  # upstream denies it: a VM that has grown could never migrate
+        if not _lowers(old_annotation, annotation):  # upstream denies it: a VM that has grown could never migrate
             return ALLOW
         # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
         return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating")
@@ -46,12 +46,12 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     return ALLOW
 
 
-def _lowers(before: str, after: str) -> bool:
-    """Whether a limit goes, comes or is lowered, or cannot be read."""
+def _lowers(old_annotation: str, new_annotation: str) -> bool:
+    """Reports whether a limit goes, comes or is lowered, or cannot be read."""
     try:
         old, new = (
-            {name: Quantity.parse(text) for name, text in parse_limits(annotation).items()}
-            for annotation in (before or "{}", after or "{}")
+            {name: Quantity.parse(text) for name, text in parse_limits(text_of_limits).items()}
+            for text_of_limits in (old_annotation or "{}", new_annotation or "{}")
         )
     except (InvalidNamespaceAnnotation, QuantityError):
         return True
@@ -59,7 +59,7 @@ def _lowers(before: str, after: str) -> bool:
 
 
 def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str | None:
-    """Why an annotation cannot be the new quota of what is `used`; None when it can."""
+    """Returns the reason why an annotation cannot be the new quota of a namespace that uses `used`, or None."""
     try:
         limits = parse_limits(annotation)
     except InvalidNamespaceAnnotation as exc:

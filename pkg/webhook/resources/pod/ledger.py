@@ -30,7 +30,9 @@ class _Entry:
 
 
 class Ledger:
-    """By namespace. Everything is sync: between reading it and the entry that follows nothing else runs."""
+    """Remembers admitted pods by namespace. Everything is sync: nothing else runs between a read and the entry that
+    follows.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, _Entry]] = {}
@@ -38,36 +40,41 @@ class Ledger:
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def remember(self, pod: Candidate, usages: Usages) -> None:
-        """A pod was let through, and takes this of quotas that will count it."""
+        """Remembers a pod that was admitted, and what quotas will count of it."""
         if not usages:
             return
         entry = _Entry(pod.uid, pod.replaced, usages, loop_time())
         self._entries.setdefault(pod.namespace, {})[f"{pod.uid}/{pod.replaced}"] = entry
-        for each in (pod.namespace, *[each for each in self._entries if each != pod.namespace][:_SWEPT]):
-            self._forget(each, loop_time())
+        for namespace in (
+            pod.namespace,
+            *[namespace for namespace in self._entries if namespace != pod.namespace][:_SWEPT],
+        ):
+            self._forget(namespace, loop_time())
 
-    def give_up(self, namespace: str, asked: float) -> None:
-        """The API server, `asked` at that time, has answered: forget the pods that had not turned up by then."""
+    def give_up(self, namespace: str, requested_at: float) -> None:
+        """Forgets the pods that had not turned up when a request began that the API server has answered."""
         if self._silent:
             self._silent = False
             for entries in self._entries.values():
-                entries.update({key: replace(each, since=loop_time()) for key, each in entries.items()})
-        self._forget(namespace, asked)
+                entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
+        self._forget(namespace, requested_at)
 
     def suspend(self) -> None:
-        """It does not answer: until it does, none is given up."""
+        """Keeps every pod until the API server answers again."""
         self._silent = True
 
-    def _forget(self, namespace: str, asked: float) -> None:
+    def _forget(self, namespace: str, requested_at: float) -> None:
         # At the end: the namespaces that have not been asked about for longest are swept first.
         entries = self._entries.pop(namespace, {})
-        kept = {key: each for key, each in entries.items() if self._silent or asked < each.since + EXPIRY}
-        if kept:
-            self._entries[namespace] = kept
+        remaining = {
+            key: entry for key, entry in entries.items() if self._silent or requested_at < entry.since + EXPIRY
+        }
+        if remaining:
+            self._entries[namespace] = remaining
         REMEMBERED.set(sum(map(len, self._entries.values())))
 
-    def unseen(self, namespace: str, seen: Mapping[str, str | None]) -> list[Usages]:
-        """What each pod takes that is not among those `seen` (uid to resourceVersion). Nothing is forgotten because it
-        was seen: another read, which began earlier, may not show it."""
+    def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
+        """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
+        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
         entries = self._entries.get(namespace, {}).values()
-        return [each.usages for each in entries if seen.get(each.uid, each.replaced) == each.replaced]
+        return [entry.usages for entry in entries if versions.get(entry.uid, entry.replaced) == entry.replaced]

@@ -24,7 +24,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.room import Candidate, Pods, Rooms, Shortage, is_raised, refused_by_quota
 from pkg.webhook.resources.pod.ledger import Ledger
-from pkg.webhook.view import NoAnswer, View, in_time
+from pkg.webhook.view import NoAnswer, View, read_in_time
 
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
@@ -42,7 +42,7 @@ class Look(NamedTuple):
     shortage: Shortage | None
 
 
-class Validator:
+class PodValidator:
     """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
     base by."""
 
@@ -56,7 +56,7 @@ class Validator:
         self._by_list = SharedReads(self._read_list)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """CREATE of pods, UPDATE of pods/resize."""
+        """Answers CREATE of pods and UPDATE of pods/resize."""
         if not self._settings.reserve:
             return ALLOW
         candidate = self._candidate(request)
@@ -74,7 +74,7 @@ class Validator:
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
     def _candidate(self, request: AdmissionRequest) -> Candidate:
-        """What a request asks for. Raises BadReview."""
+        """Returns the pod that a request is about. Raises BadReview."""
         pod, releases = request.new(Pod), self._view.releases()
         try:
             if request.operation == "UPDATE":
@@ -88,8 +88,9 @@ class Validator:
         return Candidate(request.namespace, pod, releases, need, pod.uid or request.uid, migration=migration)
 
     async def _refused_by_quota(self, candidate: Candidate) -> str:
-        """Why quota itself will refuse the pod, by live status; "": it will not, or there is no answer. Let through
-        here, the pod would never come, and hold its place for as long as it is remembered."""
+        """Returns why quota admission will refuse the pod, by the live status; "" if it will not, or if the API server
+        does not answer. Admitted here, such a pod would never come, and keep its place for as long as it is
+        remembered."""
         namespace, policy = self._view.namespace(candidate.namespace), self._settings.policy
         for quota in filter(candidate.is_counted_by, self._view.quotas(candidate.namespace) if candidate.need else ()):
             if refused_by_quota(quota, candidate, namespace, policy):
@@ -100,18 +101,18 @@ class Validator:
         return ""
 
     async def _wait_for_room(self, candidate: Candidate) -> Look:
-        """The look that decides: the first one that finds room, or the last one."""
+        """Returns the look that decides: the first one that finds room, or the last one."""
         look, until = None, loop_time() + PATIENCE
         try:
             while True:
-                last = loop_time() >= until
+                is_last = loop_time() >= until
                 look = await self._look(self._by_watch, candidate)
                 if look.shortage or look.rooms.is_behind:
                     # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
                     # up to status.used.
-                    seen, look = look, await self._look(self._by_list, candidate)
-                    last = last or not (seen.fits or look.fits)
-                if not look.shortage or last:
+                    watch_look, look = look, await self._look(self._by_list, candidate)
+                    is_last = is_last or not (watch_look.fits or look.fits)
+                if not look.shortage or is_last:
                     return look
                 await asyncio.sleep(PAUSE)
         except NoAnswer:
@@ -121,9 +122,9 @@ class Validator:
             return self._judge(await self._cached(candidate, self._view.pods(candidate.namespace)), candidate)
 
     async def _look(self, reads: SharedReads[Rooms], candidate: Candidate) -> Look:
-        """Raises NoAnswer."""
+        """Reads the rooms and judges the pod by them. Raises NoAnswer."""
         began = loop_time()
-        rooms = await in_time(reads.fresh(candidate.namespace)) or Rooms()
+        rooms = await read_in_time(reads.fresh(candidate.namespace)) or Rooms()
         self._ledger.give_up(candidate.namespace, began)
         return self._judge(rooms, candidate)
 
@@ -134,7 +135,7 @@ class Validator:
         return Look(rooms, not shortage, shortage or rooms.shortage(candidate, pending))
 
     async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> Rooms:
-        """Without a request: what the caches have, and `pods` as a watch has brought them."""
+        """Returns the rooms by the caches, without a request, and by `pods` as a watch has brought them."""
         return await self._rooms(map(self._view.observe, self._view.quotas(candidate.namespace)), pods)
 
     async def _read_watch(self, namespace: str) -> Rooms:
@@ -153,11 +154,11 @@ class Validator:
         return await self._rooms([self._view.observe(quota, source) for quota in quotas] if source else (), pods)
 
     async def _quotas(self, namespace: str) -> list[ResourceQuota]:
-        known = list(filter(is_served, self._view.quotas(namespace)))
-        if not known:
+        cached = list(filter(is_served, self._view.quotas(namespace)))
+        if not cached:
             # The API server asks about namespaces that hold headroom: it is the cache that knows of no quota yet.
             return list(filter(is_served, await self._view.quotas_live(namespace)))
-        return await asyncio.gather(*map(self._view.quota_live, known))
+        return await asyncio.gather(*map(self._view.quota_live, cached))
 
     async def _rooms(self, observed: Iterable[Facts], pods: Pods | None) -> Rooms:
         quotas = [replace(facts, pods=pods.there) if pods else facts for facts in observed]

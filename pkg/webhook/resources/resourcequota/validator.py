@@ -28,14 +28,14 @@ Tell = Callable[[ResourceQuota, EventType, str, str], None]
 """EventRecorder.event."""
 
 
-def switching_off(what: str, names: Sequence[str]) -> Decision:
-    """Always admitted, with a warning that names the VMs whose migrations may be refused now."""
+def switching_off(subject: str, names: Sequence[str]) -> Decision:
+    """Admits the write, with a warning that names the VMs whose migrations may be refused now."""
     if not names:
         return ALLOW
     return Decision(
         warnings=[
-            f"{what}: headroom gives it back; "
-            f"the migrations of {_listed(names)} lose the headroom that was added for them"
+            f"{subject}: headroom gives it back; "
+            f"the migrations of {_join_names(names)} lose the headroom that was added for them"
         ]
     )
 
@@ -49,8 +49,8 @@ class Guard:
     tell: Tell
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """UPDATE and DELETE."""
-        if self._passes(request) or _is_written_as_rancher(request):
+        """Answers UPDATE and DELETE."""
+        if self._is_exempt(request) or _is_written_as_rancher(request):
             return ALLOW
         if request.operation == "DELETE":
             return await self._refuse_while_migrating(request.old(ResourceQuota), "it can be deleted")
@@ -69,7 +69,7 @@ class Guard:
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
-        """UPDATE by Rancher: the write goes through with the limits that it may have."""
+        """Answers an UPDATE by Rancher: the write goes through with the limits that it may have."""
         corrects = self.settings.quota_guard is QuotaGuard.CORRECT
         if not corrects or not self.settings.is_rancher(request.user_info.username):
             return ALLOW
@@ -86,11 +86,11 @@ class Guard:
                 *({"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()),
                 *records_of_correction(old, quota, lowest),
             ],
-            warnings=[f"{self._holds(quota)}, corrected: {wants}"],
+            warnings=[f"{self._describe(quota)}, corrected: {wants}"],
             audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
         )
 
-    def _passes(self, request: AdmissionRequest) -> bool:
+    def _is_exempt(self, request: AdmissionRequest) -> bool:
         user = request.user_info.username
         always = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
         return self.settings.quota_guard is QuotaGuard.OFF or user in (
@@ -102,7 +102,7 @@ class Guard:
     async def _too_low(
         self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
     ) -> Mapping[str, Quantity]:
-        """The limits that a write lowers too far (see `lowered_too_far`)."""
+        """Returns the limits that a write lowers too far (see `lowered_too_far`)."""
         decide = partial(lowered_too_far, old, new, self.settings.policy, of_status=of_status, grants=grants)
         suggested = decide(self.view.namespace(new.namespace))
         with suppress(NoAnswer):
@@ -110,9 +110,9 @@ class Guard:
                 return decide(live)
         return suggested
 
-    async def _refuse_while_migrating(self, quota: ResourceQuota, what: str) -> Decision:
-        """For a write that takes the quota away from the migrations whose entries stand on it. Without an answer from
-        the API server it is refused."""
+    async def _refuse_while_migrating(self, quota: ResourceQuota, allowed_change: str) -> Decision:
+        """Denies a write that takes the quota away from the migrations whose entries it has, also when the API server
+        does not answer."""
         quota = with_request(quota, self.view.namespace(quota.namespace))
         if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
@@ -120,13 +120,15 @@ class Guard:
             namespace = await self.view.namespace_live(quota.namespace)
             if namespace is None or namespace.deleting or switched_off(namespace):
                 return ALLOW
-        return self._denied(quota, f"{what} when they are done")
+        return self._denied(quota, f"{allowed_change} when they are done")
 
-    def _denied(self, quota: ResourceQuota, what: str) -> Decision:
-        return deny(f"{self._holds(quota)}: {what}", reason="migrating")
+    def _denied(self, quota: ResourceQuota, explanation: str) -> Decision:
+        return deny(f"{self._describe(quota)}: {explanation}", reason="migrating")
 
-    def _holds(self, quota: ResourceQuota) -> str:
-        return f"resource quota {quota.key} holds headroom for migrating VMs ({_listed(self.view.migrating(quota))})"
+    def _describe(self, quota: ResourceQuota) -> str:
+        return (
+            f"resource quota {quota.key} holds headroom for migrating VMs ({_join_names(self.view.migrating(quota))})"
+        )
 
 
 def _is_written_as_rancher(request: AdmissionRequest) -> bool:
@@ -137,6 +139,6 @@ def _is_written_as_rancher(request: AdmissionRequest) -> bool:
     return request.old(ResourceQuota).annotations != request.new(ResourceQuota).annotations
 
 
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "names unknown"
+def _join_names(names: Sequence[str], limit: int = 10) -> str:
+    text = ", ".join(names[:limit])
+    return f"{text} and {len(names) - limit} more" if len(names) > limit else text or "names unknown"

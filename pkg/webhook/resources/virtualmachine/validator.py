@@ -40,9 +40,9 @@ _TEMPLATES = msgspec.json.Decoder(Annotated[list[_ClaimTemplate], msgspec.Meta(m
 """As many as KubeVirt lets a VM have of volumes."""
 
 
-def storage_of(machine: VirtualMachine) -> Quantity:
-    """What the VM's volume claim templates ask for together. Raises ValueError for an annotation that is garbage."""
-    text = machine.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES, "")
+def storage_of(vm: VirtualMachine) -> Quantity:
+    """Returns the storage that the VM's volume claim templates request together. Raises ValueError for garbage."""
+    text = vm.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES, "")
     if not text:
         return ZERO
     try:
@@ -68,12 +68,12 @@ def decide(
         need = storage_of(new) - _storage_before(old)
         if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
-        short = any(_balance(quota, limit).short({REQUESTS_STORAGE: need}) for quota in quotas)
+        is_short = any(_balance(quota, limit).short({REQUESTS_STORAGE: need}) for quota in quotas)
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    if short:
+    if is_short:
         return deny(str(InsufficientResources(_STORAGE)), reason="no-room")
     return ALLOW
 
@@ -84,7 +84,7 @@ def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:
-    """CREATE and UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
+    """Answers CREATE and UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
     new = request.new(VirtualMachine)
     old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
     namespace = request.namespace
@@ -101,7 +101,7 @@ async def validate(view: View, request: AdmissionRequest) -> Decision:
 
 
 def _storage_before(old: VirtualMachine | None) -> Quantity:
-    """Garbage that stands already asks for nothing."""
+    """Returns the storage before an update. Garbage that is there already counts as nothing."""
     try:
         return storage_of(old) if old is not None else ZERO
     except ValueError:

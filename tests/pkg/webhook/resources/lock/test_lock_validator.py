@@ -15,7 +15,7 @@ from kubeloop.client.errors import Unreachable
 from kubeloop.webhook.admission import AdmissionRequest, Decision, deadline
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.facts import Facts
-from pkg.webhook.resources.lock.validator import Accounts, Validator, is_granted, passes
+from pkg.webhook.resources.lock.validator import Accounts, LockValidator, is_exempt, is_granted
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import Kind
@@ -110,18 +110,18 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
 )
 async def test_who_passes(case: tuple[AdmissionRequest, bool]) -> None:
     asked, passing = case
-    assert passes(asked, ACCOUNTS) is passing
+    assert is_exempt(asked, ACCOUNTS) is passing
     assert (await validator(locked=True).validate(asked)).allowed is passing
 
 
 def test_an_unknown_account_is_not_trusted() -> None:
-    assert not passes(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""]))
+    assert not is_exempt(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""]))
 
 
 def test_an_operators_pattern() -> None:
     accounts = Accounts(["system:serviceaccount:headroom-*:headroom"], lambda: ["*:virt"])
-    assert passes(request(QUOTAS, "UPDATE", "system:serviceaccount:headroom-2:headroom"), accounts)
-    assert not passes(request(user="cluster:virt", labels=JOB), accounts), "KubeVirt's are exact"
+    assert is_exempt(request(QUOTAS, "UPDATE", "system:serviceaccount:headroom-2:headroom"), accounts)
+    assert not is_exempt(request(user="cluster:virt", labels=JOB), accounts), "KubeVirt's are exact"
 
 
 class Locked(Kind[ValidatingWebhookConfiguration]):
@@ -144,12 +144,12 @@ def server(*, locked: bool, namespace: str = "ns1") -> Locked:
     return found
 
 
-def validator(*, locked: bool, age: float = 10.5) -> Validator:
+def validator(*, locked: bool, age: float = 10.5) -> LockValidator:
     return over(server(locked=locked), age)
 
 
-def over(kind: Locked, age: float = 10.5, granted: bool | None = True) -> Validator:
-    return Validator(kind.cache, kind.client, lambda: SINCE + age, ACCOUNTS, granting(granted))
+def over(kind: Locked, age: float = 10.5, granted: bool | None = True) -> LockValidator:
+    return LockValidator(kind.cache, kind.client, lambda: SINCE + age, ACCOUNTS, granting(granted))
 
 
 async def said(operation: str, resource: str) -> str:

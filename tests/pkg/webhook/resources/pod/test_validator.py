@@ -23,7 +23,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.room import Pods
 from pkg.webhook.resources.lock.validator import Accounts
 from pkg.webhook.resources.pod.ledger import EXPIRY
-from pkg.webhook.resources.pod.validator import PATIENCE, Validator
+from pkg.webhook.resources.pod.validator import PATIENCE, PodValidator
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import edited
@@ -51,8 +51,8 @@ def state(*tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pe
     return State(found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS)
 
 
-def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) -> Validator:
-    return Validator(view, Settings(policy=policy, reserve=reserve), ACCOUNTS.makes_targets)
+def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) -> PodValidator:
+    return PodValidator(view, Settings(policy=policy, reserve=reserve), ACCOUNTS.makes_targets)
 
 
 def resting(used: str) -> State:
@@ -65,12 +65,12 @@ def settled(found: ResourceQuota, **status: str) -> ResourceQuota:
     return edited(found, status={"hard": {**found.hard, **status}})
 
 
-async def allowed(checked: Validator, *pods: Pod) -> list[bool]:
+async def allowed(checked: PodValidator, *pods: Pod) -> list[bool]:
     """Pods that never arrive."""
     return [(await checked.validate(request(each))).allowed for each in pods]
 
 
-async def created(checked: Validator, view: FakeView, pod: Pod) -> bool:
+async def created(checked: PodValidator, view: FakeView, pod: Pod) -> bool:
     """Whether it is allowed; then it is there."""
     decision = await checked.validate(request(pod))
     if decision.allowed:
