@@ -1,1 +1,2 @@
-"""What KubeVirt renders (overhead, launcher, migration target, attachments) and what is believed of its pods. Pure."""
+"""KubeVirt's objects: how it renders pods (overhead, launcher, migration target, attachments) and which are trusted.
+Pure."""

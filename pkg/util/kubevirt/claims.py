@@ -1,4 +1,4 @@
-"""The claims of a VM beyond one set, which the base of a quota pays for: those that a migration makes. Pure.
+"""The claims of a VM beyond one set, which a migration makes and the base of a quota does not pay for. Pure.
 
 - The claim that keeps a VM's state. KubeVirt (1.4 and later) creates a second one before the target's pod, unless both
   can share one (ReadWriteMany). In the end it deletes the source's, or the target's where the migration fails;
@@ -10,13 +10,13 @@
   has arrived or goes back. Source: KubeVirt pkg/virt-controller/watch/volume-migration, pkg/virt-handler
   (removeMigratedVolumes).
 
-Believed is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
-sizes are also a tenant's to change: a claim of state is worth what KubeVirt asks for when it creates one, at most; a
-move of volumes is a wish, worth no more than the claims that there are. A label only tells that a target's claim is
-there before the status names it, which changes nothing of what is granted.
+Trusted is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
+sizes are also a tenant's to change: a claim of state counts as much as KubeVirt requests for a new one, at most; a move
+of volumes is a wish and counts as much as the existing claims, at most. A label only tells that a target's claim exists
+before the status names it, which does not change the headroom.
 
-ResourceClaims of devices are not added to: Kubernetes makes them after the pod, so nothing reserves what is added for
-them, and any pod of the namespace could take it.
+Nothing is added for ResourceClaims of devices: Kubernetes makes them after the pod, so nothing reserves what is added
+for them, and any pod of the namespace could take it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ Labelled = Mapping[str, str]
 STATE_PREFIX = "persistent-state-for"
 """What the names of the claims of state begin with, and the volume's."""
 _STATE_SIZE = 10 * MI
-"""What KubeVirt asks for."""
-_TRACKING = ("Initializing", "Enabled")
-_SHARED = "ReadWriteMany"
+"""The size that KubeVirt requests."""
+_TRACKING_STATES = ("Initializing", "Enabled")
+_SHARED_ACCESS = "ReadWriteMany"
 
 
 @dataclass(frozen=True, slots=True)
 class SecondClaims:
-    """What quota counts of a VM's claims beyond one set: of those that are there, of those to come, of old ones;
-    `leftovers` are the old ones of its state."""
+    """Usage of a VM's additional claims: existing, pending and leftover ones; `leftovers` are the leftover claims of
+    its state."""
 
     there: ResourceList = field(default_factory=dict)
     to_come: ResourceList = field(default_factory=dict)
@@ -68,7 +68,7 @@ NOTHING = SecondClaims()
 
 
 def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
-    """Whether the VM keeps state in a claim, of which KubeVirt makes another for a migration's target."""
+    """Reports whether the VM keeps state in a claim, which KubeVirt duplicates for a migration's target."""
     if not profile.target_claims:
         return False
     tpm, firmware = vmi.spec.domain.devices.tpm, vmi.spec.domain.firmware
@@ -88,61 +88,62 @@ def state_claims(
     home: Collection[str] = (),
     moving: bool,
 ) -> SecondClaims:
-    """`migrations` are all of the VM's, finished or not; `home`: the names of the launchers in which it may live;
-    `moving`: one of its migrations may still go on, so that a claim may be there for the target before any status names
-    it. Raises QuantityError when a claim's quantity is none.
+    """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not; `home`: the
+    names of the launchers in which it may live; `moving`: one of its migrations may still go on, so that the target's
+    claim may exist before any status names it. Raises QuantityError if a claim's quantity is invalid.
     """
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return NOTHING
-    named = [
-        each
-        for each in _named(vmi, migrations, labelled if moving else {})
-        if (not each.source_claim or len({*each.claims}) > 1)
-        # Of a deleted one: a VMI may be created with a status, but no one knows then how its launcher will be named.
-        and (each.known or not {each.source, each.target}.isdisjoint(home))
+    candidates = [
+        pods
+        for pods in _migration_claims(vmi, migrations, labelled if moving else {})
+        if (not pods.source_claim or len({*pods.claims}) > 1)
+        # A deleted migration: a VMI may be created with a status, but nobody knows its launcher's name by then.
+        and (pods.known or not {pods.source, pods.target}.isdisjoint(home))
     ]
-    there: dict[str, str] = {}  # since when, by name: until the last migration that names it ended
-    for each in named:
-        there |= {name: max(each.ended, there.get(name, "")) for name in _there(each, claims)}
-    active = [each for each in named if each.active] if moving else []
-    in_use = _in_use(vmi)
-    used = {in_use} | {name for each in active for name in each.claims}
-    if in_use not in claims and used.isdisjoint(there):
-        used.update(sorted(there)[:1])
+    end_by_name: dict[str, str] = {}  # when the last migration that names the claim ended
+    for pods in candidates:
+        end_by_name |= {name: max(pods.ended, end_by_name.get(name, "")) for name in _existing_claims(pods, claims)}
+    active = [pods for pods in candidates if pods.active] if moving else []
+    current_claim = _state_claim_of(vmi)
+    used_names = {current_claim} | {name for pods in active for name in pods.claims}
+    if current_claim not in claims and used_names.isdisjoint(end_by_name):
+        used_names.update(sorted(end_by_name)[:1])
     leftovers = [
-        Leftover(claims[name].uid, f"claim {name}", _worth(claims[name], vmi, rendering), seconds_of(ended))
-        for name, ended in there.items()
-        if name not in used
+        Leftover(claims[name].uid, f"claim {name}", _bounded_usage(claims[name], vmi, rendering), seconds_of(end))
+        for name, end in end_by_name.items()
+        if name not in used_names
     ]
-    target = next((claims[each.target_claim] for each in active if each.target_claim in there), None)
+    target = next((claims[pods.target_claim] for pods in active if pods.target_claim in end_by_name), None)
     if target is not None:
-        return SecondClaims(_worth(target, vmi, rendering), leftovers=leftovers)
+        return SecondClaims(_bounded_usage(target, vmi, rendering), leftovers=leftovers)
     return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, leftovers=leftovers)
 
 
 def labelled_claims(claims: Claims) -> Labelled:
-    """By the label that KubeVirt gives a target's claim, and a tenant any claim; of several the first by name."""
-    found: dict[str, str] = {}
+    """Returns the claims of state by their label for the migration. KubeVirt labels a target's claim, and a tenant may
+    label any claim; of several the first by name counts."""
+    names_by_migration: dict[str, str] = {}
     for name, claim in claims.items():
         migration = claim.labels.get(constants.LABEL_MIGRATION_NAME)
         if migration and name.startswith(STATE_PREFIX):
-            found[migration] = min(name, found.get(migration, name))
-    return found
+            names_by_migration[migration] = min(name, names_by_migration.get(migration, name))
+    return names_by_migration
 
 
 def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
-    """What KubeVirt asks for when it creates the VM's claim."""
+    """Returns the size that KubeVirt requests when it creates the VM's claim."""
     size = _STATE_SIZE + (profile.tracking_size if _tracks_blocks(vmi) else 0)
     return str(Quantity.of(size, Format.BINARY_SI))
 
 
 def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
-    """What quota will count of the claim that KubeVirt creates for a target; empty: it creates none."""
-    in_use = claims.get(_in_use(vmi))
-    is_shared = in_use is not None and (in_use.status.access_modes or [""])[0] == _SHARED
-    if not _in_use(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
+    """Returns what quota will count of the claim that KubeVirt creates for a target; empty if it creates none."""
+    current_claim = claims.get(_state_claim_of(vmi))
+    is_shared = current_claim is not None and (current_claim.status.access_modes or [""])[0] == _SHARED_ACCESS
+    if not _state_claim_of(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
         return {}
-    return storage_usage(_new_claim(vmi, rendering, in_use), rendering.kubernetes)
+    return storage_usage(_new_claim(vmi, rendering, current_claim), rendering.kubernetes)
 
 
 def state_claims_concerning(
@@ -151,44 +152,47 @@ def state_claims_concerning(
     claims: Claims,
     labelled: Labelled,
 ) -> list[PersistentVolumeClaim]:
-    """Every claim that may make a difference to `state_claims`."""
+    """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
         return []
-    names = {_in_use(vmi)}.union(*(each.claims for each in _named(vmi, migrations, labelled)))
+    names = {_state_claim_of(vmi)}.union(
+        *(migration.claims for migration in _migration_claims(vmi, migrations, labelled))
+    )
     return [claims[name] for name in sorted(names) if name in claims]
 
 
 def read_of(vmi: VirtualMachineInstance) -> object:
-    """What is read of a VMI's status beside its migration state."""
-    return _in_use(vmi), trusted_status(vmi).changed_block_tracking
+    """Returns the fields of a VMI's status, besides its migration state, that decide about its claims."""
+    return _state_claim_of(vmi), trusted_status(vmi).changed_block_tracking
 
 
-def _named(
+def _migration_claims(
     vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], labelled: Labelled
 ) -> Iterator[MigrationPods]:
-    """What KubeVirt says of the claims of each migration, and of one that was deleted, if it names the one in use."""
+    """Yields the claims that KubeVirt names of each migration, and of a deleted one if it names the current claim."""
     state = trusted_status(vmi).migration_state
-    for each in migrations:
-        named = pods_of(each, state)
-        open_ = named.active and not named.target_claim
-        yield replace(named, target_claim=labelled.get(each.name, "")) if open_ else named
-    if state and all(state.migration_uid != each.uid for each in migrations):
-        named = MigrationPods("", *said(state), ended=(state.end_timestamp or "")[:WHOLE_SECONDS])
-        if _in_use(vmi) in named.claims:
-            yield named
+    for migration in migrations:
+        pods = pods_of(migration, state)
+        lacks_target = pods.active and not pods.target_claim
+        yield replace(pods, target_claim=labelled.get(migration.name, "")) if lacks_target else pods
+    if state and all(state.migration_uid != migration.uid for migration in migrations):
+        pods = MigrationPods("", *said(state), ended=(state.end_timestamp or "")[:WHOLE_SECONDS])
+        if _state_claim_of(vmi) in pods.claims:
+            yield pods
 
 
-def _there(named: MigrationPods, claims: Claims) -> Iterator[str]:
-    """Those that are there and not of another time, as a claim that a tenant made under an old name would be."""
-    source, target = (claims.get(name) for name in named.claims)
-    if source is not None and named.fits_source(source):
-        yield named.source_claim
-    if target is not None and named.fits_target(target):
-        yield named.target_claim
+def _existing_claims(pods: MigrationPods, claims: Claims) -> Iterator[str]:
+    """Yields the claims that exist and fit the migration's time; a claim that a tenant made under an old name does
+    not."""
+    source, target = (claims.get(name) for name in pods.claims)
+    if source is not None and pods.fits_source(source):
+        yield pods.source_claim
+    if target is not None and pods.fits_target(target):
+        yield pods.target_claim
 
 
-def _in_use(vmi: VirtualMachineInstance) -> str:
-    """The name of the claim that KubeVirt says is in use."""
+def _state_claim_of(vmi: VirtualMachineInstance) -> str:
+    """Returns the name of the claim of state that KubeVirt reports as the VM's current one, "" for none."""
     states = (volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX))
     claims = (volume.persistent_volume_claim_info for volume in states)
     return next((claim.claim_name for claim in claims if claim is not None), "")
@@ -196,24 +200,28 @@ def _in_use(vmi: VirtualMachineInstance) -> str:
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
     tracking = trusted_status(vmi).changed_block_tracking
-    return tracking is not None and tracking.state in _TRACKING
+    return tracking is not None and tracking.state in _TRACKING_STATES
 
 
-def _worth(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    """What quota counts of it, as far as KubeVirt asks for that much."""
-    most = _new_claim(vmi, rendering, claim, its_class=True)
-    return minimum(storage_usage(claim, rendering.kubernetes), storage_usage(most, rendering.kubernetes))
+def _bounded_usage(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
+    """Returns what quota counts of the claim, at most what KubeVirt requests for a new one."""
+    largest = _new_claim(vmi, rendering, claim, keeps_class=True)
+    return minimum(storage_usage(claim, rendering.kubernetes), storage_usage(largest, rendering.kubernetes))
 
 
 def _new_claim(
-    vmi: VirtualMachineInstance, rendering: Rendering, like: PersistentVolumeClaim | None, *, its_class: bool = False
+    vmi: VirtualMachineInstance,
+    rendering: Rendering,
+    template: PersistentVolumeClaim | None,
+    *,
+    keeps_class: bool = False,
 ) -> PersistentVolumeClaim:
-    """A claim as KubeVirt would create it now. Its class is the CR's; where that names none the cluster's default,
-    which is taken to be that of `like` still."""
-    chosen = "" if its_class else rendering.kubevirt.vm_state_storage_class
-    storage_class = chosen or (like.spec.storage_class_name if like else None)
-    asked = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
-    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=asked, storage_class_name=storage_class))
+    """Returns a claim as KubeVirt would create it now. Its class is the CR's; by default the cluster's default class,
+    which is assumed to be that of `template` still."""
+    configured_class = "" if keeps_class else rendering.kubevirt.vm_state_storage_class
+    storage_class = configured_class or (template.spec.storage_class_name if template else None)
+    resources = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
+    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=resources, storage_class_name=storage_class))
 
 
 # ---- its disks -----------------------------------------------------------------------------------------------
@@ -221,8 +229,8 @@ def _new_claim(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A volume, the claim that it is in, and the one that it goes to, by name. `asked` is what KubeVirt says that the
-    first one asked for, None where it does not."""
+    """A volume, the claim that contains it, and the claim to which it moves, by name. `asked` is the source's request
+    as KubeVirt reports it, None if it does not."""
 
     volume: str
     source: str
@@ -231,53 +239,61 @@ class Move:
 
 
 def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
-    """Of a VM that runs: what KubeVirt says that moves; before that, what the VM asks for. No claim is named twice."""
+    """Returns the moves of a running VM's volumes: those that KubeVirt reports; before that, those that the VM
+    requests. No claim is named twice."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
         return []
-    under_way = [
-        Move(each.volume_name, each.source.claim_name, each.destination.claim_name, each.source.requests)
-        for each in trusted_status(vmi).migrated_volumes or ()
-        if each.source is not None and each.destination is not None
+    reported_moves = [
+        Move(volume.volume_name, volume.source.claim_name, volume.destination.claim_name, volume.source.requests)
+        for volume in trusted_status(vmi).migrated_volumes or ()
+        if volume.source is not None and volume.destination is not None
     ]
-    seen: set[str] = set()
-    found = []
-    for move in under_way or (_asked(vmi, machine) if machine else ()):
-        named = {move.source, move.destination}
-        if len(named - {""}) == 2 and seen.isdisjoint(named):
-            found.append(move)
-            seen |= named
-    return found
+    used_names: set[str] = set()
+    accepted = []
+    for move in reported_moves or (_requested_moves(vmi, machine) if machine else ()):
+        names = {move.source, move.destination}
+        if len(names - {""}) == 2 and used_names.isdisjoint(names):
+            accepted.append(move)
+            used_names |= names
+    return accepted
 
 
-def doubled(found: Iterable[Move], claims: Claims, releases: Releases) -> SecondClaims:
-    """`old` is the old set, `there` the smaller claim of each pair, resource by resource, where those to come are as
-    large as the old ones. The base pays for one set; of a class that the old one is not in, for the new one. Raises
-    QuantityError when a claim's quantity is none.
+def doubled(volume_moves: Iterable[Move], claims: Claims, releases: Releases) -> SecondClaims:
+    """Returns the additional claims of moving volumes: `old` is the old set, `there` the smaller claim of each pair,
+    resource by resource, where pending claims are as large as the old ones. The base pays for one set, and for the new
+    set in a class that the old one is not in. Raises QuantityError if a claim's quantity is invalid.
     """
     result = SecondClaims()
-    for move in found:
+    for move in volume_moves:
         source, destination = claims.get(move.source), claims.get(move.destination)
-        asked = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
-        usage = storage_usage(source or PersistentVolumeClaim(spec=asked), releases)
-        add_to(result.old, usage)
+        requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
+        source_usage = storage_usage(source or PersistentVolumeClaim(spec=requested_spec), releases)
+        add_to(result.old, source_usage)
         if source is not None:
-            then = storage_usage(destination, releases) if destination else usage
-            add_to(result.there, minimum(usage, then))
+            destination_usage = storage_usage(destination, releases) if destination else source_usage
+            add_to(result.there, minimum(source_usage, destination_usage))
         if destination is None:  # its class is not known
-            add_to(result.to_come, {n: q for n, q in usage.items() if STORAGE_CLASS_SUFFIX not in n})
+            add_to(
+                result.to_come,
+                {name: amount for name, amount in source_usage.items() if STORAGE_CLASS_SUFFIX not in name},
+            )
     return result
 
 
-def _asked(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
+def _requested_moves(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
     if machine.spec.update_volumes_strategy != "Migration":
         return []
-    now = {each.name: _claim_of(each) for each in vmi.spec.volumes or ()}
-    then = {each.name: _claim_of(each) for each in machine.spec.template.spec.volumes or ()}
-    return [Move(name, now[name], then[name]) for name in sorted(now.keys() & then) if then[name] != now[name]]
+    current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
+    desired = {volume.name: _claim_of(volume) for volume in machine.spec.template.spec.volumes or ()}
+    return [
+        Move(name, current[name], desired[name])
+        for name in sorted(current.keys() & desired)
+        if desired[name] != current[name]
+    ]
 
 
 def _claim_of(volume: Volume) -> str:
-    """The name of a volume's claim; a DataVolume's is its own. "" for one without."""
+    """Returns the name of a volume's claim; a DataVolume's claim has its name. "" for a volume without a claim."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return volume.data_volume.name if volume.data_volume is not None else ""

@@ -1,8 +1,8 @@
 """The resources of a launcher pod's `compute` container: the steps of KubeVirt's resource renderer.
 
-The VMI's own limits and requests are the start, and win in the end over what is calculated beside them. Source:
-KubeVirt pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master; what differs between
-them stands in `profiles`.
+The VMI's own limits and requests are the start, and in the end win over calculated ones. Source: KubeVirt
+pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master; `profiles` has the differences
+between them.
 """
 
 from __future__ import annotations
@@ -41,33 +41,36 @@ Amounts = tuple[ResourceList, ResourceList]
 
 
 def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity) -> Amounts:
-    """The parameters are `launcher.render_containers`'s. QuantityError if a quantity of the spec is none."""
+    """Returns the container's limits and requests; the parameters are `launcher.render_containers`'s. Raises
+    QuantityError if a quantity of the spec is invalid."""
     domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration or DeveloperConfiguration()
     limits, requests = parse_resource_list(domain.resources.limits), parse_resource_list(domain.resources.requests)
-    by_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
-    asked = (rendering.quota_limits if by_quota else set()) | ({CPU} if rendering.auto_cpu_limit else set())
-    asked -= limits.keys()
+    follows_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
+    limited_resources = (rendering.quota_limits if follows_quota else set()) | (
+        {CPU} if rendering.auto_cpu_limit else set()
+    )
+    limited_resources -= limits.keys()
     requests[_EPHEMERAL_STORAGE] = requests.get(_EPHEMERAL_STORAGE, ZERO) + _EPHEMERAL_STORAGE_OVERHEAD
     if _EPHEMERAL_STORAGE in limits:
         limits[_EPHEMERAL_STORAGE] += _EPHEMERAL_STORAGE_OVERHEAD
-    virtual, extended = _devices(vmi, rendering, emulated=developer.use_emulation)
-    limits |= virtual
-    own: Amounts = (limits, requests)
+    virtual_devices, extended = _devices(vmi, rendering, emulated=developer.use_emulation)
+    limits |= virtual_devices
+    vmi_amounts: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
-    overcommit = _positive(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
+    overcommit = _positive_or_default(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
     rule, request = rendering.profile.memory_request, requests.get(MEMORY, ZERO)
     if rule is MemoryRequest.OVERCOMMITTED and overcommit != _DEFAULT_MEMORY_OVERCOMMIT:
-        requests[MEMORY] = _committed(request, overcommit)
+        requests[MEMORY] = _requested_amount(request, overcommit)
     elif rule is MemoryRequest.FILLED and not request:
-        _fill_memory(domain.memory, overcommit, own)
+        _fill_memory(domain.memory, overcommit, vmi_amounts)
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
-        _pin_cpus(vmi, domain.cpu, rendering.profile, own, calculated)
+        _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
-        _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in asked)
-    if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _chosen_pool(domain)):
+        _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited_resources)
+    if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _policy_pool(domain)):
         limits[CPU] = limits.get(CPU, ZERO) + Quantity.of(threads)
-    _add_overhead(domain, overhead, own, calculated)
-    if MEMORY in asked:
+    _add_overhead(domain, overhead, vmi_amounts, calculated)
+    if MEMORY in limited_resources:
         limit = int(float(requests[MEMORY].value()) * rendering.memory_limits_ratio)
         calculated[0][MEMORY] = Quantity.of(limit, requests[MEMORY].format)
     for name in extended:
@@ -77,7 +80,8 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
 
 
 def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: bool) -> tuple[ResourceList, list[str]]:
-    """What virtualization limits, and the extended resources that the VM's devices count as, one entry each."""
+    """Returns the virtualization devices to limit, and the extended resources that the VM's devices count as, one entry
+    each."""
     domain, profile = vmi.spec.domain, rendering.profile
     devices, security, interfaces = domain.devices, domain.launch_security, domain.devices.interfaces or ()
     counted: list[str] = []
@@ -103,16 +107,16 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         device: not emulated,
         "vhost-vsock": bool(devices.autoattach_vsock),
     }
-    counted += [_DEVICES + name for name, wanted in extended.items() if wanted]
-    return {_DEVICES + name: _ONE for name, wanted in virtual.items() if wanted}, counted
+    counted += [_DEVICES + name for name, is_used in extended.items() if is_used]
+    return {_DEVICES + name: _ONE for name, is_used in virtual.items() if is_used}, counted
 
 
 def compute_container(pod: Pod) -> Container | None:
-    return next((each for each in pod.spec.containers if each.name == COMPUTE), None)
+    return next((container for container in pod.spec.containers if container.name == COMPUTE), None)
 
 
 def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
-    """Whether the VM's memory is encrypted by AMD SEV, in one of its forms."""
+    """Reports whether AMD SEV, in one of its forms, encrypts the VM's memory."""
     return security.sev is not None or (profile.knows_snp and security.snp is not None)
 
 
@@ -125,10 +129,10 @@ def _share_cpus(
     limits, requests = calculated
     vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
     if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
-        vcpus += _pool(domain)
+        vcpus += _pool_threads(domain)
     if vcpus == 0:
         return
-    share = vcpus / _positive(developer.cpu_allocation_ratio, _DEFAULT_CPU_ALLOCATION_RATIO)
+    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, _DEFAULT_CPU_ALLOCATION_RATIO)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)
@@ -136,12 +140,14 @@ def _share_cpus(
         limits[CPU] = Quantity.of(vcpus)
 
 
-def _pin_cpus(vmi: VirtualMachineInstance, cpu: DomainCPU, profile: Profile, own: Amounts, calculated: Amounts) -> None:
-    """A dedicated topology, with a thread for an isolated emulator; memory is limited to what is requested."""
-    limits, requests = own
-    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool(vmi.spec.domain)
+def _pin_cpus(
+    vmi: VirtualMachineInstance, cpu: DomainCPU, profile: Profile, vmi_amounts: Amounts, calculated: Amounts
+) -> None:
+    """Requests a dedicated topology, with a thread for an isolated emulator; memory is limited to its request."""
+    limits, requests = vmi_amounts
+    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool_threads(vmi.spec.domain)
     if rule is SupplementalPool.AS_VCPUS:  # instead of the VMI's own limit and request
-        for amounts in own:
+        for amounts in vmi_amounts:
             if vcpus:
                 amounts[CPU] = Quantity.of(vcpus + pool)
             elif CPU in amounts:
@@ -154,7 +160,7 @@ def _pin_cpus(vmi: VirtualMachineInstance, cpu: DomainCPU, profile: Profile, own
         limits[CPU] = requests[CPU]
     if cpu.isolate_emulator_thread:
         base = (limits if rule is SupplementalPool.AS_VCPUS else calculated[0]).get(CPU, ZERO)
-        threads = 0 if rule is SupplementalPool.IGNORED else _chosen_pool(vmi.spec.domain)
+        threads = 0 if rule is SupplementalPool.IGNORED else _policy_pool(vmi.spec.domain)
         parity = profile.even_parity and ANNOTATION_EVEN_PARITY in vmi.annotations
         emulator = Quantity.of(2 if parity and (base.value() + threads) % 2 == 0 else 1)
         limits[CPU] = base + emulator
@@ -164,62 +170,64 @@ def _pin_cpus(vmi: VirtualMachineInstance, cpu: DomainCPU, profile: Profile, own
         limits[MEMORY] = requests.get(MEMORY, ZERO)
 
 
-def _pool(domain: DomainSpec) -> int:
-    """The threads of the supplemental IO thread pool."""
+def _pool_threads(domain: DomainSpec) -> int:
+    """Returns the number of threads in the supplemental IO thread pool."""
     return (domain.io_threads.supplemental_pool_thread_count or 0) if domain.io_threads else 0
 
 
-def _chosen_pool(domain: DomainSpec) -> int:
-    """Those of one that the VM's policy chooses."""
-    return _pool(domain) if domain.io_threads_policy == "supplementalPool" else 0
+def _policy_pool(domain: DomainSpec) -> int:
+    """Returns the threads of the supplemental pool if the VM's policy uses it, else 0."""
+    return _pool_threads(domain) if domain.io_threads_policy == "supplementalPool" else 0
 
 
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def _fill_memory(memory: Memory | None, overcommit: int, own: Amounts) -> None:
-    """Where nothing is requested: the limit, else the guest's memory."""
-    limits, requests = own
+def _fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:
+    """Sets an unset request of memory: to the limit, else to the guest's memory."""
+    limits, requests = vmi_amounts
     if limits.get(MEMORY, ZERO):
         requests[MEMORY] = limits[MEMORY]
     elif MEMORY not in requests and (guest := _guest_memory(memory)).value() > 0:
-        requests[MEMORY] = _committed(guest, overcommit)
+        requests[MEMORY] = _requested_amount(guest, overcommit)
 
 
-def _committed(amount: Quantity, overcommit: int) -> Quantity:
-    """What is requested of an amount: all of it, in its own spelling, unless the CR says otherwise."""
+def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
+    """Returns the part of an amount that is requested: all of it, in its own spelling, unless the CR sets an
+    overcommit."""
     if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
         return amount
     return Quantity.of(amount.value() * 100 // overcommit, amount.format)
 
 
 def _guest_memory(memory: Memory | None) -> Quantity:
-    """The guest's memory, else a huge page; zero where nothing is said."""
+    """Returns the guest's memory, else a huge page; zero if neither is set."""
     if memory is None or memory.guest is None:
         return Quantity.parse(memory.hugepages.page_size) if memory and memory.hugepages else ZERO
     return parse_wire(memory.guest)
 
 
-def _add_overhead(domain: DomainSpec, overhead: Quantity, own: Amounts, calculated: Amounts) -> None:
-    limits, requests = own
+def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, calculated: Amounts) -> None:
+    limits, requests = vmi_amounts
     request, limit = requests.get(MEMORY, ZERO), limits.get(MEMORY)
-    memory, spared = domain.memory, domain.resources.overcommit_guest_overhead
+    memory, is_spared = domain.memory, domain.resources.overcommit_guest_overhead
     if memory is not None and memory.hugepages is not None:
         # The guest's memory is counted as huge pages; as memory only what is beyond the guest.
         guest = parse_wire(memory.guest) if memory.guest is not None else None
-        spared, beyond = False, _beyond(request, guest)
+        is_spared, excess = False, _excess(request, guest)
         for amounts in calculated:
-            amounts[f"hugepages-{memory.hugepages.page_size}"] = guest if guest is not None and beyond else request
-        request, limit = beyond, None if limit is None else _beyond(limit, guest)
-    requests[MEMORY] = request if spared else request + overhead
+            amounts[f"hugepages-{memory.hugepages.page_size}"] = guest if guest is not None and excess else request
+        request, limit = excess, None if limit is None else _excess(limit, guest)
+    requests[MEMORY] = request if is_spared else request + overhead
     if limit is not None:
         limits[MEMORY] = limit + overhead
 
 
-def _beyond(amount: Quantity, guest: Quantity | None) -> Quantity:
+def _excess(amount: Quantity, guest: Quantity | None) -> Quantity:
     return amount - guest if guest is not None and amount.value() > guest.value() else ZERO
 
 
-def _positive(value: int | None, default: int) -> int:
-    """A number of the CR: KubeVirt refuses a configuration with any other and goes on with what it has by default."""
+def _positive_or_default(value: int | None, default: int) -> int:
+    """Returns a number of the CR: KubeVirt refuses a configuration with a number below one and goes on with its
+    default."""
     return value if value is not None and value > 0 else default

@@ -1,4 +1,4 @@
-"""What may be believed of a VM's objects. Pure; the one place that reads a VMI's status (a test holds that).
+"""The trusted fields of a VM's objects. Pure; the only module that reads a VMI's status (a test holds that).
 
 A tenant who can pass a pod off as a VM's gets headroom for nothing. A tenant may write anything in the own namespace
 except ResourceQuota, Namespace and cluster objects. What is read here, who can write it, and why it is believed:
@@ -39,7 +39,7 @@ VMI = "VirtualMachineInstance"
 POD = "Pod"
 _NO_OWNER = OwnerReference()
 _RUNNING = ("", constants.VMI_PHASE_RUNNING)
-"""Phases of a running VMI. An empty one means that no virt-api was asked about it: upstream's case."""
+"""Phases of a running VMI. An empty phase means that virt-api did not see the VMI: upstream's case."""
 
 
 def is_running(vmi: VirtualMachineInstance) -> bool:
@@ -47,13 +47,13 @@ def is_running(vmi: VirtualMachineInstance) -> bool:
 
 
 def trusted_status(vmi: VirtualMachineInstance) -> VirtualMachineInstanceStatus:
-    """The VMI's status as far as KubeVirt vouches for it: of one that does not run only the phase."""
+    """Returns the VMI's status as far as KubeVirt vouches for it: the whole of a running VMI's, else only the phase."""
     return vmi.status if is_running(vmi) else VirtualMachineInstanceStatus(phase=vmi.status.phase)
 
 
 def leftover_pods(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> list[Pod]:
-    """Of an aborted migration's pods those that are this VMI's and not where it lives: its launcher on another node,
-    and what is attached to that. Empty where nothing says where the VM lives."""
+    """Returns an aborted migration's pods that belong to this VMI but not to its node: its launcher on another node,
+    and that launcher's attachment pods. Empty if the VM's node is unknown."""
     node = trusted_status(vmi).node_name
     pods = list(pods)
     launchers = [pod for pod in pods if vmi.uid and controller_of(pod, VMI).uid == vmi.uid]
@@ -63,12 +63,13 @@ def leftover_pods(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> list[Pod]
 
 
 def controller_of(pod: Pod, kind: str) -> OwnerReference:
-    """The pod's controller if it is of that kind, else one without a name."""
+    """Returns the pod's controller if it is of that kind, else an owner without a name."""
     owners = pod.metadata.owner_references or ()
     return next((owner for owner in owners if owner.controller and owner.kind == kind), _NO_OWNER)
 
 
 def vm_of(pod: Pod) -> str:
-    """The name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
+    """Returns the name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves
+    nothing."""
     is_launcher = pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
     return controller_of(pod, VMI).name if is_launcher else ""

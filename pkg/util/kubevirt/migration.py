@@ -1,5 +1,5 @@
-"""What KubeVirt says of a migration: what it asks of its namespace's quota, its pods and claims, its refusals, and
-how many may run. Pure; `evidence` says what of it is believed.
+"""A migration as KubeVirt reports it: what it requires of its namespace's quota, its pods and claims, its refusals, and
+the parallel limits. Pure; `evidence` says which of its fields are trusted.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff).
 """
@@ -30,31 +30,31 @@ WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 
 class Stage(IntEnum):
-    """Where a VM's migration is, as far as quota is concerned. The greatest of a VM's migrations counts."""
+    """The stage of a VM's migration, as far as quota is concerned. The greatest of a VM's migrations counts."""
 
     FINISHED = 0
     """Only Succeeded or Failed migrations: the entry goes."""
     ARRIVED = 1
-    """The VM lives in its target already, whatever the migration says: only its old side may still count."""
+    """The VM lives in its target already, whatever the migration says: only its leftover side may still count."""
     ANNOUNCED = 2
-    """No target pod will be created any more, or none here: an entry that stands stays, none is added."""
+    """No target pod will be created any more, or none here: an existing entry stays, none is added."""
     CREATED = 3
     """Phase unset: virt-controller asks for the target pod next, within milliseconds. Harvester adds nothing yet."""
     WANTED = 4
     """Pending or any later phase, one that newer KubeVirt adds too: an entry is needed."""
     REFUSED = 5
-    """Likewise, and quota refused its target pod, which KubeVirt has not got past yet."""
+    """Like WANTED, and quota admission denied its target pod, which KubeVirt has not created since."""
 
 
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
 
 
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
-"""By what KubeVirt orders migrations that wait, the greatest first (pkg/util/migrations); one without has 0."""
+"""KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""
 
 
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
-    """Succeeded or Failed: nothing happens to it any more."""
+    """Reports whether the migration has succeeded or failed: nothing happens to it any more."""
     return migration.phase in constants.FINAL_PHASES
 
 
@@ -63,7 +63,8 @@ def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
 
 
 def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
-    """Pending because quota admission refused the target pod, and not being aborted."""
+    """Reports whether the migration is Pending because quota admission denied the target pod, and is not being
+    aborted."""
     return (
         migration.phase == constants.PHASE_PENDING
         and not abort_requested(migration)
@@ -72,18 +73,18 @@ def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
 
 
 def may_attach(migration: VirtualMachineInstanceMigration) -> bool:
-    """Whether KubeVirt may still create the target's attachment pod."""
+    """Reports whether KubeVirt may still create the target's attachment pod."""
     return migration.phase in (constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED)
 
 
 def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
-    """Whether the VM moves to or from another namespace or cluster: no pod is added here. The sender gets no target
-    pod, and the receiver's target is its VM's only pod (KubeVirt's spec.sendTo and spec.receive)."""
+    """Reports whether the VM moves to or from another namespace or cluster: no pod is added here. The sender gets no
+    target pod, and the receiver's target is its VM's only pod (KubeVirt's spec.sendTo and spec.receive)."""
     return migration.spec.send_to is not None or migration.spec.receive is not None
 
 
 def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
-    """The stage of one migration by itself."""
+    """Returns the stage of one migration by itself."""
     stage = _STAGES.get(migration.phase, Stage.WANTED)
     if stage < Stage.CREATED:
         return stage
@@ -96,17 +97,18 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
 
 
 def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
-    """When the migration that left a launcher pod of this name behind ended, in seconds since the epoch, as far as
-    KubeVirt says so. Too early a time only shortens the hold."""
-    ordered = sorted(migrations, key=lambda each: each.metadata.creation_timestamp or "")
-    states = [each.status.migration_state for each in ordered if each.status.migration_state]
-    left = [state for state in states if state.source_pod == pod]
-    last = (left or [state for state in states if state.target_pod == pod])[-1:]
-    return seconds_of(last[0].end_timestamp or "") if last else None
+    """Returns when the migration that left a launcher pod of this name behind ended, in seconds since the epoch, or
+    None if KubeVirt does not report it. Too early a time only shortens the hold."""
+    ordered = sorted(migrations, key=lambda migration: migration.metadata.creation_timestamp or "")
+    states = [migration.status.migration_state for migration in ordered if migration.status.migration_state]
+    source_states = [state for state in states if state.source_pod == pod]
+    latest_state = (source_states or [state for state in states if state.target_pod == pod])[-1:]
+    return seconds_of(latest_state[0].end_timestamp or "") if latest_state else None
 
 
 def seconds_of(timestamp: str) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time, also of one in whole seconds without a zone; None for another."""
+    """Returns an RFC 3339 time, also of whole seconds without a zone, in seconds since the epoch; None for another
+    text."""
     try:
         return from_rfc3339(timestamp + "Z" * (len(timestamp) == WHOLE_SECONDS))
     except ValueError:
@@ -115,8 +117,8 @@ def seconds_of(timestamp: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a migration left behind and quota still counts: a side of its VM, or a claim of its state. `ended` is when
-    the migration did, in seconds since the epoch, None where that is not known."""
+    """A leftover that quota still counts: a side of the VM, or a claim of its state. `ended` is when the migration did,
+    in seconds since the epoch, None if that is not known."""
 
     uid: str
     name: str
@@ -130,16 +132,16 @@ _NOTHING = MigrationState()
 
 
 def migration_of(pod: Pod) -> str:
-    """The uid of the migration that a target's launcher or attachment pod is labelled with, "" for any other pod. It
-    proves nothing."""
+    """Returns the uid of the migration that a target's launcher or attachment pod is labelled with, "" for any other
+    pod. It proves nothing."""
     of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
     return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPods:
-    """What KubeVirt says of one migration's pods, and of the claims of its VM's state. `created` and `ended` are RFC
-    3339 in whole seconds, "" where nothing tells."""
+    """The pods of one migration, and the claims of its VM's state, as KubeVirt names them. `created` and `ended` are
+    RFC 3339 in whole seconds, "" if unknown."""
 
     uid: str
     source: str = ""
@@ -158,16 +160,16 @@ class MigrationPods:
         return self.source_claim, self.target_claim
 
     def fits_source(self, pod: Object) -> bool:
-        """A source is not younger than its migration."""
+        """Reports whether the pod or claim is not younger than the migration."""
         return not self.created or (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS] <= self.created
 
     def fits_target(self, pod: Object) -> bool:
-        """A target is not older than its migration, nor younger than its end."""
+        """Reports whether the pod or claim is not older than the migration, nor younger than its end."""
         second = (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS]
         return second >= self.created and (not self.ended or second <= self.ended)
 
     def is_source(self, pod: Pod) -> bool:
-        """By name; releases that name no source pod name its node."""
+        """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
         if not self.fits_source(pod):
             return False
         if self.source:
@@ -178,57 +180,58 @@ class MigrationPods:
         return bool(self.target) and pod.name == self.target and self.fits_target(pod)
 
     def is_labelled(self, pod: Pod) -> bool:
-        """As a target. Tenants may write that too."""
+        """Reports whether the pod has the label of the migration's target. Tenants may write that label too."""
         return migration_of(pod) == self.uid and self.fits_target(pod)
 
 
 def pods_of_migrations(
     handed_over: MigrationState | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
 ) -> list[MigrationPods]:
-    """What is said of the launcher pods with these names, and perhaps of others; `handed_over` is what the VMI's status
-    says. KubeVirt keeps finished migrations long after their pods are gone, and what those say would be read at every
-    decision."""
-    found = list[MigrationPods]()
+    """Returns the pods of the migrations that may name one of the launcher pods `names`, and perhaps of others;
+    `handed_over` is the state in the VMI's status. KubeVirt keeps finished migrations long after their pods are gone,
+    and the states of those would be read at every decision."""
+    migration_pods = list[MigrationPods]()
     uid = handed_over.migration_uid if handed_over else None
-    for each in migrations:
-        state = each.status.migration_state
+    for migration in migrations:
+        state = migration.status.migration_state
         may_name = state and (not state.source_pod or state.source_pod in names or state.target_pod in names)
-        if may_name or each.uid == uid or not is_finished(each):
-            found.append(pods_of(each, handed_over))
-    if handed_over and uid and all(each.uid != uid for each in found):
-        found.append(MigrationPods(uid, *said(handed_over)))
-    return found
+        if may_name or migration.uid == uid or not is_finished(migration):
+            migration_pods.append(pods_of(migration, handed_over))
+    if handed_over and uid and all(migration.uid != uid for migration in migration_pods):
+        migration_pods.append(MigrationPods(uid, *said(handed_over)))
+    return migration_pods
 
 
 def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
-    """What its status says, and where that leaves something open the VMI's."""
-    of_vmi = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
+    """Returns the pods that the migration's status names, and for unset fields the VMI's status."""
+    vmi_state = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()
-    ends = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
+    end_times = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
     return MigrationPods(
         migration.uid,
-        *said(migration.status.migration_state, of_vmi),
+        *said(migration.status.migration_state, vmi_state),
         created=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
-        ended=max(ends, default="")[:WHOLE_SECONDS],
+        ended=max(end_times, default="")[:WHOLE_SECONDS],
         active=not is_finished(migration),
         known=True,
     )
 
 
-def said(state: MigrationState | None, other: MigrationState | None = None) -> tuple[str, str, str, str, str]:
-    """The pods and claims that `state` names, and what it leaves open the other one, as MigrationPods has them."""
-    one, two = state or _NOTHING, other or _NOTHING
+def said(state: MigrationState | None, fallback: MigrationState | None = None) -> tuple[str, str, str, str, str]:
+    """Returns the names of pods and claims from `state`, missing ones from `fallback`, in the order of MigrationPods's
+    fields."""
+    state_or_empty, fallback_or_empty = state or _NOTHING, fallback or _NOTHING
     return (
-        one.source_pod or two.source_pod or "",
-        one.source_node or two.source_node or "",
-        one.target_pod or two.target_pod or "",
-        one.source_persistent_state_claim or two.source_persistent_state_claim or "",
-        one.target_persistent_state_claim or two.target_persistent_state_claim or "",
+        state_or_empty.source_pod or fallback_or_empty.source_pod or "",
+        state_or_empty.source_node or fallback_or_empty.source_node or "",
+        state_or_empty.target_pod or fallback_or_empty.target_pod or "",
+        state_or_empty.source_persistent_state_claim or fallback_or_empty.source_persistent_state_claim or "",
+        state_or_empty.target_persistent_state_claim or fallback_or_empty.target_persistent_state_claim or "",
     )
 
 
 def read_of(state: MigrationState | None) -> object:
-    """What is read of a migration's state: that much of a change makes a difference."""
+    """Returns the fields of a migration's state whose change makes a difference."""
     return state and (state.migration_uid, state.end_timestamp, said(state))
 
 
@@ -237,7 +240,8 @@ def read_of(state: MigrationState | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many migrations may run: in the cluster, and away from one node. KubeVirt's own where nothing is given."""
+    """KubeVirt's limits of migrations at once: in the cluster, and away from one node. The defaults are KubeVirt's
+    own."""
 
     per_cluster: int = 5
     per_node: int = 2
@@ -247,17 +251,17 @@ USUAL_LIMITS: Final = Limits()
 
 
 def limits_of(configuration: KubeVirtConfiguration, default: Limits = USUAL_LIMITS) -> Limits:
-    """What the KubeVirt CR says; `default` where it says nothing."""
-    given = configuration.migrations or MigrationConfiguration()
-    cluster, node = given.parallel_migrations_per_cluster, given.parallel_outbound_migrations_per_node
+    """Returns the limits in the KubeVirt CR; `default` has those that it does not set."""
+    migrations = configuration.migrations or MigrationConfiguration()
+    cluster, node = migrations.parallel_migrations_per_cluster, migrations.parallel_outbound_migrations_per_node
     return Limits(default.per_cluster if cluster is None else cluster, default.per_node if node is None else node)
 
 
 def hindrance(running: Iterable[Collection[str]], node: str, limits: Limits) -> str:
-    """Why a migration away from `node` has to wait, "" when it need not.
+    """Returns why a migration away from `node` has to wait, "" if it need not.
 
-    `running` has the source nodes of every migration that runs or has a target pod already; more than one while
-    a VMI's nodeName has moved on and its migration has not ended.
+    `running` has the source nodes of every migration that runs or has a target pod already; more than one while a VMI's
+    nodeName has moved on and its migration has not ended.
     """
     sources = list(running)
     if len(sources) >= limits.per_cluster:
@@ -273,19 +277,20 @@ _EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
 
 
 def refusing_quota(message: str) -> str:
-    """The name of the quota that a refusal by quota admission names, "" for another refusal."""
-    _before, found, rest = message.partition(_EXCEEDED)
-    return rest.partition(",")[0].strip() if found else ""
+    """Returns the name of the quota that a denial by quota admission names, "" for another denial."""
+    _prefix, separator, suffix = message.partition(_EXCEEDED)
+    return suffix.partition(",")[0].strip() if separator else ""
 
 
 def of_devices(message: str, expected: Collection[str]) -> str:
-    """What a refused target asks for that its source does not count: a device of a network that was changed or plugged
-    in, whose definition is a tenant's. `expected`: what quota counts of the source. "": nothing of that kind."""
-    base = refusing_quota(message)
-    _before, _found, rest = message.partition(_REQUESTED)
-    asked = {each.partition("=")[0].strip() for each in rest.partition(_USED)[0].split(",")}
-    other = sorted(name for name in asked.difference(expected) if "/" in name)
-    if not all(map(_NAME.fullmatch, [base, *other])) or not other:
+    """Returns which devices a refused target requests that its source does not count, as text: those of a network that
+    was changed or plugged in, whose definition is a tenant's. `expected`: the names that quota counts of the source. ""
+    if there is no such device."""
+    quota_name = refusing_quota(message)
+    _prefix, _separator, suffix = message.partition(_REQUESTED)
+    requested_names = {item.partition("=")[0].strip() for item in suffix.partition(_USED)[0].split(",")}
+    device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)
+    if not all(map(_NAME.fullmatch, [quota_name, *device_names])) or not device_names:
         return ""
-    devices = ", ".join(other)
-    return f"its target asks for {devices}, which its source does not have: the base of {base} has to cover that"
+    devices = ", ".join(device_names)
+    return f"its target asks for {devices}, which its source does not have: the base of {quota_name} has to cover that"

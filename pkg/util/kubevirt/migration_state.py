@@ -1,4 +1,4 @@
-"""Which migration state a VMI shall show. Pure; source: Harvester vmim_controller.go."""
+"""The migration state that a VMI shall show. Pure; source: Harvester vmim_controller.go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATES = {constants.PHASE_UNSET: constants.STATE_PENDING, constants.PHASE_PENDI
 
 
 def state_of(migration: VirtualMachineInstanceMigration) -> str:
-    """The state of a migration that is not over."""
+    """Returns the state of a migration that is not finished."""
     if abort_requested(migration):
         return constants.STATE_ABORTING
     return _STATES.get(migration.phase, constants.STATE_MIGRATING)
@@ -24,47 +24,51 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
 def annotations_for(
     vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
 ) -> Mapping[str, str | None]:
-    """The change of the VMI's annotations; empty when it shows the right state already.
+    """Returns the change of the VMI's annotations; empty if it shows the right state already.
 
     A migration under way wins over finished ones, whichever event came last: upstream lets the event of an old,
-    finished migration clear the state of the one that runs. A migration is over when its phase says so or when
-    the VMI does, whichever is seen first. The state of an unknown migration is left alone (`unknown_migration`).
+    finished migration clear the state of the one that runs. A migration is finished when its phase says so or when the
+    VMI does, whichever is seen first. The state of an unknown migration is left alone (`unknown_migration`).
     """
-    known = list(migrations)
-    over = {m.uid for m in known if is_finished(m)} | _completed(vmi)
-    active = [m for m in known if m.uid not in over]
+    all_migrations = list(migrations)
+    completed_uids = {migration.uid for migration in all_migrations if is_finished(migration)} | _completed_uids(vmi)
+    active = [migration for migration in all_migrations if migration.uid not in completed_uids]
     if active:
         current = max(active, key=by_creation)
-        wanted = {
+        desired = {
             constants.ANNOTATION_MIGRATION_UID: current.uid,
             constants.ANNOTATION_MIGRATION_STATE: state_of(current),
         }
-        return {key: value for key, value in wanted.items() if vmi.annotations.get(key) != value}
-    shown = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
-    return cleared(vmi) if over and (shown is None or shown in over) else {}
+        return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
+    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    return cleared(vmi) if completed_uids and (shown_uid is None or shown_uid in completed_uids) else {}
 
 
-def _completed(vmi: VirtualMachineInstance) -> set[str]:
-    """The migration that the VMI itself reports as completed (upstream OnVmiChanged)."""
+def _completed_uids(vmi: VirtualMachineInstance) -> set[str]:
+    """Returns the migration that the VMI itself reports as completed (upstream OnVmiChanged), as a set of uids."""
     state = trusted_status(vmi).migration_state
     return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
 
 
 def unknown_migration(vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]) -> str | None:
-    """The UID of the migration that the VMI shows, when nothing is known of it."""
-    shown = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
-    if not shown or shown in _completed(vmi) or any(m.uid == shown for m in migrations):
+    """Returns the UID of the migration that the VMI shows if that migration is unknown, else None."""
+    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    if (
+        not shown_uid
+        or shown_uid in _completed_uids(vmi)
+        or any(migration.uid == shown_uid for migration in migrations)
+    ):
         return None
-    return shown
+    return shown_uid
 
 
 def cleared(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
-    """The change that removes the state annotations."""
+    """Returns the change that removes the state annotations."""
     return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
 
 
 def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
-    """The UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
+    """Returns the UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
     state = trusted_status(vmi).migration_state
     if state is None or not state.completed or state.abort_status != constants.ABORT_SUCCEEDED:
         return None

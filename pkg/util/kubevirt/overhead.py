@@ -1,11 +1,10 @@
-"""How much memory KubeVirt adds to a VM's launcher pod: by its formula, as an existing pod says, and how much more a
-pod rendered now has; and Harvester's delta of a migration. Pure.
+"""Memory that KubeVirt adds to a VM's launcher pod: by its formula, as an existing pod shows, and the difference in a
+pod rendered now; and Harvester's delta of a migration. Pure.
 
 The constants move between KubeVirt's releases: see `profiles`. Source: GetMemoryOverhead in KubeVirt
 (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network memory calculator beside it
-(pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release. What an existing pod says of itself
-beats this formula: a pod's overhead is known exactly; what has to be found out is under which constants and which ratio
-it comes out.
+(pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release. An existing pod beats this formula: its
+overhead is known exactly; to be found are the constants and the ratio that explain it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _MAX_ANNOTATION_DIGITS = 15
 """A petabyte of overhead is none: nothing longer is read as a number."""
 _RATIO_DECIMALS = range(5)
 """People choose ratios like 1.5 or 1.0625; for unknown constants only such a ratio is taken for an explanation."""
-_MOVED = range(-250, 1000)
+_SHIFTS_MIB = range(-250, 1000)
 """By how many MiB unknown constants are taken to have moved from the known ones, which are whole MiB all."""
-_NEAR = 64 * MI
+_NEAR_BYTES = 64 * MI
 """How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged; and how far
 unknown constants may be, where the ratio has to be guessed as well."""
 Parts = tuple[Quantity, Quantity]
@@ -40,17 +39,17 @@ Parts = tuple[Quantity, Quantity]
 
 
 def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
-    """Bytes of memory that KubeVirt adds to a launcher of the VMI now."""
+    """Returns the bytes of memory that KubeVirt adds to a launcher of the VMI now."""
     plugins = rendering.kubevirt.binding_plugins
     return at_ratio(overhead_parts(vmi.spec, rendering.profile, plugins), rendering.factor).value()
 
 
 def at_ratio(parts: Parts, factor: float) -> Quantity:
-    """The overhead at a ratio. In floats and cut to whole kilobytes, as KubeVirt does it."""
+    """Returns the overhead at a ratio. In floats and cut to whole kilobytes, as KubeVirt does it."""
     multiplied, on_top = parts
     kilobytes = -(-multiplied.nanos // (_KILO * NANOS))
-    added = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * _KILO, Format.BINARY_SI)
-    return multiplied + added + on_top
+    ratio_share = Quantity.of(int(float(kilobytes) * (factor - 1.0)) * _KILO, Format.BINARY_SI)
+    return multiplied + ratio_share + on_top
 
 
 def overhead_parts(
@@ -58,21 +57,21 @@ def overhead_parts(
     profile: Profile = DEFAULT_PROFILE,
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> Parts:
-    """What a VM's memory overhead consists of. A release that knows no ratio multiplies nothing.
+    """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing.
 
     `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
-    QuantityError if one of the spec's quantities is none.
+    Raises QuantityError if one of the spec's quantities is invalid.
     """
     domain, interfaces = spec.domain, spec.domain.devices.interfaces or ()
-    reserved = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
-    multiplied = Quantity.of(sum(times * amount for times, amount in _amounts(spec, profile)))
-    if reserved is not None and reserved.added_overhead is not None:
-        multiplied += parse_wire(reserved.added_overhead)
-    passt = plugins is not None and any(each.passt_binding is not None for each in interfaces)
-    on_top = Quantity.of(profile.passt if passt else 0)
-    bound = {each.binding.name for each in interfaces if each.binding is not None}
+    reserved_overhead = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
+    multiplied = Quantity.of(sum(times * amount for times, amount in _counted_amounts(spec, profile)))
+    if reserved_overhead is not None and reserved_overhead.added_overhead is not None:
+        multiplied += parse_wire(reserved_overhead.added_overhead)
+    has_passt = plugins is not None and any(interface.passt_binding is not None for interface in interfaces)
+    on_top = Quantity.of(profile.passt if has_passt else 0)
+    binding_names = {interface.binding.name for interface in interfaces if interface.binding is not None}
     for name, plugin in (plugins or {}).items():
-        if name in bound and plugin.compute_resource_overhead is not None:  # each once
+        if name in binding_names and plugin.compute_resource_overhead is not None:  # each once
             on_top += parse_resource_list(plugin.compute_resource_overhead.requests).get(MEMORY, ZERO)
     qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     if profile.ratio_covers_qos:
@@ -82,14 +81,14 @@ def overhead_parts(
     return (multiplied, on_top) if profile.has_ratio else (ZERO, multiplied + on_top)
 
 
-def _amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[int, int]]:
-    """How often each amount of memory counts, and its bytes."""
+def _counted_amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[int, int]]:
+    """Returns how often each amount of memory counts, and its bytes."""
     domain, devices = spec.domain, spec.domain.devices
     requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
     kilobytes = -(-requests.get(MEMORY, ZERO).nanos // (_KILO * NANOS))
     vcpus = domain.cpu.vcpus if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
     interfaces, tpm, security = devices.interfaces or (), devices.tpm, domain.launch_security
-    vfio = devices.gpus or devices.host_devices or any(each.sriov is not None for each in interfaces)
+    has_vfio = devices.gpus or devices.host_devices or any(interface.sriov is not None for interface in interfaces)
     probes = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
     return [
         (1, kilobytes * _KILO // 512),  # page tables: one bit for every 512 bits of the requested memory
@@ -98,18 +97,18 @@ def _amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list[tuple[i
         (1, 8 * MI),  # the IO thread
         (devices.autoattach_graphics_device is not False, profile.video),
         (spec.architecture == "arm64", 128 * MI),  # its firmware's flash
-        (bool(vfio), 1024 * MI),
+        (bool(has_vfio), 1024 * MI),
         (any(volume.downward_metrics is not None for volume in spec.volumes or ()), 1 * MI),
         (security is not None and is_sev(security, profile), 256 * MI),
         (tpm is not None and not (profile.tpm_can_be_disabled and tpm.enabled is False), 53 * MI),
-        (sum(each.passt is not None and not each.ports for each in interfaces), profile.passt_all_ports),
+        (sum(interface.passt is not None and not interface.ports for interface in interfaces), profile.passt_all_ports),
         (probes, 10 * MI),
         (probes > 0, 100 * MI),
     ]
 
 
 def is_pinned(domain: DomainSpec) -> bool:
-    """Whether the VM has CPUs of its own, or asks for Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
+    """Reports whether the VM has dedicated CPUs or requests Guaranteed QoS: KubeVirt's WantsToHaveQOSGuaranteed."""
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         return True
     requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
@@ -121,9 +120,9 @@ def is_pinned(domain: DomainSpec) -> bool:
 def harvester_delta(
     spec: VirtualMachineInstanceSpec, hard: Mapping[str, object], ratio: str, profile: Profile = DEFAULT_PROFILE
 ) -> ResourceList | None:
-    """What Harvester adds to the quota for one migration: the VM's limits, memory with the overhead.
+    """Returns what Harvester adds to the quota for one migration: the VM's limits, memory with the overhead.
 
-    None: nothing is scaled, because the VM has neither a cpu nor a memory limit or the quota limits neither.
+    None if Harvester scales nothing, because the VM has neither a cpu nor a memory limit or the quota limits neither.
     """
     limits = parse_resource_list(spec.domain.resources.limits)
     cpu, memory = limits.get(CPU, ZERO), limits.get(MEMORY, ZERO)
@@ -141,64 +140,64 @@ def harvester_delta(
 
 
 def is_resized(vmi: VirtualMachineInstance) -> bool:
-    """Whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
+    """Reports whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
     changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
     conditions = trusted_status(vmi).conditions
     return any(condition_is_true(conditions, change) for change in changes)
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
-    """Bytes of overhead in a launcher pod; None where it does not tell."""
-    return next(_told(vmi, pod, rendering), None)
+    """Returns the bytes of overhead in a launcher pod, or None if the pod does not show it."""
+    return next(_pod_overheads(vmi, pod, rendering), None)
 
 
 def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
-    """Bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
+    """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
 
-    Zero when the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
-    outdated is followed by one of the installed release. An overhead that nothing explains is raised to what the
-    installed release gives now at most, and never lowered; nothing is added to one that is as large already: others
-    may have given the pod more. What the annotation says is believed only as far as the
-    compute container bears it out: a tenant who wrote a smaller number there would be given the difference.
+    Zero if the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
+    outdated is followed by one of the installed release. An unexplained overhead is raised at most to that of the
+    installed release now, and never lowered; nothing is added to a pod whose overhead is as large already: others may
+    have given it more. The annotation is trusted only as far as the compute container bears it out: a tenant who wrote
+    a smaller number there would be given the difference.
     """
-    now, told = overhead_of(vmi, rendering), list(_told(vmi, pod, rendering))
-    if not told:
+    current_overhead, pod_overheads = overhead_of(vmi, rendering), list(_pod_overheads(vmi, pod, rendering))
+    if not pod_overheads:
         return 0
-    grown = now - told[0]
+    growth = current_overhead - pod_overheads[0]
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
-        return grown
-    difference = _explained(vmi, told[0], rendering)
-    if difference is None and len(told) > 1:
-        annotated = _explained(vmi, told[1], rendering)
-        difference = None if annotated is None else min(annotated, max(grown, 0))
+        return growth
+    difference = _explained_difference(vmi, pod_overheads[0], rendering)
+    if difference is None and len(pod_overheads) > 1:
+        annotated_difference = _explained_difference(vmi, pod_overheads[1], rendering)
+        difference = None if annotated_difference is None else min(annotated_difference, max(growth, 0))
     if difference is not None:
-        return difference if grown > 0 else min(difference, 0)
-    near = int(_NEAR * (parse_ratio(rendering.ratio) or 1))
-    return grown if grown > near else 0
+        return difference if growth > 0 else min(difference, 0)
+    tolerance = int(_NEAR_BYTES * (parse_ratio(rendering.ratio) or 1))
+    return growth if growth > tolerance else 0
 
 
-def _told(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
-    """What the compute container has more than it would have without overhead, then what the annotation says: a
-    tenant can write that one, where KubeVirt does not."""
+def _pod_overheads(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
+    """Yields the compute container's excess over its resources without overhead, then the annotation's number: a tenant
+    can write the annotation where KubeVirt does not."""
     # A limit that KubeVirt sets for a quota is a multiple of the request, overhead included: it tells nothing.
-    unlimited = replace(rendering, quota_limits=frozenset())
-    limits, requests = compute_resources(vmi, unlimited, ZERO)
+    without_limits = replace(rendering, quota_limits=frozenset())
+    limits, requests = compute_resources(vmi, without_limits, ZERO)
     compute = compute_container(pod)
     resources = [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
-    for of_pod, without in resources:
-        have = parse_resource_list(of_pod).get(MEMORY, ZERO)
-        if MEMORY in without and have > without[MEMORY]:
+    for pod_amounts, without_overhead in resources:
+        memory = parse_resource_list(pod_amounts).get(MEMORY, ZERO)
+        if MEMORY in without_overhead and memory > without_overhead[MEMORY]:
             # The nearest whole number: the API server has rounded the pod's memory up to thousandths.
-            yield ((have - without[MEMORY]).nanos + NANOS // 2) // NANOS
+            yield ((memory - without_overhead[MEMORY]).nanos + NANOS // 2) // NANOS
             break
-    annotated = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
-    readable = annotated.isascii() and annotated.isdecimal() and len(annotated) <= _MAX_ANNOTATION_DIGITS
-    if readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
-        yield int(annotated)
+    annotation = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
+    is_readable = annotation.isascii() and annotation.isdecimal() and len(annotation) <= _MAX_ANNOTATION_DIGITS
+    if is_readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
+        yield int(annotation)
 
 
-def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
-    """The difference by the first explanation of `rendered`; None if there is none.
+def _explained_difference(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
+    """Returns the difference by the first explanation of `rendered`, or None if nothing explains it.
 
     First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
     constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
@@ -206,46 +205,49 @@ def _explained(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering)
     """
     plugins = rendering.kubevirt.binding_plugins
 
-    def more(parts: Parts) -> int:
+    def difference_to(parts: Parts) -> int:
         return at_ratio(parts, rendering.factor).value() - rendered
 
-    installed = overhead_parts(vmi.spec, rendering.profile, plugins)
-    if not more(installed) or _ratio_then(installed, rendered) is not None:
-        return more(installed)
+    installed_parts = overhead_parts(vmi.spec, rendering.profile, plugins)
+    if not difference_to(installed_parts) or _ratio_for(installed_parts, rendered) is not None:
+        return difference_to(installed_parts)
     # A release that knows no ratio gives any VM what a newer one gives it without.
-    known = [each for each in PROFILES.values() if each.has_ratio or not rendering.ratio]
-    others = [overhead_parts(vmi.spec, each, plugins) for each in known]
-    moved = list(_moved(installed, rendered))
-    if not all(map(more, (*others, *moved))):
+    profiles = [profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio]
+    other_parts = [overhead_parts(vmi.spec, profile, plugins) for profile in profiles]
+    shifted_parts = list(_shifted_parts(installed_parts, rendered))
+    if not all(map(difference_to, (*other_parts, *shifted_parts))):
         return 0
-    for parts in others:
-        if _ratio_then(parts, rendered) is not None:
-            return more(parts)
-    near = [each for each in moved if -_NEAR <= (each[0] - installed[0]).value() <= _NEAR]
-    ratios = [(parts, then) for parts in near if (then := _ratio_then(parts, rendered)) is not None]
+    for parts in other_parts:
+        if _ratio_for(parts, rendered) is not None:
+            return difference_to(parts)
+    near_parts = [
+        parts for parts in shifted_parts if -_NEAR_BYTES <= (parts[0] - installed_parts[0]).value() <= _NEAR_BYTES
+    ]
+    ratios = [(parts, ratio) for parts in near_parts if (ratio := _ratio_for(parts, rendered)) is not None]
     for decimals in _RATIO_DECIMALS:
-        for parts, then in ratios:
-            if at_ratio(parts, round(then, decimals)).value() == rendered:
-                return more(parts)
+        for parts, ratio in ratios:
+            if at_ratio(parts, round(ratio, decimals)).value() == rendered:
+                return difference_to(parts)
     return None
 
 
-def _ratio_then(parts: Parts, rendered: int) -> float | None:
-    """The ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as much."""
+def _ratio_for(parts: Parts, rendered: int) -> float | None:
+    """Returns the ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as
+    much."""
     multiplied, on_top = (part.value() for part in parts)
-    added = rendered - multiplied - on_top
-    if not multiplied or added % _KILO or not 0 <= added <= (MAX_RATIO - 1) * multiplied:
+    ratio_share = rendered - multiplied - on_top
+    if not multiplied or ratio_share % _KILO or not 0 <= ratio_share <= (MAX_RATIO - 1) * multiplied:
         return None
-    return 1 + added / multiplied
+    return 1 + ratio_share / multiplied
 
 
-def _moved(parts: Parts, rendered: int) -> Iterator[Parts]:
-    """The parts with unknown constants, nearest to the known ones first.
+def _shifted_parts(parts: Parts, rendered: int) -> Iterator[Parts]:
+    """Yields the parts with unknown constants, nearest to the known ones first.
 
-    What the ratio adds is whole kilobytes, so the last three digits say by how many MiB the constants moved, but for
-    multiples of 125 MiB.
+    The ratio adds whole kilobytes, so the last three digits show by how many MiB the constants moved, but for multiples
+    of 125 MiB.
     """
     multiplied, on_top = parts
     last_digits = rendered - multiplied.value() - on_top.value()
-    for mib in sorted((mib for mib in _MOVED if (last_digits - mib * MI) % _KILO == 0), key=abs):
+    for mib in sorted((mib for mib in _SHIFTS_MIB if (last_digits - mib * MI) % _KILO == 0), key=abs):
         yield multiplied + Quantity.of(mib * MI), on_top

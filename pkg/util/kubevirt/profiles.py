@@ -21,7 +21,7 @@ GATE_HYPERVISOR = "ConfigurableHypervisor"
 
 
 class MemoryRequest(Enum):
-    """What virt-controller does about the request of memory; virt-api has filled it in before."""
+    """The change that virt-controller makes to the request of memory, which virt-api has filled in before."""
 
     KEPT = auto()
     OVERCOMMITTED = auto()
@@ -42,7 +42,7 @@ class SupplementalPool(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One KubeVirt release: amounts of memory in bytes, and its rules. The defaults are those of 0.54."""
+    """The rules of one KubeVirt release, and its amounts of memory in bytes. The defaults are those of 0.54."""
 
     # The memory overhead: GetMemoryOverhead.
     processes: int = 180 * MI
@@ -153,9 +153,9 @@ _FIRST_UNKNOWN = (1, 10, 0)
 
 
 def profile_for_version(observed: str | None) -> Profile:
-    """The profile of a version as the KubeVirt CR's status gives it ("v1.8.3", "1.6.2-150700.1.1", as Harvester's
-    builds say it); a version without a patch is the minor's first. The default one if the text says nothing readable,
-    the newest for whatever came after it (`is_unknown`)."""
+    """Returns the profile of a version as the KubeVirt CR's status has it ("v1.8.3", "1.6.2-150700.1.1", as Harvester's
+    builds name it); a version without a patch is the minor's first. The default one for an unreadable text, the newest
+    for every later version (`is_unknown`)."""
     version = version_of(observed or "")
     if is_unknown(observed):
         return PROFILES[NEWEST]
@@ -163,6 +163,6 @@ def profile_for_version(observed: str | None) -> Profile:
 
 
 def is_unknown(observed: str | None) -> bool:
-    """Whether the version is newer than all that the profiles were made of."""
+    """Reports whether the version is newer than every release in `PROFILES`."""
     version = version_of(observed or "")
     return version is not None and version >= _FIRST_UNKNOWN

@@ -1,5 +1,5 @@
-"""The KubeVirt that is installed, by its CR: which CR counts, whose account creates its pods, and, with Harvester's
-setting, how it renders launcher pods. Pure."""
+"""The installed KubeVirt, by its CR: which CR counts, whose account creates its pods, and, with Harvester's setting,
+how it renders launcher pods. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
 """Where KubeVirt is installed by Harvester and by its own manifests."""
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
 _MIN_RATIO, MAX_RATIO = 1.0, 10.0
-"""What Harvester's setting may be."""
+"""The bounds of Harvester's setting."""
 _LARGEST_CONFIGURED = 1e6
 """KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -38,7 +38,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What decides how KubeVirt would render a launcher pod in one namespace now, and how it counts."""
+    """The configuration that decides how KubeVirt would render a launcher pod in one namespace now, and how quota
+    counts it."""
 
     ratio: str = ""
     """The overhead ratio, "" for none."""
@@ -46,33 +47,34 @@ class Rendering:
     kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
     limit_ranges: Sequence[LimitRange] = ()
     quota_limits: frozenset[str] = frozenset()
-    """What ("cpu", "memory") a quota of the namespace limits: KubeVirt then limits every launcher."""
+    """The resources ("cpu", "memory") that a quota of the namespace limits: KubeVirt then limits every launcher."""
     memory_limits_ratio: float = _DEFAULT_MEMORY_LIMITS_RATIO
-    """What a limit of memory that a quota asks for is of the request."""
+    """The ratio of a memory limit that a quota requires to the request."""
     auto_cpu_limit: bool = False
     """Whether the CR selects the namespace for limits of cpu, quota or not."""
     network_resources: Mapping[str, str] = field(default_factory=dict)
     """The extended resource of each NetworkAttachmentDefinition that counts as one, by `namespace/name`."""
     pod_overhead: RawResourceList = field(default_factory=dict)
-    """What the API server adds to each launcher for the CR's default RuntimeClass."""
+    """The overhead that the API server adds to each launcher for the CR's default RuntimeClass."""
     usual_ratio: str = DEFAULT_OVERHEAD_RATIO
-    """The ratio that the installation came with: what VMs were rendered with before people raised it."""
+    """The ratio that the installation came with: the one of launchers rendered before people raised it."""
     kubernetes: Releases = NEWEST
     """The releases by which the API servers count the pods."""
     harvester_ratio: str = DEFAULT_OVERHEAD_RATIO
     """The overhead ratio of Harvester's own formula."""
     policy_in_force: bool = False
     """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
-    these are believed as they are, with what a mesh or KubeVirt's own webhook put in."""
+    these are trusted as they are, with what a mesh or KubeVirt's own webhook put in."""
     factor: float = field(init=False)
-    """What the overhead is multiplied with: `ratio`, parsed once."""
+    """The factor of the overhead: `ratio`, parsed once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", factor_of(self.ratio))
 
     def has_gate(self, gate: str) -> bool:
-        """Whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that the
-        release has not is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405.
+        """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that
+        the release does not have is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull
+        request 17405.
         """
         developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
         by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
@@ -80,7 +82,7 @@ class Rendering:
 
 
 def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
-    """The ratio that a text says, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
+    """Returns the ratio that a text contains, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
     if _NUMBER.fullmatch(text) is None:
         return None
     ratio = float(text)
@@ -88,14 +90,14 @@ def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
 
 
 def normalize_ratio(value: str, default: str) -> str:
-    """Harvester's reading of its setting: the value, else the default, else "1.5"; "", zero, what is not a number
-    and what is out of 1.0–10.0 count as "1.5"."""
-    chosen = value or default
-    return chosen if parse_ratio(chosen) is not None else DEFAULT_OVERHEAD_RATIO
+    """Returns the ratio as Harvester reads its setting: the value, else the default, else "1.5"; "", zero, text that is
+    not a number and numbers out of 1.0–10.0 count as "1.5"."""
+    ratio = value or default
+    return ratio if parse_ratio(ratio) is not None else DEFAULT_OVERHEAD_RATIO
 
 
 def factor_of(ratio: str) -> float:
-    """What KubeVirt multiplies with at a ratio as configured, "" for none."""
+    """Returns the factor that KubeVirt multiplies by at a configured ratio, "" for none."""
     return parse_ratio(ratio, _LARGEST_CONFIGURED) or _MIN_RATIO
 
 
@@ -110,70 +112,71 @@ def rendering(
     *,
     policy_in_force: bool = False,
 ) -> Rendering:
-    """How KubeVirt renders a launcher pod in a namespace now.
+    """Returns how KubeVirt renders a launcher pod in a namespace now.
 
-    The ratio is the KubeVirt CR's, which is what virt-controller reads; without one there Harvester's setting,
-    which Harvester copies into the CR; without either none. The CR's configuration counts once it is deployed.
+    The ratio is the KubeVirt CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies
+    into the CR; without both none. The CR's configuration counts once it is deployed.
     """
     kubevirt = deployed(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
     labels, default = namespace_labels or {}, setting.default if setting else ""
-    by_harvester = normalize_ratio(setting.value if setting else "", default)
-    limited = configuration.auto_cpu_limit_namespace_label_selector
+    harvester_ratio = normalize_ratio(setting.value if setting else "", default)
+    limit_selector = configuration.auto_cpu_limit_namespace_label_selector
     memory_limits = parse_ratio(labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, ""), _LARGEST_CONFIGURED)
     return Rendering(
-        ratio or (by_harvester if setting else ""),
+        ratio or (harvester_ratio if setting else ""),
         profile or profile_for_version(observed_version(kubevirts)),
         configuration,
         tuple(limit_ranges),
         quota_limits,
         memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
-        auto_cpu_limit=limited is not None and _selects(limited, labels),
+        auto_cpu_limit=limit_selector is not None and _selects(limit_selector, labels),
         usual_ratio=normalize_ratio("", default),
         kubernetes=kubernetes,
-        harvester_ratio=by_harvester,
+        harvester_ratio=harvester_ratio,
         policy_in_force=policy_in_force,
     )
 
 
-def _selects(wanted: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """One that is not valid selects nothing."""
+def _selects(label_selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Reports whether the selector selects the labels; an invalid selector selects nothing."""
     try:
-        return selector(wanted)(labels)
+        return selector(label_selector)(labels)
     except ValueError:
         return False
 
 
 def limited_by(names: Iterable[str]) -> frozenset[str]:
-    """What ("cpu", "memory") quotas with these names in spec.hard limit."""
+    """Returns the resources ("cpu", "memory") that quotas with these names in spec.hard limit."""
     limits = {LIMITS_CPU: CPU, LIMITS_MEMORY: MEMORY}
     return frozenset(limits[name] for name in names if name in limits)
 
 
 def deployed(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
-    """The KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no second
-    one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Where that webhook is away, a tenant's is younger."""
+    """Returns the KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no
+    second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). While that webhook is away, a tenant's CR is
+    younger."""
     return _oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
 
 
 def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
-    """The version of the KubeVirt that is installed, as its CR says it."""
+    """Returns the version of the installed KubeVirt, as its CR reports it."""
     kubevirt = deployed(kubevirts)
     return kubevirt.status.observed_kube_virt_version if kubevirt else None
 
 
-def virt_controllers(kubevirts: Sequence[KubeVirt], chosen: Collection[str] = ()) -> Sequence[str]:
-    """virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of the
-    KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces.
+def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection[str] = ()) -> Sequence[str]:
+    """Returns virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of
+    the KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces.
 
     The one list of accounts that the reserve, the locks and deploy/policy.yaml go by. virt-controller alone creates
     launcher and attachment pods and patches their metadata (KubeVirt pkg/virt-controller/watch: vmi/lifecycle.go,
     vmi/volume-hotplug.go, migration.go, descheduler.go); virt-api, virt-handler and virt-operator only read, delete and
     exec. Names are exact: any tenant can create a service account of that name in the own namespace.
     """
-    if chosen:
-        return sorted(chosen)
+    if configured_users:
+        return sorted(configured_users)
     kubevirt = deployed(kubevirts) or _oldest(kubevirts)
     namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
     return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
