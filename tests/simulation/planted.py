@@ -84,9 +84,8 @@ def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
     own = Room._own
 
-    def whole(self: Room, missing: Missing) -> dict[str, ResourceList]:
-        (name,), (wanted,) = own(self, missing), own(self, missing).values()
-        return {name: maximum(wanted, missing.need(self._facts)[1])}
+    def whole(self: Room, missing: Missing) -> ResourceList:
+        return maximum(own(self, missing), missing.need(self._facts)[1])
 
     Room._own = whole  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ The base pays for what a VM has grown by, as in the annotation strategy: the sam
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -23,12 +24,14 @@ from kubeloop.api.resource_list import (
     maximum,
     minimum,
     parse_resource_list,
+    subtract,
     total,
 )
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import compared
 from pkg.util.kubevirt.claims import Claims, labelled_claims, state_claims
+from pkg.util.kubevirt.evidence import VMI, controller_of
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.rendering import Rendering
@@ -93,6 +96,9 @@ class Room:
         self._granted = {vm.name: vm.granted for vm in vms}
         self._wanted = {vm.name: vm.wanted_entry for vm in vms}
         self._let_in: dict[str, ResourceList] = {}
+        self._sum_of_let_in: ResourceList = {}
+        self._sum_of_all = total(self._granted.values())
+        # Invariant: the sum over `_granted`, in which those that are let in have what is granted to them.
         self._needed: ResourceList = {}
 
     def refuses(self, missing: Missing) -> bool:
@@ -111,42 +117,52 @@ class Room:
 
     def let_in(self, missing: Missing) -> None:
         """Add what is granted to it."""
-        self._let_in |= self._own(missing)
+        self._sum_of_let_in, self._sum_of_all = self._sums_with(missing)
+        self._let_in[missing.vmi.name] = self._own(missing)
         self._needed = add(self._needed, missing.need(self._facts)[1])
 
     @property
     def added(self) -> ResourceList:
         """What is added for all that are let in, and for all VMs whose migration is under way."""
-        return self._sum(self._granted | self._let_in)
+        return self._limited(self._sum_of_all)
 
     def _raised(self, missing: Missing, need: ResourceList) -> ResourceList:
         """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
         are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
         it."""
-        own = self._own(missing)
-        alone, added = self._sum(self._let_in | own), self._sum(self._granted | self._let_in | own)
-        wanted = own[missing.vmi.name]
+        alone, added = map(self._limited, self._sums_with(missing))
+        wanted = self._own(missing)
         has_grown = {name for name, amount in need.items() if amount > wanted.get(name, ZERO)}
         return {n: limit + (alone if n in has_grown else added).get(n, ZERO) for n, limit in self._hard.items()}
 
-    def _own(self, missing: Missing) -> dict[str, ResourceList]:
-        return {missing.vmi.name: self._wanted.get(missing.vmi.name, {})}
+    def _sums_with(self, missing: Missing) -> tuple[ResourceList, ResourceList]:
+        """The sums of what is granted to those that are let in, and to all, with this migration's VM among them."""
+        name, wanted = missing.vmi.name, self._own(missing)
+        before = self._let_in.get(name, {})
+        let_in = _replaced(self._sum_of_let_in, before, wanted)
+        return let_in, _replaced(self._sum_of_all, before or self._granted.get(name, {}), wanted)
 
-    def _sum(self, of_vms: Mapping[str, ResourceList]) -> ResourceList:
-        granted = minimum(self._most, total(of_vms.values()))
+    def _own(self, missing: Missing) -> ResourceList:
+        return self._wanted.get(missing.vmi.name, {})
+
+    def _limited(self, amounts: ResourceList) -> ResourceList:
+        granted = minimum(self._most, amounts)
         return {name: amount for name, amount in granted.items() if name in self._hard}
 
 
 def missing_targets(facts: Facts) -> list[Missing]:
     """The refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
+    launchers: dict[str, list[Pod]] = defaultdict(list)
+    for pod in facts.pods:
+        launchers[controller_of(pod, VMI).uid].append(pod)
     found = []
     for migration in sorted(facts.migrations, key=by_creation):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
         source = next(iter(sides_of(vmi, [migration], pods).home), None)
-        targets = target_launchers(migration, vmi, facts.pods)
+        targets = target_launchers(migration, vmi, launchers[vmi.uid])
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
         else:
@@ -177,6 +193,12 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
+
+
+def _replaced(amounts: ResourceList, before: ResourceList, after: ResourceList) -> ResourceList:
+    """Returns a sum in which one summand is another one."""
+    rest = {name: amount for name, amount in subtract(amounts, before).items() if amount or name not in before}
+    return add(rest, after)
 
 
 def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
