@@ -1,4 +1,4 @@
-"""Whether the KubeVirt that is installed is one that headroom knows."""
+"""The check that headroom knows the KubeVirt that is installed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def register(management: Management, _events: EventRecorder, settings: Settings)
     """Warns once for each version that is newer than all known ones; not where an operator has chosen a profile."""
     if settings.profile is not None:
         return
-    said: set[str | None] = set()
+    logged_versions: set[str | None] = set()
 
     async def on_kubevirt_changed(_key: str, kubevirt: KubeVirt | None) -> None:
         version = observed_version([kubevirt]) if kubevirt else None
-        if is_unknown(version) and version not in said:
-            said.add(version)
+        if is_unknown(version) and version not in logged_versions:
+            logged_versions.add(version)
             newer = f"KubeVirt {version} is newer than the releases that headroom knows: launcher pods are estimated"
             log.warning("%s by profile %r; --kubevirt-profile selects another one", newer, NEWEST)
 

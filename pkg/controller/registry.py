@@ -1,4 +1,4 @@
-"""Every controller there is."""
+"""The registry of all controllers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITERS_OF_OTHER_KINDS = (namespace.register, virtualmachine.register, managedt
 
 
 def register_all(management: Management, events: EventRecorder, settings: Settings) -> None:
-    """Attach every controller to its informers; call before `management.start()`.
+    """Attaches every controller to its informers; call before `management.start()`.
 
     A dry run is about quotas: what else would be written is not decided at all.
     """

@@ -38,32 +38,33 @@ class VMIHandler:
     """Handles VirtualMachineInstances: the one writer of their three state annotations and of a VM's timestamp."""
 
     migrations: Controller[VirtualMachineInstanceMigration]
-    instances: ResourceClient[VirtualMachineInstance]
-    machines: Controller[VirtualMachine]
+    vmis: ResourceClient[VirtualMachineInstance]
+    vms: Controller[VirtualMachine]
     pods: Controller[Pod]
     # By a VMI's key since when it has shown another state than its migration's.
-    _lacking: dict[str, float] = field(default_factory=dict, init=False)
+    _differs_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
-        """A VMI that is being deleted is left alone. Returns it as it was written: a migration's next event often comes
-        before our patch is seen. Raises RetryAfter while its state may change again."""
+        """Shows the migration's state on a VMI that is not being deleted. Returns the VMI as it was written: a
+        migration's next event often comes before our patch is seen. Raises RetryAfter while its state may change
+        again."""
         if vmi is None:
-            self._lacking.pop(key, None)
+            self._differs_since.pop(key, None)
         if vmi is None or vmi.deleting:
             return None
         if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi, migration_uid)
         return await self._show_state(vmi)
 
-    def of_instance(self, vmi: VirtualMachineInstance) -> list[str]:
-        return self._unless_waiting(vmi.key)
+    def keys_of_vmi(self, vmi: VirtualMachineInstance) -> list[str]:
+        return self._keys_unless_waiting(vmi.key)
 
-    def of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
-        return self._unless_waiting(f"{migration.namespace}/{migration.spec.vmi_name}")
+    def keys_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
+        return self._keys_unless_waiting(f"{migration.namespace}/{migration.spec.vmi_name}")
 
-    def _unless_waiting(self, key: str) -> list[str]:
-        """No key while its timer runs: what is there then counts."""
-        return [] if loop_time() < self._lacking.get(key, float("-inf")) + SETTLED - _EARLY else [key]
+    def _keys_unless_waiting(self, key: str) -> list[str]:
+        """Returns the key, or none while its timer runs: the state at its end counts."""
+        return [] if loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY else [key]
 
     async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
         labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
@@ -73,7 +74,7 @@ class VMIHandler:
                     await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
 
     async def _show_state(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance | None:
-        """Write the state of its migration to the VMI; remove that of a deleted migration."""
+        """Writes the state of its migration to the VMI, or removes that of a deleted migration."""
         written = None
         migrations = self.migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
         changes = annotations_for(vmi, migrations)
@@ -81,16 +82,16 @@ class VMIHandler:
         if unknown is not None:
             changes = cleared(vmi)
         if changes:
-            left = self._lacking.setdefault(vmi.key, loop_time()) + SETTLED - loop_time()
-            if left > _EARLY:
-                raise RetryAfter(left, "the state may change again")
+            seconds_left = self._differs_since.setdefault(vmi.key, loop_time()) + SETTLED - loop_time()
+            if seconds_left > _EARLY:
+                raise RetryAfter(seconds_left, "the state may change again")
             if unknown is None or not await self._exists(vmi.namespace, unknown):
                 written = await self._write(vmi, changes)
-        self._lacking.pop(vmi.key, None)
+        self._differs_since.pop(vmi.key, None)
         return written
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
-        """Asked of the server: a migration that is new may not have reached the cache yet."""
+        """Reports whether a migration exists, by a live list: a new one may not have reached the cache yet."""
         try:
             migrations = await self.migrations.client.list(namespace)
         except STATUS_404:  # the kind itself is gone; that says nothing
@@ -100,28 +101,30 @@ class VMIHandler:
     async def _write(
         self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]
     ) -> VirtualMachineInstance | None:
-        """A VMI that went away needs no state."""
+        """Writes the state and returns the VMI, or None if it is gone."""
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
         patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
         try:
-            written = await self.instances.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+            written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
             return None
-        if self.machines.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
+        if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
             stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
             with suppress(NotFound):
-                await self.machines.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
+                await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         return written
 
 
 def shown_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """What a VMI shows of it."""
+    """Returns the part of a migration that its VMI shows."""
     return migration.uid, None if is_finished(migration) else state_of(migration)
 
 
-def read_of_instance(vmi: VirtualMachineInstance) -> object:
-    """What the handler reads of a VMI."""
+def read_of_vmi(vmi: VirtualMachineInstance) -> object:
+    """Returns the part of a VMI that the handler reads."""
     status = trusted_status(vmi)
     state = status.migration_state
-    ended = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
-    return vmi.deleting, ended, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]
+    finished_migration = (
+        (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
+    )
+    return vmi.deleting, finished_migration, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]

@@ -52,7 +52,7 @@ REMOVALS_SECONDS = 60.0
 
 
 @dataclass(eq=False)
-class Handler:
+class HoldingHandler:
     """Handles Namespaces; the one writer of the label."""
 
     namespaces: Controller[Namespace]
@@ -63,36 +63,36 @@ class Handler:
     """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
     _written: dict[str, Namespace] = field(default_factory=dict, init=False)
     # Namespaces as our last patch left them: the cache may be behind.
-    _counts_from: dict[str, float] = field(default_factory=dict, init=False)
+    _effective_from: dict[str, float] = field(default_factory=dict, init=False)
     # Of the namespaces that this process labelled. One that was found labelled was so before we started: that is long
     # enough.
-    _free_since: dict[str, float] = field(default_factory=dict, init=False)
+    _unneeded_since: dict[str, float] = field(default_factory=dict, init=False)
     _removed_at: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list), init=False)
     # By namespace when others removed the label since it was last reported.
-    _writing: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock), init=False)
+    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock), init=False)
     # A raise while the label goes waits for that, and has it set anew.
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
-        """Set the label, or remove it LINGER seconds after the last entry. Raises RetryAfter until then."""
+        """Sets the label, or removes it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
-            for known in (self._written, self._counts_from, self._free_since, self._removed_at, self._writing):
-                known.pop(key, None)
+            for states in (self._written, self._effective_from, self._unneeded_since, self._removed_at, self._locks):
+                states.pop(key, None)
             return
         policy = self._policy_for_pods()
-        if policy and not switched_off(namespace) and self._wants(key, policy):
-            self._free_since.pop(key, None)
-            await self._ensure(key)
+        if policy and not switched_off(namespace) and self._needs_label(key, policy):
+            self._unneeded_since.pop(key, None)
+            await self._ensure_label(key)
         elif self._is_labelled(key):
-            await self._release(key, reserve=bool(policy))
+            await self._remove_label(key, reserve=bool(policy))
 
-    def follows_migrations(self) -> bool:
-        """Whether the label depends on which migrations are under way; else a namespace with a VM has it."""
+    def depends_on_migrations(self) -> bool:
+        """Reports whether the label depends on the migrations under way. If not, every namespace with a VM has it."""
         return self._policy_for_pods() == FAIL
 
     def _policy_for_pods(self) -> str:
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
-    def _wants(self, name: str, policy: str) -> bool:
+    def _needs_label(self, name: str, policy: str) -> bool:
         if self.source.budgets.list(name):  # nothing is added there
             return False
         quotas = self.source.quotas.list(name)
@@ -101,33 +101,34 @@ class Handler:
         return holds(quotas, self.source.migrations.list(name))
 
     async def before_raise(self, namespace: str) -> None:
-        """Call before a quota of the namespace is raised. Raises RetryAfter while the label does not count yet.
+        """Sets the label; call before a quota of the namespace is raised. Raises RetryAfter while the label does not
+        count yet.
 
         A label that cannot be written does not delay a migration: the headroom is then not reserved.
         """
         if not self._policy_for_pods():
             return
-        self._free_since.pop(namespace, None)
+        self._unneeded_since.pop(namespace, None)
         try:
-            await self._ensure(namespace)
+            await self._ensure_label(namespace)
         except ApiError as exc:
             log.warning(
                 "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
             )
             return
-        left = self._counts_from.get(namespace, float("-inf")) - loop_time()
-        if left > 0:
-            raise RetryAfter(left, "the namespace was labelled just now")
+        seconds_left = self._effective_from.get(namespace, float("-inf")) - loop_time()
+        if seconds_left > 0:
+            raise RetryAfter(seconds_left, "the namespace was labelled just now")
 
-    async def _ensure(self, name: str) -> None:
-        async with self._writing[name]:
+    async def _ensure_label(self, name: str) -> None:
+        async with self._locks[name]:
             if self._is_labelled(name):
                 return
             self._report_removal(name)
             began = loop_time()
-            await self._label(name, constants.TRUE)
+            await self._write_label(name, constants.TRUE)
             now = loop_time()
-            self._counts_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
+            self._effective_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
 
     def _report_removal(self, name: str) -> None:
         """Reports, now and then, that another client has removed the label that this process had set."""
@@ -135,7 +136,7 @@ class Handler:
         if written is None or written.labels.get(constants.LABEL_HOLDING) != constants.TRUE:
             return
         now = loop_time()
-        recent = [at for at in self._removed_at[name] if now - at < REMOVALS_SECONDS] + [now]
+        recent = [removed_at for removed_at in self._removed_at[name] if now - removed_at < REMOVALS_SECONDS] + [now]
         self._removed_at[name] = recent if len(recent) < REMOVALS else []
         if len(recent) == REMOVALS:
             self.events.event(
@@ -146,34 +147,34 @@ class Handler:
                 "headroom that is added for migrations here; have that client leave the label alone",
             )
 
-    async def _release(self, name: str, *, reserve: bool) -> None:
-        since = self._free_since.setdefault(name, loop_time())
-        left = since + LINGER - loop_time()
-        if reserve and left > 0:
-            raise RetryAfter(left, "keeping the label for the next migration")
-        async with self._writing[name]:
-            await self._label(name, None)
+    async def _remove_label(self, name: str, *, reserve: bool) -> None:
+        since = self._unneeded_since.setdefault(name, loop_time())
+        seconds_left = since + LINGER - loop_time()
+        if reserve and seconds_left > 0:
+            raise RetryAfter(seconds_left, "keeping the label for the next migration")
+        async with self._locks[name]:
+            await self._write_label(name, None)
 
     def _is_labelled(self, name: str) -> bool:
-        """Also where there is no such namespace: it needs no label."""
+        """Reports whether a namespace has the label. True also if the namespace does not exist: it needs none."""
         cached = self.namespaces.cache().get(name=name)
-        known = cached and newer(cached, self._written.get(name))
-        return known is None or known.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+        newest = cached and newer(cached, self._written.get(name))
+        return newest is None or newest.labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
-    async def _label(self, name: str, value: str | None) -> None:
+    async def _write_label(self, name: str, value: str | None) -> None:
         with contextlib.suppress(NotFound):
-            self._written[name] = await self.namespaces.client.merge_patch(_labelled(value), name=name)
+            self._written[name] = await self.namespaces.client.merge_patch(_label_patch(value), name=name)
 
 
 async def unlabel_all(client: Client) -> list[str]:
-    """The names of the namespaces that were labelled. Raises ApiError."""
+    """Removes the label everywhere and returns the names of the namespaces that had it. Raises ApiError."""
     namespaces = client.resource(NAMESPACES)
     labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
         with contextlib.suppress(NotFound):
-            await namespaces.merge_patch(_labelled(None), name=namespace.name)
+            await namespaces.merge_patch(_label_patch(None), name=namespace.name)
     return [namespace.name for namespace in labelled]
 
 
-def _labelled(value: str | None) -> dict[str, object]:
+def _label_patch(value: str | None) -> dict[str, object]:
     return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}

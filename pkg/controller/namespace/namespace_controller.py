@@ -20,14 +20,14 @@ from pkg.util.resourcequota.rancher import annotation_of
 
 
 @dataclass(eq=False)
-class Handler:
+class NamespaceHandler:
     """Handles Namespaces; creates ResourceQuotas, never changes one."""
 
     quotas: Controller[ResourceQuota]
     events: EventRecorder
 
     async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
-        """Nothing without an annotation, nothing where a default quota stands."""
+        """Creates the default quota of a namespace that has the annotation and no such quota."""
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = annotation_of(namespace)

@@ -8,8 +8,8 @@ from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller.namespace.holding_controller import Handler as HoldingHandler
-from pkg.controller.namespace.namespace_controller import Handler
+from pkg.controller.namespace.holding_controller import HoldingHandler
+from pkg.controller.namespace.namespace_controller import NamespaceHandler
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.holding import policy_for_pods, read_of_quota
 from pkg.util.resourcequota.managed import is_served
@@ -19,11 +19,11 @@ HOLDING_CONTROLLER = "holdingController"
 
 
 def register(management: Management, events: EventRecorder, settings: Settings) -> None:
-    """Default quotas only with `--render-default-quota`."""
+    """Registers the controller of default quotas, with `--render-default-quota` alone."""
     if not settings.policy.render:
         return
     namespaces, quotas = management.namespaces, management.resource_quotas
-    handler = Handler(quotas, events)
+    handler = NamespaceHandler(quotas, events)
     namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of)
 
@@ -31,23 +31,23 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
 def register_holding(
     management: Management, events: EventRecorder, settings: Settings
 ) -> Callable[[str], Awaitable[None]]:
-    """The label of namespaces that hold added headroom, and what the writer of quotas calls before it raises one."""
+    """Registers the controller of the label, and returns what the writer of quotas calls before it raises one."""
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
     handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
 
-    def where_held(obj: Object) -> list[str]:
-        return [obj.namespace] if handler.follows_migrations() else []
+    def where_migrations_matter(obj: Object) -> list[str]:
+        return [obj.namespace] if handler.depends_on_migrations() else []
 
     namespaces.watch_related(quotas, _namespace_of, reads=is_served)
-    namespaces.watch_related(quotas, where_held, reads=read_of_quota)
-    namespaces.watch_related(management.virtual_machine_instance_migrations, where_held, reads=is_finished)
+    namespaces.watch_related(quotas, where_migrations_matter, reads=read_of_quota)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, where_migrations_matter, reads=is_finished)
     namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
     namespaces.watch_related(
         registrations,
         lambda _: {quota.namespace for quota in quotas.cache().list()},
-        reads=lambda each: policy_for_pods([each]),
+        reads=lambda registration: policy_for_pods([registration]),
     )
     return handler.before_raise
 

@@ -36,11 +36,11 @@ AGAIN = 5.0
 
 
 @dataclass(eq=False)
-class Handler:
+class VMHandler:
     """Handles VirtualMachines."""
 
-    machines: ResourceClient[VirtualMachine]
-    instances: CacheReader[VirtualMachineInstance]
+    vms: ResourceClient[VirtualMachine]
+    vmis: CacheReader[VirtualMachineInstance]
     quotas: Controller[ResourceQuota]
     pods: Controller[Pod]
     observer: Observer
@@ -49,77 +49,79 @@ class Handler:
     slices: TimeSlices = field(default_factory=TimeSlices)
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
 
-    async def on_virtual_machine_changed(self, key: str, machine: VirtualMachine | None) -> None:
-        """Raises RetryAfter while the VM wants to run and has no pod."""
-        starts = machine is not None and wants_to_run(machine) and not self.pods.cache().by_index(LAUNCHERS_BY_VM, key)
-        if machine is None or machine.deleting or not starts:
+    async def on_virtual_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
+        """Halts the VM if its quotas refuse it for CONFIRM seconds. Raises RetryAfter while the VM wants to run and has
+        no pod.
+        """
+        starts = vm is not None and wants_to_run(vm) and not self.pods.cache().by_index(LAUNCHERS_BY_VM, key)
+        if vm is None or vm.deleting or not starts:
             self._short_since.pop(key, None)
-            if machine is not None and not machine.deleting:
-                await self._clear(machine)
+            if vm is not None and not vm.deleting:
+                await self._clear(vm)
             return
-        if await self._shortage(machine, filter(is_default, self.quotas.cache().list(machine.namespace))) is None:
+        if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace))) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
-        left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
-        if left > 0:
-            raise RetryAfter(left, "confirming the shortage")
-        shortage = await self._live_shortage(machine)
+        seconds_left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
+        if seconds_left > 0:
+            raise RetryAfter(seconds_left, "confirming the shortage")
+        shortage = await self._live_shortage(vm)
         if shortage is None:
             raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
-        await self._halt(machine, shortage)
+        await self._halt(vm, shortage)
         self._short_since.pop(key, None)
 
     async def _shortage(
-        self, machine: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
+        self, vm: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
     ) -> InsufficientResources | None:
-        """`pods`: these, instead of the cache's."""
+        """Returns the shortage of the first quota that refuses the VM. `pods`: these, instead of the cache's."""
         for quota in quotas:
             observed = self.observer.observe(quota, self.clock())
             observed = observed if pods is None else replace(observed, pods=pods)
             await self.slices.work_out(observed, EXACT)
-            shortage = shortage_of(machine, observed)
+            shortage = shortage_of(vm, observed)
             if shortage is not None:
                 return shortage
         return None
 
-    async def _live_shortage(self, machine: VirtualMachine) -> InsufficientResources | None:
-        """The pod may exist and be counted, while the cache has only the new quota (harvester issue
-        7585)."""
-        namespace = machine.namespace
+    async def _live_shortage(self, vm: VirtualMachine) -> InsufficientResources | None:
+        """Returns the shortage by live reads. A pod may be counted while the cache has only the new quota (harvester
+        issue 7585)."""
+        namespace = vm.namespace
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
         pods = await self.pods.client.list(namespace, label_selector=constants.LABEL_APP)
-        return None if has_pod(machine, pods) else await self._shortage(machine, quotas, pods)
+        return None if has_pod(vm, pods) else await self._shortage(vm, quotas, pods)
 
-    async def _halt(self, machine: VirtualMachine, shortage: InsufficientResources) -> None:
+    async def _halt(self, vm: VirtualMachine, shortage: InsufficientResources) -> None:
         spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}
-        if machine.spec.running is not None:
+        if vm.spec.running is not None:
             spec["running"] = None  # KubeVirt takes only one of the two
         patch = {
             "metadata": {
-                "resourceVersion": machine.metadata.resource_version,
+                "resourceVersion": vm.metadata.resource_version,
                 "annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: str(shortage)},
             },
             "spec": spec,
         }
         with suppress(NotFound):
-            await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
+            await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
             self.events.event(
-                machine,
+                vm,
                 "Warning",
                 constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
                 f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}",
             )
 
-    async def _clear(self, machine: VirtualMachine) -> None:
-        """The reason stays until the VM runs: a person who starts it again may want to read it."""
-        if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in machine.annotations:
+    async def _clear(self, vm: VirtualMachine) -> None:
+        """Removes the reason once the VM runs: a person who starts it again may want to read it before."""
+        if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in vm.annotations:
             return
-        instance = self.instances.get(namespace=machine.namespace, name=machine.name)
-        runs = instance is not None and trusted_status(instance).phase == constants.VMI_PHASE_RUNNING
-        if not runs or run_strategy(machine) == constants.RUN_STRATEGY_HALTED:
+        vmi = self.vmis.get(namespace=vm.namespace, name=vm.name)
+        runs = vmi is not None and trusted_status(vmi).phase == constants.VMI_PHASE_RUNNING
+        if not runs or run_strategy(vm) == constants.RUN_STRATEGY_HALTED:
             return
         patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
         with suppress(NotFound):
-            await self.machines.merge_patch(patch, name=machine.name, namespace=machine.namespace)
+            await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
