@@ -18,7 +18,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt.automatic import MigrationCreator, migrates_on_eviction
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import Limits
+from pkg.util.kubevirt.migration import ParallelLimits
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class EvacuationHandler:
 
     vmis: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
-    limits: Callable[[], Limits]
+    limits: Callable[[], ParallelLimits]
 
     def __post_init__(self) -> None:
         self.vmis.add_indexer(_BY_NODE, nodes_of)

@@ -9,7 +9,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.lookup import Migrations, Pods, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
-from pkg.util.kubevirt.migration import Limits, hindrance, is_finished
+from pkg.util.kubevirt.migration import ParallelLimits, is_finished, parallel_limit_reason
 
 
 @dataclass(eq=False)
@@ -23,14 +23,16 @@ class Gate:
     migrations: Migrations
     vmis: CacheReader[VirtualMachineInstance]
     pods: Pods
-    limits: Callable[[], Limits]
+    limits: Callable[[], ParallelLimits]
     enqueue: Callable[[str], None]
     _reservations: set[str] = field(default_factory=set, init=False)
     _queue: dict[str, None] = field(default_factory=dict, init=False)
 
     def enter(self, key: str, node: str) -> str:
         """Reserves a place for a migration away from `node`; returns "" or the reason why it waits."""
-        reason = hindrance([self._sources(k) for k in self._running_keys() if k != key], node, self.limits())
+        reason = parallel_limit_reason(
+            [self._sources(k) for k in self._running_keys() if k != key], node, self.limits()
+        )
         if reason:
             self._queue[key] = None
         else:
@@ -60,7 +62,7 @@ class Gate:
                 return
             vmi = self._vmi_of(key)
             node = (vmi.status.node_name or "") if vmi else ""
-            if not hindrance(running_sources, node, limits):
+            if not parallel_limit_reason(running_sources, node, limits):
                 del self._queue[key]
                 running_sources.append(frozenset({node}))
                 self.enqueue(key)

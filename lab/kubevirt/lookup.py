@@ -14,9 +14,9 @@ from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineIn
 from lab.kubevirt.options import StandInOptions, reported_version
 from pkg.config.management import Management
 from pkg.util import constants
-from pkg.util.kubevirt.migration import Limits, is_finished, limits_of
+from pkg.util.kubevirt.migration import ParallelLimits, is_finished, parallel_limits_of
 from pkg.util.kubevirt.profiles import NEWEST, PROFILES
-from pkg.util.kubevirt.rendering import Rendering, deployed, limited_by, rendering
+from pkg.util.kubevirt.rendering import Rendering, deployed_kubevirt, limited_resources, rendering
 
 _BY_INSTANCE = "instance"
 _BY_JOB = "migration job"
@@ -117,7 +117,7 @@ class Configuration:
             (),
             PROFILES[self._options.overhead_profile],
             namespace.labels if namespace else {},
-            limited_by(limit for quota in self._quotas.list(name) for limit in quota.hard),
+            limited_resources(limit for quota in self._quotas.list(name) for limit in quota.hard),
         )
 
     @property
@@ -129,11 +129,11 @@ class Configuration:
         """Reports whether VMIs have the overhead in status.memory.memoryOverhead, as recorded ones do."""
         return self._options.overhead_profile == NEWEST
 
-    def limits(self) -> Limits:
+    def limits(self) -> ParallelLimits:
         """The parallel limits: the CR's, else the command line's."""
-        defaults = Limits(self._options.parallel_migrations, self._options.parallel_outbound)
-        kubevirt = deployed(self._kubevirts.list())
-        return limits_of(kubevirt.spec.configuration, defaults) if kubevirt else defaults
+        defaults = ParallelLimits(self._options.parallel_migrations, self._options.parallel_outbound)
+        kubevirt = deployed_kubevirt(self._kubevirts.list())
+        return parallel_limits_of(kubevirt.spec.configuration, defaults) if kubevirt else defaults
 
 
 def vmi_keys(pod: Pod) -> list[str]:

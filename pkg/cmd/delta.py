@@ -17,9 +17,9 @@ from pkg.cmd.delta_context import Context
 from pkg.cmd.flags import option
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
-from pkg.util.kubevirt.claims import claim_to_come
+from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
-from pkg.util.kubevirt.launcher import instance_of
+from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import factor_of
@@ -101,7 +101,7 @@ class _Calculator:
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
         # All that quota counts of the target's launcher and attachment pods, and of the claim for its state.
         pods = target_usage(vmi, self._context.source(vmi), rendering, ResourceQuotaSpec())
-        claim = claim_to_come(vmi, self._context.claims(vmi.namespace), rendering)
+        claim = target_claim_usage(vmi, self._context.claims(vmi.namespace), rendering)
         target = format_resource_list(add(pods, claim))
         counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
         return line | {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
@@ -125,7 +125,7 @@ def _decode(document: Mapping[str, Any], arch: Arch | None, estimate: EstimateKi
         vm = msgspec.convert(document, VirtualMachine)
         if missing := missing_instancetype(vm):
             raise ManifestError(f"its {missing} is not read: give the VirtualMachineInstance, once it runs")
-        vmi = instance_of(vm)
+        vmi = vmi_of(vm)
     else:
         vmi = msgspec.convert(document, VirtualMachineInstance)
     # Harvester's formula takes a VMI as it is; one that the API server has stored is complete.

@@ -18,7 +18,7 @@ from pkg.cmd.manifests import group_of
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, limited_by, observed_version
+from pkg.util.kubevirt.rendering import Rendering, limited_resources, observed_version
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
@@ -90,7 +90,9 @@ class Context:
         return replace(
             found,
             ratio=configured if ratio is None else ratio,
-            quota_limits=found.quota_limits if any(self._kept.values()) else limited_by((LIMITS_CPU, LIMITS_MEMORY)),
+            quota_limits=found.quota_limits
+            if any(self._kept.values())
+            else limited_resources((LIMITS_CPU, LIMITS_MEMORY)),
             network_resources=self._network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )

@@ -21,7 +21,7 @@ from pkg.report.fit import Fit
 from pkg.report.installation import Installed
 from pkg.report.reader import FAILURE_SELECTOR, Absent, read_snapshot, require
 from pkg.report.snapshot import Snapshot
-from pkg.util.amounts import shown
+from pkg.util.amounts import format_amount
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
     rows = [
-        [name, *(shown(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
+        [name, *(format_amount(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
         for name, need in fit.needs.items()
     ]
     title = f"quota {fit.quota}   {installed.keeper_title(fit.kept_by)}"

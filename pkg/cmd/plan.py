@@ -28,7 +28,7 @@ from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.reader import read_capacity, read_snapshot, require
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
-from pkg.util.amounts import listed, shown
+from pkg.util.amounts import format_amount, format_amounts
 
 EVERY_NODE = "all"
 _AT_ONCE = 2
@@ -136,13 +136,17 @@ class _SizeAnswer(Answer):
         parts: list[RenderableType] = []
         for quota in answer.quotas:
             rows = [
-                [name, *(shown(amount, name) for amount in structs.astuple(need))] for name, need in quota.needs.items()
+                [name, *(format_amount(amount, name) for amount in structs.astuple(need))]
+                for name, need in quota.needs.items()
             ]
             parts += reports.table(f"quota {quota.name}   {len(answer.vms)} VMs", columns, rows)
             parts += map(reports.line, quota.verdicts)
             if quota.ratios:
                 rows = [
-                    [size.ratio, *(shown(amount, "limits.memory") for amount in (size.run, size.largest, size.at_once))]
+                    [
+                        size.ratio,
+                        *(format_amount(amount, "limits.memory") for amount in (size.run, size.largest, size.at_once)),
+                    ]
                     for size in quota.ratios
                 ]
                 columns_at = ["overhead ratio", "all run#", "one migrates#", at_once_column]
@@ -179,7 +183,9 @@ class _EvacuationAnswer(Answer):
         rows = []
         for node in nodes:
             raised_amounts = total(fit.raised for _namespace, fit in node.plan.together)
-            rows.append([node.node, str(len(node.plan.vms)), str(len(node.violations)), listed(raised_amounts) or "-"])
+            rows.append(
+                [node.node, str(len(node.plan.vms)), str(len(node.violations)), format_amounts(raised_amounts) or "-"]
+            )
         parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
         stays = [reports.problem(_stay_line(node.node, violation)) for node in nodes for violation in node.violations]
         worst = max(nodes, key=lambda node: node.node == self.evacuation.worst)
@@ -211,7 +217,7 @@ class _PlanAnswer(Answer):
         parts = _with_reasons(title, columns, [_row(vm) for vm in migration_plan.vms])
         if migration_plan.together:
             rows = [
-                [f"{namespace}/{fit.quota}", _yes_or_no(fit.fits_then), listed(fit.raised), _reasons([fit])]
+                [f"{namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
                 for namespace, fit in migration_plan.together
             ]
             columns = ["quota", "with headroom", "headroom adds", "why"]
@@ -238,7 +244,7 @@ def _row(vm: VmPlan) -> list[str]:
     name = f"{vm.namespace}/{vm.vm}"
     if vm.migrates:
         return [name, vm.node or "-", "migrates already", "", "", "", "; ".join(vm.notes)]
-    adds = "; ".join(f"{fit.quota}: {listed(fit.raised)}" for fit in vm.fits if fit.raised)
+    adds = "; ".join(f"{fit.quota}: {format_amounts(fit.raised)}" for fit in vm.fits if fit.raised)
     return [
         name,
         vm.node or "-",

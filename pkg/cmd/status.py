@@ -26,7 +26,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, headline
 from pkg.report.status import status as statuses
 from pkg.report.totals import Totals, totals
-from pkg.util.amounts import listed, shown
+from pkg.util.amounts import format_amount, format_amounts
 
 
 class CheckedPart(StrEnum):
@@ -157,7 +157,7 @@ def _raised_lines(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[Renderable
             leftovers = f": {', '.join(entry.left)} still counts{latest}"
         yield reports.line(f"  {entry.vm}   {entry.state}{since}{leftovers}")
     if quota.compensation:
-        yield reports.line(f"  refused pods   compensation {listed(quota.compensation)}")
+        yield reports.line(f"  refused pods   compensation {format_amounts(quota.compensation)}")
     yield from (reports.problem(problem, "  ") for problem in quota.problems)
 
 
@@ -165,7 +165,7 @@ def _total_parts(sums: Totals) -> list[RenderableType]:
     rows = []
     for name, row in sums.resources.items():
         amounts = row.bases, row.added, row.hard, row.used, row.allocatable
-        rows.append([name, *("-" if amount is None else shown(amount, name) for amount in amounts)])
+        rows.append([name, *("-" if amount is None else format_amount(amount, name) for amount in amounts)])
     columns = ["resource", "bases#", "added#", "hard#", "used#", "nodes offer#"]
     title = f"all quotas: {sums.quotas}, of namespaces: {sums.namespaces}"
     return [*reports.table(title, columns, rows), *(reports.line(text) for text in sums.verdicts)]
@@ -173,12 +173,12 @@ def _total_parts(sums: Totals) -> list[RenderableType]:
 
 def _summary_of_quota(quota: QuotaStatus) -> Iterator[str]:
     yield ", ".join(
-        f"{name} {shown(row.hard, name)}" + (f" ({shown(row.added, name)} added)" if row.added else "")
+        f"{name} {format_amount(row.hard, name)}" + (f" ({format_amount(row.added, name)} added)" if row.added else "")
         for name, row in quota.resources.items()
     )
     yield from (f"{entry.vm} {entry.state}" for entry in quota.additions)
     if quota.compensation:
-        yield f"compensation {listed(quota.compensation)}"
+        yield f"compensation {format_amounts(quota.compensation)}"
     yield from (f"! {problem}" for problem in quota.problems)
 
 
@@ -204,13 +204,15 @@ def _quota_parts(quota: QuotaStatus, installed: Installed) -> list[RenderableTyp
         f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}",
         ["resource", "base#", "added#", "hard#", "used#"],
         [
-            [name, *(shown(q, name) for q in (row.base, row.added, row.hard, row.used))]
+            [name, *(format_amount(q, name) for q in (row.base, row.added, row.hard, row.used))]
             for name, row in quota.resources.items()
         ],
     )
-    entries = [[entry.vm, entry.state, entry.since or "-", listed(entry.resources)] for entry in quota.additions]
+    entries = [
+        [entry.vm, entry.state, entry.since or "-", format_amounts(entry.resources)] for entry in quota.additions
+    ]
     if quota.compensation:
-        entries.append(["(refused pods)", "compensation", "-", listed(quota.compensation)])
+        entries.append(["(refused pods)", "compensation", "-", format_amounts(quota.compensation)])
     if entries:
         parts += reports.table("added", ["VM", "state", "since", "resources"], entries)
     return [*parts, *(reports.problem(problem) for problem in quota.problems)]

@@ -11,8 +11,8 @@ from kubeloop.api.objects import condition_is_true
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
-from pkg.util.amounts import shown
-from pkg.util.kubevirt.claims import Move, doubled, moves
+from pkg.util.amounts import format_amount
+from pkg.util.kubevirt.claims import Move, moves_of, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
 from pkg.util.resourcequota.base import counts_of_devices
@@ -96,7 +96,7 @@ def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
 def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it, that its volumes move."""
     notes = [text for text in [unmigratable_reason(vmi)] if text]
-    volume_moves = moves(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
+    volume_moves = moves_of(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
     if volume_moves:
         notes.append(_volumes_note(snapshot, vmi.namespace, volume_moves))
     return notes
@@ -122,8 +122,8 @@ def halted_reason(printable_status: str) -> str:
 def _volumes_note(snapshot: Snapshot, namespace: str, volume_moves: Sequence[Move]) -> str:
     """Returns which volumes move, and how much of their disks a volume migration counts twice."""
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
-    doubled_size = doubled(volume_moves, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
-    effect = f", so that {shown(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
+    doubled_size = volume_overlap(volume_moves, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
+    effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
     return f"its volumes {', '.join(move.volume for move in volume_moves)} move{effect}: {STORAGE}"
 
 

@@ -23,7 +23,7 @@ from pkg.report.installation import Installed
 from pkg.report.snapshot import FAILURE_REASONS, LISTS, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
-from pkg.util.kubevirt.claims import STATE_PREFIX, moves
+from pkg.util.kubevirt.claims import STATE_PREFIX, moves_of
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
@@ -179,7 +179,7 @@ def _moving_claims(snapshot: Snapshot, namespaces: Collection[str]) -> list[Pers
     claim_keys = {
         (vmi.namespace, pvc)
         for vmi in snapshot.instances
-        for move in moves(vmi, vms.get(namespace=vmi.namespace, name=vmi.name))
+        for move in moves_of(vmi, vms.get(namespace=vmi.namespace, name=vmi.name))
         for pvc in (move.source, move.destination)
     }
     return [move for move in _in_namespaces(snapshot.claims, namespaces) if (move.namespace, move.name) in claim_keys]

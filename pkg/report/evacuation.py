@@ -18,7 +18,7 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import unmigratable_reason
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
 from pkg.report.snapshot import Document, Snapshot
-from pkg.util.amounts import listed
+from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import target_usage
@@ -146,7 +146,9 @@ def _unplaced_vms(
     for requests, vm in sorted(requests_by_vm, key=lambda pair: pair[0].get("requests.memory", ZERO), reverse=True):
         fitting = [name for name, free in free_by_node.items() if _has_capacity(free, requests)]
         if not fitting:
-            yield Violation(vm.namespace, vm.vm, f"no other node has room for its target pod: {listed(requests)}")
+            yield Violation(
+                vm.namespace, vm.vm, f"no other node has room for its target pod: {format_amounts(requests)}"
+            )
             continue
         target_node = max(fitting, key=lambda name: (free_by_node[name].get("requests.memory", ZERO), name))
         for name, amount in requests.items():

@@ -21,16 +21,16 @@ from pkg.report import causes
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import listed, shown
+from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import (
     abort_requested,
-    hindrance,
+    extra_devices_text,
     is_finished,
     is_refused,
-    limits_of,
     migration_of,
-    of_devices,
+    parallel_limit_reason,
+    parallel_limits_of,
     refusing_quota,
 )
 from pkg.util.resourcequota.touch import last_touch
@@ -164,7 +164,7 @@ def _wait_verdict(
         return verdict
     if is_refused(migration):
         message = max(_failures(snapshot, instance, migration), default=_NO_FAILURE).message
-        if devices := of_devices(message, {name for fit in quota_fits for name in fit.needs}):
+        if devices := extra_devices_text(message, {name for fit in quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if snapshot.installed.is_stopped:
@@ -228,8 +228,8 @@ def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
     """Explains why the reserve refuses a target: the pod asks for more than what was added for it."""
     expected = {name: need.requested for fit in quota_fits for name, need in fit.needs.items()}
     return (
-        f"the pod asks for more than headroom expects of it and has added ({listed(expected)}): see what changes the "
-        f"VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
+        f"the pod asks for more than headroom expects of it and has added ({format_amounts(expected)}): see "
+        f"what changes the VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
     )
 
 
@@ -274,7 +274,9 @@ def _target_reason(snapshot: Snapshot, migration: VirtualMachineInstanceMigratio
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
     return "; ".join(
         f"{fit.quota} lacks "
-        + ", ".join(f"{shown(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing)
+        + ", ".join(
+            f"{format_amount(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing
+        )
         for fit in quota_fits
     )
 
@@ -287,4 +289,6 @@ def _parallel_limit_note(snapshot: Snapshot, instance: VirtualMachineInstance) -
         if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
     ]
     configuration = snapshot.rendering(instance.namespace).kubevirt
-    return hindrance(source_nodes, trusted_status(instance).node_name or "", limits_of(configuration))
+    return parallel_limit_reason(
+        source_nodes, trusted_status(instance).node_name or "", parallel_limits_of(configuration)
+    )

@@ -28,7 +28,7 @@ from pkg.api.kubevirt import (
 from pkg.report.snapshot import Document, Snapshot
 from pkg.report.status import keeper_of, unenforced_limits
 from pkg.util import constants
-from pkg.util.amounts import listed, shown
+from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.resourcequota.balance import shortage
@@ -266,8 +266,8 @@ def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> s
     new_limits = sorted({name for vm in vms for name in vm.limits_since} & growing.keys())
     reason = f": the quota limits {', '.join(new_limits)} only since the VM's pod was created" if new_limits else ""
     return (
-        f"the VM has grown by {listed(growing)}, which the quota's base has to cover, "
-        f"it lacks {listed(missing)}{reason}"
+        f"the VM has grown by {format_amounts(growing)}, which the quota's base has to cover, "
+        f"it lacks {format_amounts(missing)}{reason}"
     )
 
 
@@ -285,12 +285,13 @@ def _assist_reason(missing: ResourceList, takeover_missing: ResourceList, policy
     if policy.mode is not Mode.ASSIST or not missing:
         return ""
     by_takeover = "" if missing.keys() & takeover_missing.keys() else ", --mode takeover adds it"
-    return f"mode assist leaves {listed(missing)} missing{by_takeover}"
+    return f"mode assist leaves {format_amounts(missing)} missing{by_takeover}"
 
 
 def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
     limits = parse_resource_list(quota.hard)
     return ", ".join(
-        f"{name} from {shown(limits.get(name, ZERO), name)} to {shown(limits.get(name, ZERO) + amount, name)}"
+        f"{name} from {format_amount(limits.get(name, ZERO), name)} "
+        f"to {format_amount(limits.get(name, ZERO) + amount, name)}"
         for name, amount in raised.items()
     )

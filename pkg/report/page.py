@@ -16,7 +16,7 @@ from pkg.report.budget import explain_with_budget
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import Addition, Amounts, QuotaStatus
-from pkg.util.amounts import listed
+from pkg.util.amounts import format_amounts
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.kubevirt.migration import is_finished, is_refused
 
@@ -76,7 +76,7 @@ def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
         yield _bar(name, row)
     yield from (f"<div>{escape(_entry(entry, now))}</div>" for entry in quota.additions)
     if quota.compensation:
-        yield f"<div>refused pods: compensation {escape(listed(quota.compensation))}</div>"
+        yield f"<div>refused pods: compensation {escape(format_amounts(quota.compensation))}</div>"
     yield from (f'<div class="problem">{escape(problem)}</div>' for problem in quota.problems)
     yield "</section>"
 
@@ -99,7 +99,7 @@ def _share(part: Quantity, whole: Quantity) -> float:
 def _entry(entry: Addition, now: float) -> str:
     since = f" for {duration_text(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
     leftovers = f": {', '.join(entry.left)}" if entry.left else ""
-    return f"{entry.vm} {entry.state}{since}{leftovers}, {listed(entry.resources)}"
+    return f"{entry.vm} {entry.state}{since}{leftovers}, {format_amounts(entry.resources)}"
 
 
 def _waiting(snapshot: Snapshot) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import vm_notes
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
-from pkg.util.amounts import listed
+from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.record import readable
@@ -97,9 +97,12 @@ def _raised_by_budget(fit: Fit, budget: str, budget_limits: ResourceList) -> Fit
     missing = {name: need.missing for name, need in fit.needs.items() if need.missing}
     beyond_budget = {name: amount for name, amount in missing.items() if amount > budget_limits.get(name, ZERO)}
     if beyond_budget:
-        action = f"nothing: {budget} may add {listed(budget_limits) or 'nothing'}, {listed(missing)} are missing"
+        action = (
+            f"nothing: {budget} may add {format_amounts(budget_limits) or 'nothing'}, "
+            f"{format_amounts(missing)} are missing"
+        )
         return structs.replace(fit, action=action)
-    action = f"{budget} would add {listed(missing)} under a lock"
+    action = f"{budget} would add {format_amounts(missing)} under a lock"
     return structs.replace(fit, fits_then=True, raised=missing, action=action)
 
 

@@ -21,10 +21,10 @@ from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resourc
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import listed
-from pkg.util.kubevirt.claims import claim_to_come
+from pkg.util.amounts import format_amounts
+from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
-from pkg.util.kubevirt.launcher import instance_of
+from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import Side, target_usage, usage_of
@@ -116,7 +116,7 @@ def sizes(
     pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
     grown_vm = growth.vm if growth else ""
     try:
-        vmis = {name: with_topology(instance_of(vm)) for name, vm in halted.items() if name not in unread} | running
+        vmis = {name: with_topology(vmi_of(vm)) for name, vm in halted.items() if name not in unread} | running
         if growth is not None and growth.vm in vmis:
             vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
         elif growth is not None:
@@ -179,7 +179,7 @@ def _size(
 
 def _base_verdicts(needs: Mapping[str, ResourceSize]) -> Iterator[str]:
     if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
-        yield f"the base is too small for all VMs to run: it lacks {listed(missing)}"
+        yield f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"
 
 
 def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize])
         of_others = add({name: need.others for name, need in needs.items()}, subtract(running, vm.running))
         missing = _above_base(add(of_others, vm.restarted), needs) if vm.running else {}
         if missing := {name: amount for name, amount in missing.items() if vm.restarted.get(name)}:
-            yield f"VM {vm.name} would not start again: {listed(missing)} are missing"
+            yield f"VM {vm.name} would not start again: {format_amounts(missing)} are missing"
 
 
 def _migration_verdicts(
@@ -220,7 +220,7 @@ def _migration_verdicts(
         )
         if above_caps:
             reason = "less may be added" if caps else "headroom does not scale this quota"
-            yield f"too small for {vms} to migrate: {listed(above_caps)} more are needed, and {reason}"
+            yield f"too small for {vms} to migrate: {format_amounts(above_caps)} more are needed, and {reason}"
             return
 
 
@@ -257,7 +257,7 @@ def _vm_sizes(
         side_to_copy: Side | None = source[0] if source and name != grown_vm else None
         restarted = target_usage(vmi, side_to_copy, rendering, quota.spec)
         side = restarted if name == grown_vm else maximum(running, restarted)
-        vm_sizes.append(_VmSize(name, running, restarted, side, add(side, claim_to_come(vmi, claims, rendering))))
+        vm_sizes.append(_VmSize(name, running, restarted, side, add(side, target_claim_usage(vmi, claims, rendering))))
     return vm_sizes
 
 

@@ -12,7 +12,7 @@ from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
-from pkg.util.amounts import compared, shown
+from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
@@ -57,8 +57,10 @@ class Amounts(Document, frozen=True):
 
     def sentence(self, name: str) -> str:
         """Returns how much is used of what, in the units of the resource `name`."""
-        words = "{} of {}".format(*compared(name, self.used, self.hard))
-        return words + (" (base {} + {})".format(*compared(name, self.base_or_rest, self.added)) if self.added else "")
+        words = "{} of {}".format(*format_distinctly(name, self.used, self.hard))
+        return words + (
+            " (base {} + {})".format(*format_distinctly(name, self.base_or_rest, self.added)) if self.added else ""
+        )
 
 
 class QuotaStatus(Document, frozen=True):
@@ -100,7 +102,7 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     faults = [*installed.alarms(), *installed.missing(controller=True, webhooks=False)]
     raised = [quota for quota in quotas if quota.added]
     added_amounts = total(quota.added for quota in raised)
-    amounts_text = ", ".join(f"+{shown(amount, name)} {name}" for name, amount in sorted(added_amounts.items()))
+    amounts_text = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in sorted(added_amounts.items()))
     amounts_part = f" ({amounts_text})" if amounts_text else ""
     waiting = sum(is_refused(migration) and not is_finished(migration) for migration in snapshot.migrations)
     state = (
@@ -167,7 +169,7 @@ def unenforced_limits(quota: ResourceQuota) -> str:
     both = [name for name in (unenforced(quota) if enforced else ()) if name in limits and name in enforced]
     if not both:
         return ""
-    amounts = ("{} {} of {}".format(name, *compared(name, enforced[name], limits[name])) for name in both)
+    amounts = ("{} {} of {}".format(name, *format_distinctly(name, enforced[name], limits[name])) for name in both)
     return (
         f"quota admission goes by status.hard, which is not spec.hard: {', '.join(amounts)}: kube-controller-manager "
         "has not copied it: see whether it runs, and whether something refuses its writes of resourcequotas/status"
@@ -177,10 +179,12 @@ def unenforced_limits(quota: ResourceQuota) -> str:
 def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
     for name, row in rows.items():
         if row.base is not None and row.base + row.added != row.hard:
-            yield "{} is {}, base and additions give {}".format(name, *compared(name, row.hard, row.base + row.added))
+            yield "{} is {}, base and additions give {}".format(
+                name, *format_distinctly(name, row.hard, row.base + row.added)
+            )
     for name, row in rows.items():
         if row.used > row.hard:
-            yield "{}: {} is used, more than hard {}".format(name, *compared(name, row.used, row.hard))
+            yield "{}: {} is used, more than hard {}".format(name, *format_distinctly(name, row.used, row.hard))
 
 
 def _rows(quota: ResourceQuota, base: ResourceList, added_amounts: ResourceList) -> dict[str, Amounts]:

@@ -11,7 +11,7 @@ from kubeloop.api.core import Node
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.snapshot import Document, Snapshot
-from pkg.util.amounts import compared, shown
+from pkg.util.amounts import format_amount, format_distinctly
 
 _OF_NODES: Final = {
     "limits.cpu": "cpu",
@@ -92,8 +92,8 @@ def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
             continue
         free = max(ZERO, row.allocatable - row.used)
         if row.bases > row.allocatable:
-            excess = shown(row.bases - row.allocatable, name)
+            excess = format_amount(row.bases - row.allocatable, name)
             yield f"{name}: the bases grant {excess} more than the nodes offer, before anything is added for migrations"
         elif row.unused > free:
-            unused_text, free_text = compared(name, row.unused, free)
+            unused_text, free_text = format_distinctly(name, row.unused, free)
             yield f"{name}: {unused_text} of the bases are not used yet, and the nodes have only {free_text} left"

@@ -9,7 +9,7 @@ from kubeloop.api.quantity import Quantity
 _UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
 
 
-def shown(amount: Quantity | None, resource: str) -> str:
+def format_amount(amount: Quantity | None, resource: str) -> str:
     """Returns a quantity for people: memory and storage in binary units, all else as it is spelled."""
     if amount is None:
         return "-"
@@ -22,17 +22,17 @@ def shown(amount: Quantity | None, resource: str) -> str:
     return str(amount)
 
 
-def as_written(text: str, resource: str) -> str:
+def format_written(text: str, resource: str) -> str:
     """Returns a quantity as people wrote it; plain bytes in binary units, like the quantities next to it."""
-    return shown(Quantity.parse(text), resource) if text.isdecimal() else text
+    return format_amount(Quantity.parse(text), resource) if text.isdecimal() else text
 
 
-def compared(resource: str, *amounts: Quantity) -> list[str]:
+def format_distinctly(resource: str, *amounts: Quantity) -> list[str]:
     """Returns quantities to compare, all in units or, if two would look the same, all to the byte."""
-    texts = [shown(amount, resource) for amount in amounts]
+    texts = [format_amount(amount, resource) for amount in amounts]
     return texts if len(set(texts)) == len(set(amounts)) else [str(amount) for amount in amounts]
 
 
-def listed(amounts: Mapping[str, Quantity]) -> str:
+def format_amounts(amounts: Mapping[str, Quantity]) -> str:
     """Returns several resources as one cell of a table."""
-    return ", ".join(f"{name} {shown(amount, name)}" for name, amount in sorted(amounts.items())) or "-"
+    return ", ".join(f"{name} {format_amount(amount, name)}" for name, amount in sorted(amounts.items())) or "-"

@@ -23,7 +23,13 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMach
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
 from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
-from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
+from pkg.util.kubevirt.migration_state import (
+    annotations_for,
+    leftover_migration,
+    state_of,
+    state_removal,
+    unknown_migration,
+)
 
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
@@ -80,7 +86,7 @@ class VMIHandler:
         changes = annotations_for(vmi, migrations)
         unknown = None if changes else unknown_migration(vmi, migrations)
         if unknown is not None:
-            changes = cleared(vmi)
+            changes = state_removal(vmi)
         if changes:
             seconds_left = self._differs_since.setdefault(vmi.key, loop_time()) + SETTLED - loop_time()
             if seconds_left > _EARLY:

@@ -9,7 +9,7 @@ from kubeloop.api.core import Event
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
-from pkg.util.kubevirt.migration import is_refused, of_devices, refusing_quota
+from pkg.util.kubevirt.migration import extra_devices_text, is_refused, refusing_quota
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.entries import keys_of, read, standing
 from pkg.util.resourcequota.errors import EVENT_DEVICE
@@ -34,7 +34,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
     for name, migration in sorted(refused.items()):
         entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
         said = _said_last(found, name, migration.metadata.creation_timestamp or "")
-        if entry and refusing_quota(said) == quota.name and (devices := of_devices(said, entry)):
+        if entry and refusing_quota(said) == quota.name and (devices := extra_devices_text(said, entry)):
             problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))
     return problems
 

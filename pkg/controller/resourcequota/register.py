@@ -22,7 +22,14 @@ from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished, may_attach, migration_of, read_of, stage_of
+from pkg.util.kubevirt.migration import (
+    MIGRATIONS_BY_VMI,
+    is_finished,
+    may_attach,
+    migration_of,
+    migration_state_fields,
+    stage_of,
+)
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
@@ -151,7 +158,13 @@ def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
     """Of its phases those are alike in which the target's pods exist."""
     phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
     ended = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return _read_of_metadata(migration), migration.spec, phase, read_of(migration.status.migration_state), ended
+    return (
+        _read_of_metadata(migration),
+        migration.spec,
+        phase,
+        migration_state_fields(migration.status.migration_state),
+        ended,
+    )
 
 
 def _read_of_pod(pod: Pod) -> object:
@@ -165,8 +178,8 @@ def _read_of_pod(pod: Pod) -> object:
 
 def _read_of_instance(vmi: VirtualMachineInstance) -> object:
     status = trusted_status(vmi)
-    lives = status.phase, status.node_name, read_of(status.migration_state)
-    volumes = claims.read_of(vmi), status.migrated_volumes
+    lives = status.phase, status.node_name, migration_state_fields(status.migration_state)
+    volumes = claims.claim_fields_of(vmi), status.migrated_volumes
     return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
 
 

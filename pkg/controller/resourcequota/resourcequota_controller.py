@@ -32,7 +32,7 @@ from pkg.config.time_slices import TimeSlices
 from pkg.controller.resourcequota.devices import lacking_devices
 from pkg.controller.resourcequota.pace import waits
 from pkg.util import constants
-from pkg.util.amounts import listed
+from pkg.util.amounts import format_amounts
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import base_of, quantity_of
@@ -299,7 +299,9 @@ class Handler:
                 continue
             before, after = quota.annotations.get(key), decided.annotations[key]
             if before is None and after is not None:
-                what = f"quota {quota.name} is raised by {listed(parse_resources(key, after))} for its migration"
+                what = (
+                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, after))} for its migration"
+                )
                 self.events.event(observed.instances[name], "Normal", EVENT_RAISED, what)
             elif before is not None and after is None:
                 what = f"quota {quota.name}: what was added for its migration has been given back"

@@ -39,7 +39,7 @@ from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, storage_usage
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
-Labelled = Mapping[str, str]
+ClaimByMigration = Mapping[str, str]
 """The name of the claim that KubeVirt itself would take for a migration's target, by the migration's name."""
 
 STATE_PREFIX = "persistent-state-for"
@@ -51,7 +51,7 @@ _SHARED_ACCESS = "ReadWriteMany"
 
 
 @dataclass(frozen=True, slots=True)
-class SecondClaims:
+class ExtraClaims:
     """Usage of a VM's additional claims: existing, pending and leftover ones; `leftovers` are the leftover claims of
     its state."""
 
@@ -61,7 +61,7 @@ class SecondClaims:
     leftovers: Sequence[Leftover] = ()
 
 
-NOTHING = SecondClaims()
+NO_EXTRA_CLAIMS = ExtraClaims()
 
 
 # ---- its state -----------------------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ def state_claims(
     claims: Claims,
     rendering: Rendering,
     *,
-    labelled: Labelled,
+    labelled: ClaimByMigration,
     home: Collection[str] = (),
     moving: bool,
-) -> SecondClaims:
+) -> ExtraClaims:
     """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not; `home`: the
     names of the launchers in which it may live; `moving`: one of its migrations may still go on, so that the target's
     claim may exist before any status names it. Raises QuantityError if a claim's quantity is invalid.
     """
     if vmi is None or not keeps_state(vmi, rendering.profile):
-        return NOTHING
+        return NO_EXTRA_CLAIMS
     candidates = [
         pods
         for pods in _migration_claims(vmi, migrations, labelled if moving else {})
@@ -116,11 +116,11 @@ def state_claims(
     ]
     target = next((claims[pods.target_claim] for pods in active if pods.target_claim in end_by_name), None)
     if target is not None:
-        return SecondClaims(_bounded_usage(target, vmi, rendering), leftovers=leftovers)
-    return SecondClaims(to_come=claim_to_come(vmi, claims, rendering) if active else {}, leftovers=leftovers)
+        return ExtraClaims(_bounded_usage(target, vmi, rendering), leftovers=leftovers)
+    return ExtraClaims(to_come=target_claim_usage(vmi, claims, rendering) if active else {}, leftovers=leftovers)
 
 
-def labelled_claims(claims: Claims) -> Labelled:
+def labelled_claims(claims: Claims) -> ClaimByMigration:
     """Returns the claims of state by their label for the migration. KubeVirt labels a target's claim, and a tenant may
     label any claim; of several the first by name counts."""
     names_by_migration: dict[str, str] = {}
@@ -137,7 +137,7 @@ def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
     return str(Quantity.of(size, Format.BINARY_SI))
 
 
-def claim_to_come(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
+def target_claim_usage(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
     """Returns what quota will count of the claim that KubeVirt creates for a target; empty if it creates none."""
     current_claim = claims.get(_state_claim_of(vmi))
     is_shared = current_claim is not None and (current_claim.status.access_modes or [""])[0] == _SHARED_ACCESS
@@ -150,7 +150,7 @@ def state_claims_concerning(
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     claims: Claims,
-    labelled: Labelled,
+    labelled: ClaimByMigration,
 ) -> list[PersistentVolumeClaim]:
     """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
@@ -161,13 +161,13 @@ def state_claims_concerning(
     return [claims[name] for name in sorted(names) if name in claims]
 
 
-def read_of(vmi: VirtualMachineInstance) -> object:
+def claim_fields_of(vmi: VirtualMachineInstance) -> object:
     """Returns the fields of a VMI's status, besides its migration state, that decide about its claims."""
     return _state_claim_of(vmi), trusted_status(vmi).changed_block_tracking
 
 
 def _migration_claims(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], labelled: Labelled
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], labelled: ClaimByMigration
 ) -> Iterator[MigrationPods]:
     """Yields the claims that KubeVirt names of each migration, and of a deleted one if it names the current claim."""
     state = trusted_status(vmi).migration_state
@@ -238,7 +238,7 @@ class Move:
     asked: RawResourceList | None = None
 
 
-def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
+def moves_of(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
     """Returns the moves of a running VM's volumes: those that KubeVirt reports; before that, those that the VM
     requests. No claim is named twice."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
@@ -258,12 +258,12 @@ def moves(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) ->
     return accepted
 
 
-def doubled(volume_moves: Iterable[Move], claims: Claims, releases: Releases) -> SecondClaims:
+def volume_overlap(volume_moves: Iterable[Move], claims: Claims, releases: Releases) -> ExtraClaims:
     """Returns the additional claims of moving volumes: `old` is the old set, `there` the smaller claim of each pair,
     resource by resource, where pending claims are as large as the old ones. The base pays for one set, and for the new
     set in a class that the old one is not in. Raises QuantityError if a claim's quantity is invalid.
     """
-    result = SecondClaims()
+    result = ExtraClaims()
     for move in volume_moves:
         source, destination = claims.get(move.source), claims.get(move.destination)
         requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))

@@ -136,7 +136,7 @@ def attachment_container(rendering: Rendering) -> Container:
     return Container(name=HOTPLUG_DISK, resources=_sized_resources(kind, rendering.kubevirt))
 
 
-def todays_containers(
+def current_containers(
     containers: Iterable[Container], vmi: VirtualMachineInstance, rendering: Rendering
 ) -> list[Container]:
     """Returns the containers of a source pod, or its init containers, as its target will have them, by the CR of now.
@@ -162,7 +162,7 @@ def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
     return container_type != "" and any(entry.type == container_type for entry in entries)
 
 
-def is_kubevirts(name: str) -> bool:
+def is_kubevirt_container(name: str) -> bool:
     """Reports whether KubeVirt gives a container this name."""
     return name == COMPUTE or _kind_of(name) is not _NO_KIND
 
@@ -267,7 +267,7 @@ def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
     )
 
 
-def instance_of(machine: VirtualMachine) -> VirtualMachineInstance:
+def vmi_of(machine: VirtualMachine) -> VirtualMachineInstance:
     """Returns the VMI that KubeVirt would make of a VM when it starts."""
     template = machine.spec.template
     labels, annotations = template.metadata.labels, template.metadata.annotations

@@ -96,7 +96,7 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     return Stage.REFUSED if is_refused(migration) else stage
 
 
-def left_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
+def migration_ended_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
     """Returns when the migration that left a launcher pod of this name behind ended, in seconds since the epoch, or
     None if KubeVirt does not report it. Too early a time only shortens the hold."""
     ordered = sorted(migrations, key=lambda migration: migration.metadata.creation_timestamp or "")
@@ -230,7 +230,7 @@ def said(state: MigrationState | None, fallback: MigrationState | None = None) -
     )
 
 
-def read_of(state: MigrationState | None) -> object:
+def migration_state_fields(state: MigrationState | None) -> object:
     """Returns the fields of a migration's state whose change makes a difference."""
     return state and (state.migration_uid, state.end_timestamp, said(state))
 
@@ -239,7 +239,7 @@ def read_of(state: MigrationState | None) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ParallelLimits:
     """KubeVirt's limits of migrations at once: in the cluster, and away from one node. The defaults are KubeVirt's
     own."""
 
@@ -247,17 +247,21 @@ class Limits:
     per_node: int = 2
 
 
-USUAL_LIMITS: Final = Limits()
+DEFAULT_PARALLEL_LIMITS: Final = ParallelLimits()
 
 
-def limits_of(configuration: KubeVirtConfiguration, default: Limits = USUAL_LIMITS) -> Limits:
+def parallel_limits_of(
+    configuration: KubeVirtConfiguration, default: ParallelLimits = DEFAULT_PARALLEL_LIMITS
+) -> ParallelLimits:
     """Returns the limits in the KubeVirt CR; `default` has those that it does not set."""
     migrations = configuration.migrations or MigrationConfiguration()
     cluster, node = migrations.parallel_migrations_per_cluster, migrations.parallel_outbound_migrations_per_node
-    return Limits(default.per_cluster if cluster is None else cluster, default.per_node if node is None else node)
+    return ParallelLimits(
+        default.per_cluster if cluster is None else cluster, default.per_node if node is None else node
+    )
 
 
-def hindrance(running: Iterable[Collection[str]], node: str, limits: Limits) -> str:
+def parallel_limit_reason(running: Iterable[Collection[str]], node: str, limits: ParallelLimits) -> str:
     """Returns why a migration away from `node` has to wait, "" if it need not.
 
     `running` has the source nodes of every migration that runs or has a target pod already; more than one while a VMI's
@@ -282,7 +286,7 @@ def refusing_quota(message: str) -> str:
     return suffix.partition(",")[0].strip() if separator else ""
 
 
-def of_devices(message: str, expected: Collection[str]) -> str:
+def extra_devices_text(message: str, expected: Collection[str]) -> str:
     """Returns which devices a refused target requests that its source does not count, as text: those of a network that
     was changed or plugged in, whose definition is a tenant's. `expected`: the names that quota counts of the source. ""
     if there is no such device."""

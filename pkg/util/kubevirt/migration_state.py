@@ -41,7 +41,7 @@ def annotations_for(
         }
         return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
     shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
-    return cleared(vmi) if completed_uids and (shown_uid is None or shown_uid in completed_uids) else {}
+    return state_removal(vmi) if completed_uids and (shown_uid is None or shown_uid in completed_uids) else {}
 
 
 def _completed_uids(vmi: VirtualMachineInstance) -> set[str]:
@@ -62,7 +62,7 @@ def unknown_migration(vmi: VirtualMachineInstance, migrations: Iterable[VirtualM
     return shown_uid
 
 
-def cleared(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
+def state_removal(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
     """Returns the change that removes the state annotations."""
     return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
 

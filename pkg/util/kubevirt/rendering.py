@@ -117,7 +117,7 @@ def rendering(
     The ratio is the KubeVirt CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies
     into the CR; without both none. The CR's configuration counts once it is deployed.
     """
-    kubevirt = deployed(kubevirts)
+    kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
     labels, default = namespace_labels or {}, setting.default if setting else ""
@@ -147,13 +147,13 @@ def _selects(label_selector: LabelSelector, labels: Mapping[str, str]) -> bool:
         return False
 
 
-def limited_by(names: Iterable[str]) -> frozenset[str]:
+def limited_resources(names: Iterable[str]) -> frozenset[str]:
     """Returns the resources ("cpu", "memory") that quotas with these names in spec.hard limit."""
     limits = {LIMITS_CPU: CPU, LIMITS_MEMORY: MEMORY}
     return frozenset(limits[name] for name in names if name in limits)
 
 
-def deployed(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
+def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
     """Returns the KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no
     second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). While that webhook is away, a tenant's CR is
     younger."""
@@ -162,7 +162,7 @@ def deployed(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
 
 def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
     """Returns the version of the installed KubeVirt, as its CR reports it."""
-    kubevirt = deployed(kubevirts)
+    kubevirt = deployed_kubevirt(kubevirts)
     return kubevirt.status.observed_kube_virt_version if kubevirt else None
 
 
@@ -177,7 +177,7 @@ def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection
     """
     if configured_users:
         return sorted(configured_users)
-    kubevirt = deployed(kubevirts) or _oldest(kubevirts)
+    kubevirt = deployed_kubevirt(kubevirts) or _oldest(kubevirts)
     namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
     return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
 

@@ -22,18 +22,18 @@ from pkg.util.kubevirt.compute_container import compute_container
 from pkg.util.kubevirt.launcher import (
     HOTPLUG_DISK,
     attachment_pod,
+    current_containers,
     has_hotplugged_volumes,
-    is_kubevirts,
+    is_kubevirt_container,
     is_sized,
     rendered_pod,
-    todays_containers,
 )
 from pkg.util.kubevirt.overhead import is_resized, overhead_difference, rendered_overhead
 from pkg.util.kubevirt.profiles import LARGEST
 from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.quotacount.usage import REQUESTS_PREFIX, counted, is_extended, pod_usage
+from pkg.util.quotacount.usage import REQUESTS_PREFIX, is_charged, is_extended, pod_usage
 
 _MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
 
@@ -52,7 +52,7 @@ class Side:
 
 def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = NEWEST) -> ResourceList:
     """Returns what a quota charges for these pods together."""
-    return total([pod_usage(pod, releases=releases) for pod in pods if counted(pod, spec, releases=releases)])
+    return total([pod_usage(pod, releases=releases) for pod in pods if is_charged(pod, spec, releases=releases)])
 
 
 def target_usage(
@@ -72,7 +72,7 @@ def target_usage(
     return add(launcher, attachments_usage(vmi, source, rendering, spec))
 
 
-def side_as_it_was(
+def source_usage_today(
     vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
     """Returns what the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then:
@@ -105,7 +105,7 @@ def launcher_usage(
     if source is None:
         return usage_of([rendered_pod(vmi, rendering)], spec, rendering.kubernetes)
     pod, resized = source.launcher, is_resized(vmi) if resized is None else resized
-    if not counted(pod, spec, releases=rendering.kubernetes):
+    if not is_charged(pod, spec, releases=rendering.kubernetes):
         return {}
     pod = _with_resize(vmi, pod, rendering) if resized else _as_of_today(vmi, pod, rendering)
     if rendering.pod_overhead:  # of the RuntimeClass that the KubeVirt CR names now; else the source pod tells
@@ -153,13 +153,13 @@ def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
 
 
 def _foreign_containers(containers: Iterable[Container]) -> list[Container]:
-    return [container for container in containers if not is_kubevirts(container.name)]
+    return [container for container in containers if not is_kubevirt_container(container.name)]
 
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """Returns the source pod with the containers that the KubeVirt CR requires now, and the limits that KubeVirt gives
     a launcher because a quota requires them: the quota may have come after it."""
-    containers = todays_containers(pod.spec.containers, vmi, rendering)
+    containers = current_containers(pod.spec.containers, vmi, rendering)
     compute = compute_container(pod)
     missing_names = limits_since(pod, rendering)
     if compute and missing_names:
@@ -170,7 +170,7 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
         resources = msgspec.structs.replace(compute.resources, limits=(compute.resources.limits or {}) | missing_limits)
         completed = msgspec.structs.replace(compute, resources=resources)
         containers = [completed if container is compute else container for container in containers]
-    init_containers = todays_containers(pod.spec.init_containers or (), vmi, rendering)
+    init_containers = current_containers(pod.spec.init_containers or (), vmi, rendering)
     return _with_spec(pod, containers=containers, init_containers=init_containers)
 
 
@@ -228,7 +228,9 @@ def bound_of(
     return Bound(largest, attachments_usage(vmi, None, rendering, spec))
 
 
-def within(usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance) -> ResourceList:
+def bounded_usage(
+    usage: Mapping[str, Quantity], bound: Mapping[str, Quantity], vmi: VirtualMachineInstance
+) -> ResourceList:
     """Returns `usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from
     one of its networks, whose definition is not read: at most as many as it has interfaces."""
     interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))

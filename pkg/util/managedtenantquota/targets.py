@@ -29,7 +29,7 @@ from kubeloop.api.resource_list import (
 )
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.amounts import compared
+from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.claims import Claims, labelled_claims, state_claims
 from pkg.util.kubevirt.evidence import VMI, controller_of
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
@@ -110,7 +110,7 @@ class Room:
         need = missing.need(self._facts)[1]
         raised, found = self._raised(missing, need), {}
         for name in sorted(Balance(raised, add(self._used, self._needed)).short(need)):
-            amounts = compared(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
+            amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             said = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             found[f"{self.quota.name}/{name}"] = said.format(name, self.quota.name, *amounts)
         return found

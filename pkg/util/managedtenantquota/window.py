@@ -27,7 +27,7 @@ from pkg.util.constants import (
     EVENT_SEVERAL_BUDGETS,
 )
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import hindrance, limits_of
+from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
 from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
@@ -244,9 +244,9 @@ class Window:
             return left, f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
         if too_late:
             return self.policy.sweep, "a window is open for other migrations: it is for the next one"
-        limits = limits_of(self.observed.facts.rendering.kubevirt)
+        limits = parallel_limits_of(self.observed.facts.rendering.kubevirt)
         node = trusted_status(missing.vmi).node_name or ""
-        hindered = hindrance(self.observed.facts.running, node, limits) if missing.launcher else ""
+        hindered = parallel_limit_reason(self.observed.facts.running, node, limits) if missing.launcher else ""
         return self.policy.recheck, hindered and f"KubeVirt's limits: {hindered}"
 
     def _judge(self, missing: Missing, rooms: Sequence[Room], members: Collection[str]) -> None:

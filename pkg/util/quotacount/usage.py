@@ -84,7 +84,7 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
     return increase
 
 
-def unnamed(pod: Pod, hard: Iterable[str]) -> list[str]:
+def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
     """Returns the CPU and memory names that a quota limits and some container does not set: quota admission denies such
     a pod, however much is free. Empty for pod-level resources: an API server without them removes them. Source:
     pods.go, Constraints."""
@@ -113,7 +113,7 @@ def _usage(pod: Pod, release: Release) -> ResourceList:
     return usage
 
 
-def counted(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, releases: Releases = NEWEST) -> bool:
+def is_charged(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, releases: Releases = NEWEST) -> bool:
     """Reports whether the quota charges the pod in one of the releases: the pod is live and matches all of the quota's
     scopes."""
     return is_live(pod, now) and matches_scopes(pod, spec, releases)

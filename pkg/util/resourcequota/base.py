@@ -18,7 +18,7 @@ from kubeloop.api.meta import RawQuantity, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtract
 from pkg.util import constants
-from pkg.util.amounts import as_written, shown
+from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
@@ -259,7 +259,7 @@ def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -
 
 def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:
     changed = [
-        f"{name} from {shown(before, name)} to {as_written(str(quota.hard.get(name, 'unset')), name)}"
+        f"{name} from {format_amount(before, name)} to {format_written(str(quota.hard.get(name, 'unset')), name)}"
         for name, before in sorted(edits_of(quota).items())
         if before is not None and constants.ANNOTATION_BASE in quota.annotations
     ]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, total
 from pkg.util import constants
-from pkg.util.amounts import as_written, shown
+from pkg.util.amounts import format_amount, format_written
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base, difference, hard, is_added
@@ -209,7 +209,7 @@ def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity]
     for cap in limits:
         for name, limit in sorted(cap.items()):
             if headroom.get(name, ZERO) > limit:
-                raised, most = shown(headroom[name], name), as_written(str(limit), name)
+                raised, most = format_amount(headroom[name], name), format_written(str(limit), name)
                 text = f"{subject} waits: {name} would be raised by {raised}, max-extra is {most}"
                 return Problem(EVENT_CAP_REACHED, text)
     if size <= MAX_ANNOTATION_BYTES:

@@ -18,7 +18,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.problems import Problem
 from pkg.util.quotacount.releases import Releases
-from pkg.util.quotacount.usage import counted, pod_usage
+from pkg.util.quotacount.usage import is_charged, pod_usage
 from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Cache:
 
     def usage(self, pod: Pod, spec: ResourceQuotaSpec, now: float | None, releases: Releases) -> ResourceList:
         """What a quota charges for a version of a pod; nothing where it does not. Raises QuantityError."""
-        if not counted(pod, spec, now, releases):
+        if not is_charged(pod, spec, now, releases):
             return {}
         version = pod.metadata.resource_version
         key = ("usage", pod.uid) if pod.uid and version else None

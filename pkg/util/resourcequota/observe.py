@@ -14,7 +14,7 @@ from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, V
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.profiles import Profile
-from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_resources, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts
@@ -104,7 +104,7 @@ class Source:
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
         """What ("cpu", "memory") the namespace's quotas limit."""
-        return limited_by(name for quota in self.quotas.list(namespace) for name in quota.hard)
+        return limited_resources(name for quota in self.quotas.list(namespace) for name in quota.hard)
 
 
 class WithRequests:

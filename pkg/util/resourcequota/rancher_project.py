@@ -10,7 +10,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.rancher import Project
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import format_amount
 from pkg.util.resourcequota.rancher import annotation_of, limits_of_annotation, project_of
 
 
@@ -46,4 +46,4 @@ def text_of(left: Mapping[str, Quantity], names: Iterable[str]) -> str:
 
 
 def _listed(amounts: Mapping[str, Quantity]) -> str:
-    return ", ".join(f"{shown(amount, name)} of {name}" for name, amount in amounts.items())
+    return ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in amounts.items())

@@ -18,7 +18,7 @@ from msgspec.structs import replace as replace_struct
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList
 from pkg.util import constants
-from pkg.util.amounts import shown
+from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import read
@@ -236,7 +236,9 @@ def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem | 
 
 def project_full(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem:
     """Returns the problem of a request that Rancher's project has no room for."""
-    needed = ", ".join(f"{shown(amount, name)} of {name}" for name, amount in sorted(added.items()) if amount > ZERO)
+    needed = ", ".join(
+        f"{format_amount(amount, name)} of {name}" for name, amount in sorted(added.items()) if amount > ZERO
+    )
     validation = validation_of(facts.rancher.namespace)
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
@@ -261,7 +263,9 @@ def with_grant(facts: Facts, made: Plan) -> Plan:
 def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
     """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
     validation = validation_of(facts.rancher.namespace)
-    amounts = ", ".join(f"{n} {shown(asked, n)} of which {shown(g, n)} are granted" for n, (asked, g) in beyond.items())
+    amounts = ", ".join(
+        f"{n} {format_amount(asked, n)} of which {format_amount(g, n)} are granted" for n, (asked, g) in beyond.items()
+    )
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
     return Problem(EVENT_NOT_GRANTED, text)

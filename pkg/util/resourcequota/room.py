@@ -31,11 +31,11 @@ from kubeloop.api.resource_list import (
     subtract,
     total,
 )
-from pkg.util.amounts import compared
+from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quotacount.releases import Releases
-from pkg.util.quotacount.usage import counted, is_live, pod_usage, unnamed
+from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base, base_of, counts_of_pods
 from pkg.util.resourcequota.entries import has_migrating_vm, read, standing
@@ -80,7 +80,7 @@ class Candidate:
     """The uid of the migration that KubeVirt made it for."""
 
     def is_counted_by(self, quota: ResourceQuota) -> bool:
-        return counted(self.pod, quota.spec, releases=self.releases)
+        return is_charged(self.pod, quota.spec, releases=self.releases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceLi
 def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Namespace | None, policy: Policy) -> str:
     """Why quota admission itself refuses a pod, by a quota's status, for what is not held against a base; "": it does
     not."""
-    if missing := unnamed(candidate.pod, quota.status.hard or {}):
+    if missing := unnamed_resources(candidate.pod, quota.status.hard or {}):
         return f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
     base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace)) if is_served(quota) else None
     need = {name: amount for name, amount in candidate.need.items() if name not in ((base and base.limits) or {})}
@@ -282,6 +282,6 @@ def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bo
 def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:
     """Which quota is short, and what is left of it. It begins with quota admission's own words: KubeVirt looks for
     them, and tries again when the quota changes."""
-    amounts = ((name, compared(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
+    amounts = ((name, format_distinctly(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
     wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
     return f"exceeded quota: resource quota {quota.key} is used up: {wants}"

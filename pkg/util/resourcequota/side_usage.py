@@ -15,9 +15,9 @@ from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, positive, smallest, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.amounts import shown
+from pkg.util.amounts import format_amount
 from pkg.util.kubevirt.launcher import RenderedFrom, rendered_from, rendered_pod
-from pkg.util.kubevirt.migration import Leftover, left_at, may_attach
+from pkg.util.kubevirt.migration import Leftover, may_attach, migration_ended_at
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import Sides
 from pkg.util.kubevirt.target import (
@@ -25,10 +25,10 @@ from pkg.util.kubevirt.target import (
     Side,
     attachments_usage,
     bound_of,
+    bounded_usage,
     limits_since,
-    side_as_it_was,
+    source_usage_today,
     target_usage,
-    within,
 )
 from pkg.util.quotacount.usage import charged_until, has_scopes
 from pkg.util.resourcequota.facts import Facts
@@ -70,7 +70,12 @@ def pods_usage(
     old_usages = [(side.launcher, usage.usage_of((side,))) for side in sides.old]
     leftovers = [
         # It is beyond the base as far as it is not larger than the side in which the VM runs.
-        Leftover(pod.uid, f"pod {pod.name}", minimum(old, source) if source else old, left_at(pod.name, migrations))
+        Leftover(
+            pod.uid,
+            f"pod {pod.name}",
+            minimum(old, source) if source else old,
+            migration_ended_at(pod.name, migrations),
+        )
         for pod, old in old_usages
     ]
     allowed, to_come = usage.to_come(source, target, active) if active else ({}, {})
@@ -104,7 +109,7 @@ class _SideUsage:
         """Returns for people what quota counts of a side beyond `usage`, which is within the VM's spec; "": nothing."""
         counted = smallest(add(*self._counted[side.launcher.uid]) for side in sides)
         excess = sorted(positive(subtract(counted, usage)).items()) if counted != usage else []
-        amounts = ", ".join(f"{name} by {shown(amount, name)}" for name, amount in excess)
+        amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
         return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
     def to_come(
@@ -117,7 +122,7 @@ class _SideUsage:
         that: it counts as far as the source that runs.
         """
         has_changed = self.rendering.limit_ranges or self.limits_since or self._inputs.resized
-        today = self._rendered_today(side_as_it_was if has_changed else target_usage)
+        today = self._rendered_today(source_usage_today if has_changed else target_usage)
         source = maximum(source, today)
         if not self.sides.target:
             to_come = self._rendered_today(target_usage) if has_changed else today
@@ -156,7 +161,7 @@ class _SideUsage:
     def _launcher_within(self, usage: ResourceList) -> ResourceList:
         if not self.is_bounded or all(amount <= self._plain.get(name, ZERO) for name, amount in usage.items()):
             return usage
-        return within(usage, self._bound.launcher, self.vmi)
+        return bounded_usage(usage, self._bound.launcher, self.vmi)
 
     def _attachment_within(self, usage: ResourceList) -> ResourceList:
         return minimum(usage, self._bound.attachment) if usage and self.is_bounded else usage
@@ -173,7 +178,7 @@ class _SideUsage:
             rendered = partial(render, self.vmi, pattern, self.rendering, self.facts.quota.spec)
             usage = self._rendered((render.__name__, number), pattern.pods, rendered)
             if self.is_bounded:
-                usage = within(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
+                usage = bounded_usage(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
             usages.append(usage)
         return smallest(usages)
 

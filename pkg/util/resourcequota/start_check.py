@@ -17,7 +17,7 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.launcher import instance_of
+from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of, within_grant
@@ -72,7 +72,7 @@ def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResourc
 
 def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
     """What quota will count of the VM's launcher pod. Raises QuantityError."""
-    return launcher_usage(instance_of(machine), None, observed.rendering, observed.quota.spec)
+    return launcher_usage(vmi_of(machine), None, observed.rendering, observed.quota.spec)
 
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:

@@ -13,7 +13,7 @@ from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.util.amounts import compared
+from pkg.util.amounts import format_distinctly
 from pkg.util.constants import ANNOTATION_SUMMARY
 from pkg.util.resourcequota.entries import Entry, entries, migrating_keys, read
 from pkg.util.resourcequota.facts import Plan
@@ -42,7 +42,7 @@ def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Ma
     added = read(annotations).total
     hard = parse_resource_list(limits)
     amounts = [
-        "{} {} + {}".format(name, *compared(name, hard[name] - amount, amount))
+        "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
         for name, amount in sorted(added.items())
         if name in hard and amount > ZERO
     ]

@@ -18,7 +18,7 @@ from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, tota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NOTHING, Labelled, Move, SecondClaims, doubled, state_claims
+from pkg.util.kubevirt.claims import NO_EXTRA_CLAIMS, ClaimByMigration, ExtraClaims, Move, state_claims, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
@@ -165,7 +165,7 @@ class NamespaceFacts:
     rendering: Rendering
     """With the limits that the facts' quota asks for."""
     pods: ControlledPods
-    labelled: Labelled
+    labelled: ClaimByMigration
     estimate: EstimateKind
 
 
@@ -231,11 +231,11 @@ def _claims(
     sides: Sides,
     *,
     is_moving: bool,
-) -> tuple[SecondClaims, SecondClaims]:
+) -> tuple[ExtraClaims, ExtraClaims]:
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
     claims, rendering = namespace.facts.claims, namespace.rendering
     if claims is None or has_scopes(namespace.facts.quota.spec):
-        return NOTHING, NOTHING
+        return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
     home, labelled = [side.launcher.name for side in sides.home], namespace.labelled
     state = state_claims(vmi, migrations, claims, rendering, labelled=labelled, home=home, moving=is_moving)
-    return state, doubled(moves, claims, rendering.kubernetes)
+    return state, volume_overlap(moves, claims, rendering.kubernetes)

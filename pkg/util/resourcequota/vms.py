@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.claims import Move, labelled_claims, moves, state_claims_concerning
+from pkg.util.kubevirt.claims import Move, labelled_claims, moves_of, state_claims_concerning
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.rendering import Rendering, limited_by
+from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import has_scopes, is_live
@@ -43,7 +43,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
     quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
     labelled = labelled_claims(facts.claims) if facts.claims else {}
     namespace = NamespaceFacts(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
-    moved = {name: moves(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
+    moved = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
         vmi, moving = facts.instances.get(name), moved.get(name, ())
@@ -80,7 +80,7 @@ def controlled_pods(facts: Facts) -> ControlledPods:
 def rendering_of(facts: Facts, base: Base) -> Rendering:
     """Returns the rendering with the limits that this quota asks for, also where spec.hard lost one: it gets it back
     with the same patch."""
-    limits = facts.rendering.quota_limits | limited_by({*facts.quota.hard, *(base.limits or {})})
+    limits = facts.rendering.quota_limits | limited_resources({*facts.quota.hard, *(base.limits or {})})
     if limits == facts.rendering.quota_limits:
         return facts.rendering
     return replace(facts.rendering, quota_limits=limits)

@@ -30,7 +30,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.cmd.reports import Screenful, line, table
 from pkg.config.cause import Cause, encode_causes
-from pkg.util.amounts import compared, listed, shown
+from pkg.util.amounts import format_amount, format_amounts, format_distinctly
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, by_name, launcher, quota, vmi, vmim
@@ -645,7 +645,7 @@ SHOWN = {
 @pytest.mark.parametrize(("given", "text"), SHOWN.items())
 def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
     amount, resource = given
-    assert shown(Quantity.parse(amount), resource) == text
+    assert format_amount(Quantity.parse(amount), resource) == text
 
 
 @pytest.mark.parametrize(
@@ -660,12 +660,12 @@ def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
 def test_quantities_beside_each_other_are_in_units_unless_they_would_look_the_same(
     given: Sequence[str], texts: list[str]
 ) -> None:
-    assert compared("limits.memory", *map(Quantity.parse, given)) == texts
+    assert format_distinctly("limits.memory", *map(Quantity.parse, given)) == texts
 
 
 def test_nothing_is_a_hyphen() -> None:
-    assert shown(None, "pods") == "-"
-    assert listed({}) == "-"
+    assert format_amount(None, "pods") == "-"
+    assert format_amounts({}) == "-"
 
 
 def published(

@@ -24,13 +24,7 @@ from pkg.config.slim import LARGEST, LONGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.launcher import (
-    ANNOTATION_HOOK_SIDECARS,
-    MAX_SIDECARS,
-    hook_sidecar_count,
-    instance_of,
-    rendered_pod,
-)
+from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, MAX_SIDECARS, hook_sidecar_count, rendered_pod, vmi_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage, storage_usage
 from tests.bench.objects import vmi
@@ -169,7 +163,7 @@ def test_a_template_keeps_what_the_vmi_will_be_rendered_from() -> None:
     whole, light = decoded(VirtualMachine, body), CacheTransforms().machine(decoded(VirtualMachine, body))
     assert light.annotations == {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
     assert set(light.spec.template.metadata.annotations or ()) == {ANNOTATION_EVEN_PARITY, ANNOTATION_HOOK_SIDECARS}
-    assert rendered_pod(instance_of(light), Rendering()) == rendered_pod(instance_of(whole), Rendering())
+    assert rendered_pod(vmi_of(light), Rendering()) == rendered_pod(vmi_of(whole), Rendering())
 
 
 @pytest.mark.parametrize(

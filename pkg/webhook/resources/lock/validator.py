@@ -22,7 +22,7 @@ from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserIn
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitted_by, entry_of, lock_name, recognise
-from pkg.util.quotacount.usage import counted
+from pkg.util.quotacount.usage import is_charged
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import is_within_window
 from pkg.webhook.view import NoAnswer, View, read_in_time
@@ -74,7 +74,7 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
     """Reports whether a target pod uses no more of any quota than a window adds for its VM. Raises NoAnswer."""
     job, releases = pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
-        if not counted(pod, quota.spec, releases=releases):
+        if not is_charged(pod, quota.spec, releases=releases):
             continue
         facts: Facts | None = view.observe(quota)
         if facts and all(migration.uid != job for migration in facts.migrations):

@@ -7,7 +7,7 @@ import pytest
 
 from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, left_at, stage_of
+from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, migration_ended_at, stage_of
 from tests.decisions import sentences
 from tests.objects import build, vmim
 
@@ -116,4 +116,4 @@ def test_when_a_launcher_was_left_behind(case: tuple[list[tuple[str, str]], str 
         for number, (source, target) in enumerate(pods)
     ]
     for listed in (migrations, migrations[::-1]):
-        assert left_at("pod", listed) == (expected and from_rfc3339(expected))
+        assert migration_ended_at("pod", listed) == (expected and from_rfc3339(expected))

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration_state import annotations_for, cleared, leftover_migration, state_of, unknown_migration
+from pkg.util.kubevirt.migration_state import (
+    annotations_for,
+    leftover_migration,
+    state_of,
+    state_removal,
+    unknown_migration,
+)
 from tests.decisions import sentences
 from tests.objects import vmi, vmim
 
@@ -122,8 +128,8 @@ def test_an_unknown_migration(case: tuple[Shown, str | None]) -> None:
 
 
 def test_clearing_names_only_what_is_there() -> None:
-    assert cleared(vmi(annotations={TARGET: "node-1", "example.com/other": "kept"})) == {TARGET: None}
-    assert cleared(vmi()) == {}
+    assert state_removal(vmi(annotations={TARGET: "node-1", "example.com/other": "kept"})) == {TARGET: None}
+    assert state_removal(vmi()) == {}
 
 
 LEFTOVER = {

@@ -16,7 +16,7 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
-from pkg.util.kubevirt.rendering import Rendering, limited_by, rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_resources, rendering
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from tests.pkg.util.rendered import MODES, Case, cases, counted, of_kind
@@ -31,7 +31,7 @@ Computed = Callable[[VirtualMachineInstance, Side | None, Rendering, ResourceQuo
 def computed(case: Case, compute: Computed) -> ResourceList:
     (vmi,) = of_kind(VirtualMachineInstance, case.documents)
     (namespace,) = of_kind(Namespace, case.documents)
-    limits = limited_by(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
+    limits = limited_resources(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
     kubevirts = list(of_kind(KubeVirt, case.documents))
     how = rendering(kubevirts, None, (), namespace_labels=namespace.labels, quota_limits=limits)
     nads = [d["metadata"] for d in case.documents if d["kind"] == "NetworkAttachmentDefinition"]

@@ -18,7 +18,7 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, Sides, sides_of
-from pkg.util.kubevirt.target import bound_of, within
+from pkg.util.kubevirt.target import bound_of, bounded_usage
 from pkg.util.quotacount.usage import charged_until, pod_usage
 from tests.decisions import by_value, sentences
 from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
@@ -272,13 +272,13 @@ def test_the_smallest_of_several_counts_resource_by_resource() -> None:
 def test_what_any_known_release_renders_is_within_the_bound(release: str, ratio: str) -> None:
     pod = launcher(HERE, rendering=Rendering(ratio), profile=PROFILES[release])
     usage = pod_usage(pod)
-    assert within(usage, bound_of(HERE, AT_1_5, LIMITS).launcher, HERE) == usage
+    assert bounded_usage(usage, bound_of(HERE, AT_1_5, LIMITS).launcher, HERE) == usage
 
 
 def test_what_exceeds_the_bound_does_not_count() -> None:
     big = {"limits.cpu": Quantity.parse("500"), "limits.memory": Quantity.parse("1Pi"), "pods": Quantity.of(1)}
     bound = bound_of(HERE, AT_1_5, LIMITS).launcher
-    limited = within(big, bound, HERE)
+    limited = bounded_usage(big, bound, HERE)
     assert limited["limits.cpu"] == Quantity.parse("2015m")
     assert limited["limits.memory"] < Quantity.parse("8Gi")
 
@@ -286,5 +286,5 @@ def test_what_exceeds_the_bound_does_not_count() -> None:
 def test_an_extended_resource_of_a_network_counts_once_an_interface() -> None:
     usage = {"requests.intel.com/sriov": Quantity.of(5)}
     networked = machine({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}})
-    assert within(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}
-    assert within(usage, {}, HERE) == {"requests.intel.com/sriov": Quantity.of(0)}
+    assert bounded_usage(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}
+    assert bounded_usage(usage, {}, HERE) == {"requests.intel.com/sriov": Quantity.of(0)}

@@ -12,7 +12,7 @@ from kubeloop.api.core import LimitRange, Pod, ResourceQuota, ResourceQuotaSpec
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
-from pkg.util.quotacount.usage import counted, is_extended, pod_usage, unnamed
+from pkg.util.quotacount.usage import is_charged, is_extended, pod_usage, unnamed_resources
 from tests.decisions import sentences
 from tests.pkg.util import vectors
 
@@ -61,7 +61,7 @@ def test_a_pod_stuck_in_deletion_counts_until_its_grace_is_over(
 ) -> None:
     metadata = {"deletionTimestamp": "1970-01-12T13:46:40Z", "deletionGracePeriodSeconds": grace}
     made = pod(asks(cpu="1"), metadata=metadata)
-    assert counted(made, ResourceQuotaSpec(), now) is live
+    assert is_charged(made, ResourceQuotaSpec(), now) is live
     assert ("pods" in pod_usage(made, now)) is live
     assert pod_usage(made, now)["count/pods"] == Quantity.of(1)
 
@@ -122,7 +122,7 @@ UNNAMED: dict[str, tuple[Pod, list[str]]] = {
 @sentences(UNNAMED)
 def test_what_a_pod_has_to_name(case: tuple[Pod, list[str]]) -> None:
     asked, missing = case
-    assert unnamed(asked, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"]) == missing
+    assert unnamed_resources(asked, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"]) == missing
 
 
 # ---- what the API server and LimitRanges give a pod before quota looks at it ---------------------------------
